@@ -1,0 +1,1 @@
+"""The loop on a node: claims, heartbeats, moves bytes. Never imports torch."""

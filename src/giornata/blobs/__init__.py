@@ -1,0 +1,1 @@
+"""Object storage: filesystem and S3 under one contract."""

@@ -1,0 +1,1 @@
+"""Model code: models, LoRA, noise, latents, data order, formats."""

@@ -1,0 +1,130 @@
+"""Every error that Giornata raises on purpose.
+
+    GiornataError
+    ├── InvalidInput            400 invalid-input          what was sent is wrong; carries every fault at once
+    ├── Unauthenticated         401 unauthenticated        no key, or one that is unknown or revoked
+    ├── Forbidden               403 forbidden              the key's scope does not reach this
+    ├── NotFound                404 not-found              no such thing in this project
+    ├── Conflict                409 conflict
+    │   ├── IllegalTransition   409 illegal-transition     the job's state does not allow it
+    │   ├── LeaseLost           409 lease-lost             the attempt has ended; the node drops the job
+    │   ├── BlobMissing         409 blob-missing           bytes that were named are not there
+    │   ├── BlobMismatch        409 blob-mismatch          bytes are there and are not what was named
+    │   └── KeyInFlight         409 idempotency-in-flight  the first request with this key is still running
+    ├── IdempotencyMismatch     422 idempotency-mismatch   the key was used with another body
+    ├── TooLarge                413 too-large
+    └── Unavailable             503 unavailable            try again later
+
+The HTTP status is written here for the reader; `giornata.api.problems` is the one place that maps it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong with what somebody sent.
+
+    `where` names the field (`spec.rank`) or the file (`IMG_0012.jpg`); `message` says what is wrong;
+    `hint` says what to do about it.
+    """
+
+    where: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class GiornataError(Exception):
+    """Root of the tree. `code` is stable and part of the HTTP contract."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+
+class InvalidInput(GiornataError):
+    """What was sent is wrong. Every fault is listed, not only the first."""
+
+    code = "invalid-input"
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(map(str, self.faults)))
+
+
+class Unauthenticated(GiornataError):
+    """No key, or one that is unknown or revoked."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(GiornataError):
+    """The key is good, but its scope does not reach this."""
+
+    code = "forbidden"
+
+
+class NotFound(GiornataError):
+    """There is no such thing, or it belongs to another project: the two answers are the same."""
+
+    code = "not-found"
+
+
+class Conflict(GiornataError):
+    """The present state does not allow it."""
+
+    code = "conflict"
+
+
+class IllegalTransition(Conflict):
+    """The transition table has no row for this state and event."""
+
+    code = "illegal-transition"
+
+
+class LeaseLost(Conflict):
+    """The attempt has ended: whatever this node still does for it is void."""
+
+    code = "lease-lost"
+
+
+class BlobMissing(Conflict):
+    """Bytes that were named are not in storage."""
+
+    code = "blob-missing"
+
+
+class BlobMismatch(Conflict):
+    """Bytes are in storage, but their size or sha256 is not what was named."""
+
+    code = "blob-mismatch"
+
+
+class KeyInFlight(Conflict):
+    """The first request with this Idempotency-Key has not finished yet."""
+
+    code = "idempotency-in-flight"
+    retryable = True
+
+
+class IdempotencyMismatch(GiornataError):
+    """The Idempotency-Key was used before, with another body."""
+
+    code = "idempotency-mismatch"
+
+
+class TooLarge(GiornataError):
+    """A body, a header or a file is over its bound."""
+
+    code = "too-large"
+
+
+class Unavailable(GiornataError):
+    """The thing cannot be done just now; the same request may succeed later."""
+
+    code = "unavailable"
+    retryable = True

@@ -1,0 +1,75 @@
+"""A job's states, as a table."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from giornata.domain.errors import IllegalTransition
+
+
+class JobState(StrEnum):
+    """Where a job is in its life. The last four are terminal: they never change."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job."""
+
+    CLAIM = "claim"  # a node took it
+    LAPSE = "lapse"  # the lease ran out; the attempt may still come back while nobody else took the job
+    RENEW = "renew"  # ... and it did
+    REQUEUE = "requeue"  # the attempt ended without blame on the job
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    EXPIRE = "expire"  # the deadline passed before it was done
+
+
+Q, R = JobState.QUEUED, JobState.RUNNING
+
+TRANSITIONS: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
+    {
+        (Q, JobEvent.CLAIM): R,
+        (R, JobEvent.LAPSE): Q,
+        (Q, JobEvent.RENEW): R,
+        (R, JobEvent.REQUEUE): Q,
+        # A lapsed attempt may report its end while the job waits in the queue again.
+        (Q, JobEvent.REQUEUE): Q,
+        (R, JobEvent.SUCCEED): JobState.SUCCEEDED,
+        (Q, JobEvent.SUCCEED): JobState.SUCCEEDED,
+        (R, JobEvent.FAIL): JobState.FAILED,
+        (Q, JobEvent.FAIL): JobState.FAILED,
+        (Q, JobEvent.CANCEL): JobState.CANCELED,
+        (R, JobEvent.CANCEL): JobState.CANCELED,
+        (Q, JobEvent.EXPIRE): JobState.EXPIRED,
+        (R, JobEvent.EXPIRE): JobState.EXPIRED,
+    }
+)
+
+TERMINAL: frozenset[JobState] = frozenset(JobState) - {source for source, _ in TRANSITIONS}
+
+
+def next_state(state: JobState, event: JobEvent) -> JobState:
+    """The state after `event`. Raises IllegalTransition when the table has no such row."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransition(f"a job that is {state} cannot {event}") from None
+
+
+def sources(event: JobEvent) -> tuple[JobState, ...]:
+    """The states in which `event` is allowed, for the WHERE of a guarded update."""
+    return tuple(state for state, happened in TRANSITIONS if happened is event)
+
+
+def mermaid() -> str:
+    """The transition table as a Mermaid state diagram, for the docs."""
+    rows = [f"    {source} --> {target}: {event}" for (source, event), target in TRANSITIONS.items()]
+    ends = [f"    {state} --> [*]" for state in JobState if state in TERMINAL]
+    return "\n".join(["stateDiagram-v2", "    [*] --> queued: submit", *rows, *ends])

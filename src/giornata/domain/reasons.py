@@ -1,0 +1,117 @@
+"""Why an attempt ended, and what follows from it.
+
+The maps are total: a new reason does not import until it has a row in each.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeVar
+
+_V = TypeVar("_V")
+
+
+class Reason(StrEnum):
+    """Why an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    CANCELED = "canceled"  # the user, or the job's deadline
+    LEASE_EXPIRED = "lease_expired"  # the node fell silent, and another node took the job
+    PREEMPTED = "preempted"  # the node was told to go (SIGTERM, spot notice) and said so
+    RELEASED = "released"  # the node gave the job back on its own account
+    NODE_DRIVER = "node_driver"  # CUDA, driver or GPU fault
+    NODE_VRAM = "node_vram"  # less GPU memory than the job was promised
+    NODE_DISK = "node_disk"  # full, read-only or failing disk
+    NODE_DOWNLOAD = "node_download"  # inputs could not be fetched, or did not hash
+    BAD_SPEC = "bad_spec"  # found out on the node: the spec cannot be carried out
+    BAD_DATA = "bad_data"  # found out on the node: an input cannot be used
+    CRASHED = "crashed"  # the workload died, and nobody can tell yet whose fault it was
+    TOO_SLOW = "too_slow"  # no step within its budget, or far slower than its cohort
+    SUPERSEDED = "superseded"  # the same node was given the job again (its process was replaced)
+
+
+class Blame(StrEnum):
+    """Who is held responsible."""
+
+    NOBODY = "nobody"
+    JOB = "job"
+    MACHINE = "machine"
+    PLATFORM = "platform"
+    USER = "user"
+    UNDECIDED = "undecided"  # the job and the machine are both suspects
+
+
+def _total(rows: dict[Reason, _V]) -> Mapping[Reason, _V]:
+    missing = set(Reason) - set(rows)
+    if missing:
+        raise TypeError(f"reasons without a row: {sorted(missing)}")
+    return MappingProxyType(rows)
+
+
+BLAME: Mapping[Reason, Blame] = _total(
+    {
+        Reason.SUCCEEDED: Blame.NOBODY,
+        Reason.CANCELED: Blame.USER,
+        Reason.LEASE_EXPIRED: Blame.PLATFORM,
+        Reason.PREEMPTED: Blame.PLATFORM,
+        Reason.RELEASED: Blame.PLATFORM,
+        Reason.NODE_DRIVER: Blame.MACHINE,
+        Reason.NODE_VRAM: Blame.MACHINE,
+        Reason.NODE_DISK: Blame.MACHINE,
+        Reason.NODE_DOWNLOAD: Blame.MACHINE,
+        Reason.BAD_SPEC: Blame.JOB,
+        Reason.BAD_DATA: Blame.JOB,
+        Reason.CRASHED: Blame.UNDECIDED,
+        Reason.TOO_SLOW: Blame.MACHINE,
+        Reason.SUPERSEDED: Blame.PLATFORM,
+    }
+)
+
+# May another node try the job after this?
+RETRY: Mapping[Reason, bool] = _total(
+    {reason: BLAME[reason] in {Blame.MACHINE, Blame.PLATFORM, Blame.UNDECIDED} for reason in Reason}
+)
+
+# Is a failure held against the machine, for all jobs?
+STRIKE: Mapping[Reason, bool] = _total({reason: BLAME[reason] is Blame.MACHINE for reason in Reason})
+
+# Is this machine never given this very job again?
+BAN: Mapping[Reason, bool] = _total({reason: BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED} for reason in Reason})
+
+# Did a node vanish, as far as the spacing of checkpoints is concerned?
+INTERRUPTION: Mapping[Reason, bool] = _total(
+    {reason: BLAME[reason] in {Blame.MACHINE, Blame.PLATFORM, Blame.UNDECIDED} for reason in Reason}
+)
+
+# What a node may report by itself: the rest are the server's to decide.
+REPORTABLE_FAILURES: frozenset[Reason] = frozenset(
+    {
+        Reason.NODE_DRIVER,
+        Reason.NODE_VRAM,
+        Reason.NODE_DISK,
+        Reason.NODE_DOWNLOAD,
+        Reason.BAD_SPEC,
+        Reason.BAD_DATA,
+        Reason.CRASHED,
+        Reason.TOO_SLOW,
+    }
+)
+REPORTABLE_RELEASES: frozenset[Reason] = frozenset({Reason.PREEMPTED, Reason.RELEASED})
+
+
+def job_fails(
+    reason: Reason, *, crashed_machines: int, max_crashed_machines: int, fruitless: int, max_fruitless: int
+) -> bool:
+    """Whether the end of this attempt is the end of the job.
+
+    `crashed_machines` counts the different machines on which the job crashed, this one included.
+    `fruitless` counts the attempts in a row, this one included, that committed no new step: a job that kills
+    each node it lands on never says why, and must not circle the fleet for ever.
+    """
+    if reason in {Reason.SUCCEEDED, Reason.CANCELED}:
+        return False
+    if not RETRY[reason]:
+        return True
+    if reason is Reason.CRASHED and crashed_machines >= max_crashed_machines:
+        return True
+    return fruitless >= max_fruitless

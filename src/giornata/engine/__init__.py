@@ -1,0 +1,1 @@
+"""The process that owns the GPU and keeps models warm between jobs."""

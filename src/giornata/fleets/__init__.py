@@ -1,0 +1,1 @@
+"""Drivers: the code that talks to a provider of machines."""

@@ -1,0 +1,239 @@
+"""Agent and engine talk in JSON lines: the agent writes to the engine's standard input, and the engine to its
+standard output. Bytes travel as files; a message names a path only when the file is complete on disk.
+
+`docs/protocol.md` describes the conversation. It is small on purpose: a script of twenty lines can be an engine.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from giornata.domain.reasons import Reason
+from giornata.protocol.model import Reply, Sha256
+
+
+class InputFile(Reply):
+    """A picture of the job's dataset, already on the node's disk and verified."""
+
+    role: Literal["instance", "class"] = "instance"
+    path: Path
+    sha256: Sha256
+    name: str
+    caption: str | None = None
+
+
+class ResumePoint(Reply):
+    """The checkpoint to go on from, already on disk and verified."""
+
+    step: int
+    path: Path
+
+
+# ---- agent to engine --------------------------------------------------------------------------------------
+
+
+class Start(Reply):
+    """Work on this attempt. `directory` is the attempt's own and empty; write nothing outside it."""
+
+    type: Literal["start"] = "start"
+    attempt: str
+    job: str
+    kind: str
+    spec: dict[str, Any]
+    directory: Path
+    inputs: tuple[InputFile, ...] = ()
+    resume: ResumePoint | None = None
+    mtbi_s: float = 126_000.0
+    max_at_risk_s: float = 60.0
+
+
+class WriteCheckpoint(Reply):
+    """Write a checkpoint at the next step's end, and go on."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    attempt: str
+
+
+class Stop(Reply):
+    """Stop. With `checkpoint`, write one first; without, write nothing more. Answered by `stopped`."""
+
+    type: Literal["stop"] = "stop"
+    attempt: str
+    checkpoint: bool
+
+
+class CacheAnswer(Reply):
+    """Answer to `cache_get`: the file, or None when nobody has made it yet."""
+
+    type: Literal["cache"] = "cache"
+    attempt: str
+    key: str
+    path: Path | None
+
+
+class Shutdown(Reply):
+    """End the process. The end of standard input means the same, at once."""
+
+    type: Literal["shutdown"] = "shutdown"
+
+
+ToEngine = Annotated[Start | WriteCheckpoint | Stop | CacheAnswer | Shutdown, Field(discriminator="type")]
+
+# ---- engine to agent --------------------------------------------------------------------------------------
+
+
+class Hello(Reply):
+    """First line: who speaks, and which protocol."""
+
+    type: Literal["hello"] = "hello"
+    protocol: int
+    pid: int
+    kinds: tuple[str, ...]
+    device: str = "cpu"
+    vram_bytes: int | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class Phase(Reply):
+    """What the engine is busy with, before and after the steps: loading, caching, training, exporting."""
+
+    type: Literal["phase"] = "phase"
+    attempt: str
+    name: str
+    done: int | None = None
+    total: int | None = None
+
+
+class Progress(Reply):
+    """A step is done. `metrics` are numbers by name (loss, learning_rate, step_ms, images_per_s)."""
+
+    type: Literal["progress"] = "progress"
+    attempt: str
+    step: int
+    total: int | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class CheckpointWritten(Reply):
+    """A checkpoint is complete on disk (written aside, synced, renamed). `cost_s` is what it held the steps up."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    attempt: str
+    step: int
+    path: Path
+    cost_s: float = 0.0
+
+
+class ArtifactWritten(Reply):
+    """A result for the user is complete on disk."""
+
+    type: Literal["artifact"] = "artifact"
+    attempt: str
+    name: str
+    path: Path
+    media_type: str = "application/octet-stream"
+
+
+class CacheGet(Reply):
+    """Asks the platform for something that an earlier job of this project may have made."""
+
+    type: Literal["cache_get"] = "cache_get"
+    attempt: str
+    key: str
+
+
+class CachePut(Reply):
+    """Offers the platform something that later jobs of this project may use."""
+
+    type: Literal["cache_put"] = "cache_put"
+    attempt: str
+    key: str
+    path: Path
+
+
+class Log(Reply):
+    """A line for the job's log."""
+
+    type: Literal["log"] = "log"
+    attempt: str
+    line: str
+
+
+class Notice(Reply):
+    """Something that belongs into the job's events, such as a resume under another fingerprint."""
+
+    type: Literal["notice"] = "notice"
+    attempt: str
+    name: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Done(Reply):
+    """The job is done; every artifact was announced before. `summary` goes into the job's result."""
+
+    type: Literal["done"] = "done"
+    attempt: str
+    step: int
+    summary: dict[str, Any] = Field(default_factory=dict)
+
+
+class FaultLine(Reply):
+    """One thing that is wrong with the input."""
+
+    where: str
+    message: str
+    hint: str = ""
+
+
+class Failed(Reply):
+    """The attempt cannot go on. `faults` lists all that is wrong, when it is the job's own fault."""
+
+    type: Literal["failed"] = "failed"
+    attempt: str
+    reason: Reason
+    message: str
+    faults: tuple[FaultLine, ...] = ()
+
+
+class Stopped(Reply):
+    """Answer to `stop`; `step` is that of the last checkpoint announced, if any."""
+
+    type: Literal["stopped"] = "stopped"
+    attempt: str
+    step: int | None = None
+
+
+class Held(Reply):
+    """Which base models are warm (`giornata.protocol.specs.model_key`); said whenever it changes."""
+
+    type: Literal["held"] = "held"
+    models: tuple[str, ...]
+
+
+class Alive(Reply):
+    """Sent every second by a thread of the engine: the process is there, if not necessarily busy."""
+
+    type: Literal["alive"] = "alive"
+
+
+FromEngine = Annotated[
+    Hello
+    | Phase
+    | Progress
+    | CheckpointWritten
+    | ArtifactWritten
+    | CacheGet
+    | CachePut
+    | Log
+    | Notice
+    | Done
+    | Failed
+    | Stopped
+    | Held
+    | Alive,
+    Field(discriminator="type"),
+]
+
+TO_ENGINE: TypeAdapter[ToEngine] = TypeAdapter(ToEngine)
+FROM_ENGINE: TypeAdapter[FromEngine] = TypeAdapter(FromEngine)

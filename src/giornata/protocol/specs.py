@@ -1,0 +1,166 @@
+"""What a job of each kind is asked to do. Field names are those of diffusers' training scripts."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AliasChoices, Field, StringConstraints, model_validator
+
+from giornata.protocol.model import Message
+
+Prompt = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+ModelName = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class LrScheduler(StrEnum):
+    """The schedules of `diffusers.optimization`, by its names."""
+
+    CONSTANT = "constant"
+    CONSTANT_WITH_WARMUP = "constant_with_warmup"
+    LINEAR = "linear"
+    COSINE = "cosine"
+    COSINE_WITH_RESTARTS = "cosine_with_restarts"
+    POLYNOMIAL = "polynomial"
+
+
+class TrainSpec(Message):
+    """SDXL DreamBooth LoRA."""
+
+    # model
+    pretrained_model_name_or_path: ModelName = Field(
+        description="Hub id, or a folder in diffusers layout on the node.",
+        validation_alias=AliasChoices("pretrained_model_name_or_path", "model"),
+    )
+    revision: str | None = Field(None, max_length=128, description="Branch, tag or commit on the hub.")
+    variant: str | None = Field(None, max_length=32, description="Weight files' variant, such as fp16.")
+    pretrained_vae_model_name_or_path: ModelName | None = Field(
+        None, description="Another VAE, such as madebyollin/sdxl-vae-fp16-fix."
+    )
+
+    # data
+    dataset: str = Field(pattern=r"^ds_[0-9a-z]+$", description="Id of the dataset with the subject's pictures.")
+    instance_prompt: Prompt | None = Field(None, description="Caption of every picture that has none of its own.")
+    resolution: int = Field(1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels.")
+    center_crop: bool = Field(False, description="Crop in the middle; otherwise where the seed says.")
+    random_flip: bool = Field(False, description="Mirror a picture half of the time.")
+
+    # prior preservation
+    with_prior_preservation: bool = False
+    class_prompt: Prompt | None = None
+    class_dataset: str | None = Field(
+        None,
+        pattern=r"^ds_[0-9a-z]+$",
+        description="Own class pictures; without it the base model draws them once.",
+    )
+    num_class_images: int = Field(100, ge=1, le=5000)
+    prior_loss_weight: float = Field(1.0, ge=0, le=100)
+
+    # adapter
+    rank: int = Field(16, ge=1, le=512, validation_alias=AliasChoices("rank", "network_dim"))
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        le=4096,
+        description="Defaults to rank.",
+        validation_alias=AliasChoices("alpha", "network_alpha"),
+    )
+    target_modules: tuple[str, ...] = Field(
+        ("to_k", "to_q", "to_v", "to_out.0"),
+        min_length=1,
+        max_length=64,
+        description="Suffixes of UNet modules.",
+    )
+    train_text_encoder: bool = Field(False, description="Also train adapters on both text encoders.")
+
+    # optimisation
+    max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Optimizer steps.")
+    train_batch_size: int = Field(1, ge=1, le=256)
+    gradient_accumulation_steps: int = Field(1, ge=1, le=1024)
+    learning_rate: float = Field(1e-4, gt=0, le=10, validation_alias=AliasChoices("learning_rate", "unet_lr"))
+    text_encoder_lr: float = Field(5e-6, gt=0, le=10)
+    lr_scheduler: LrScheduler = LrScheduler.CONSTANT
+    lr_warmup_steps: int = Field(0, ge=0)
+    lr_num_cycles: int = Field(1, ge=1, le=1000)
+    lr_power: float = Field(1.0, gt=0, le=10)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    adam_weight_decay: float = Field(1e-4, ge=0, le=1)
+    adam_epsilon: float = Field(1e-8, gt=0, le=1)
+    max_grad_norm: float = Field(1.0, gt=0, le=1e6)
+    mixed_precision: Literal["no", "bf16"] = Field("bf16", description="Autocast; adapter weights stay fp32.")
+    gradient_checkpointing: bool = False
+    seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
+
+    # checkpoints and results
+    checkpointing_steps: int | Literal["auto"] = Field(
+        "auto",
+        description="Steps between checkpoints; auto weighs their cost against the fleet's interruptions.",
+    )
+    checkpoints_keep_latest: int = Field(2, ge=1, le=100)
+    checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
+    output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(("kohya", "diffusers"), min_length=1)
+    output_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        faults = [message for broken, message in self._contradictions() if broken]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        every = self.checkpointing_steps
+        return [
+            (
+                self.with_prior_preservation and self.class_prompt is None,
+                "class_prompt is required with with_prior_preservation",
+            ),
+            (
+                not self.with_prior_preservation and (self.class_prompt or self.class_dataset) is not None,
+                "class_prompt and class_dataset mean nothing without with_prior_preservation",
+            ),
+            (
+                self.lr_warmup_steps > self.max_train_steps,
+                "lr_warmup_steps is larger than max_train_steps",
+            ),
+            (
+                self.lr_scheduler is LrScheduler.CONSTANT and self.lr_warmup_steps > 0,
+                "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
+            ),
+            (
+                isinstance(every, int) and every < 1,
+                "checkpointing_steps is at least 1, or auto",
+            ),
+        ]
+
+
+class ScriptSpec(Message):
+    """A kind of your own (`x-…`): any JSON object, handed to the workload as it is."""
+
+    model_config = Message.model_config | {"extra": "allow"}
+
+
+KINDS: Mapping[str, type[Message]] = MappingProxyType({"train": TrainSpec})
+OWN_KIND_PREFIX = "x-"
+
+
+def spec_type(kind: str) -> type[Message] | None:
+    """The spec of a kind; None when there is no such kind."""
+    if kind.startswith(OWN_KIND_PREFIX):
+        return ScriptSpec
+    return KINDS.get(kind)
+
+
+def model_key(kind: str, spec: Mapping[str, Any]) -> str:
+    """Names the base model that a job needs, so that it can go to a node that holds it; empty for none."""
+    if kind != "train":
+        return ""
+    parts = ("pretrained_model_name_or_path", "revision", "variant", "pretrained_vae_model_name_or_path")
+    return "|".join(str(spec.get(part) or "") for part in parts)
+
+
+def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:
+    """How many steps the job has, if its kind says so."""
+    value = spec.get("max_train_steps" if kind == "train" else "steps")
+    return value if isinstance(value, int) else None

@@ -1,0 +1,1 @@
+"""SQL: one schema, two dialects."""

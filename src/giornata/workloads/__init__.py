@@ -1,0 +1,1 @@
+"""What runs inside the engine, one package a kind."""

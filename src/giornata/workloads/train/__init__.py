@@ -1,0 +1,1 @@
+"""SDXL DreamBooth LoRA."""
