@@ -1,0 +1,111 @@
+"""Projects, keys and nodes, as an operator sees them."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from giornata.protocol.model import Label, Message, Reply
+
+ROOT_PROJECT = "default"
+"""The operator's project. Its admin keys govern the installation; its node keys serve every project's jobs."""
+
+
+class Scope(StrEnum):
+    """What a key may do in its project."""
+
+    ADMIN = "admin"
+    MEMBER = "member"
+    NODE = "node"
+
+
+class CreateProject(Message):
+    """`POST /v1/projects` (root admin only)."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$")
+    name: Label | None = None
+
+
+class Project(Reply):
+    """A tenant."""
+
+    id: str
+    name: str
+    created_at: datetime
+
+
+class ProjectPage(Reply):
+    """`GET /v1/projects`: all of them for a root admin, else the caller's own."""
+
+    items: tuple[Project, ...]
+    next: str | None = None
+
+
+class CreateKey(Message):
+    """`POST /v1/keys`."""
+
+    scope: Scope = Scope.MEMBER
+    project_id: str | None = Field(None, description="Another project than the caller's: root admin only.")
+    name: Label = "key"
+
+
+class Key(Reply):
+    """A key without its secret."""
+
+    id: str
+    prefix: str
+    name: str
+    scope: Scope
+    project_id: str
+    created_at: datetime
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+class CreatedKey(Key):
+    """The only time that the secret is shown."""
+
+    secret: str
+
+
+class KeyPage(Reply):
+    """`GET /v1/keys`."""
+
+    items: tuple[Key, ...]
+    next: str | None = None
+
+
+class NodeState(StrEnum):
+    """Derived from when the node was last heard of and what it holds."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class Node(Reply):
+    """One running agent with its engine."""
+
+    id: str
+    machine_id: str
+    name: str
+    fleet: str
+    state: NodeState
+    job_ids: tuple[str, ...]
+    pid: int | None = None
+    engine_pid: int | None = None
+    device: str = ""
+    vram_bytes: int | None = None
+    price_micro_usd_per_hour: int = 0
+    held_models: tuple[str, ...] = ()
+    first_seen_at: datetime
+    last_seen_at: datetime
+    strikes: int = 0
+
+
+class NodePage(Reply):
+    """`GET /v1/nodes`; nodes gone for longer than an hour are left out unless asked for."""
+
+    items: tuple[Node, ...]
+    next: str | None = None

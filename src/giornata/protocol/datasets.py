@@ -1,0 +1,40 @@
+"""A dataset is a list of verified blobs with captions."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from giornata.protocol.model import FileName, Message, Reply, Sha256
+
+
+class DatasetItem(Message):
+    """One picture. `caption` overrides the job's instance prompt."""
+
+    sha256: Sha256
+    name: FileName
+    caption: str | None = Field(None, min_length=1, max_length=2000)
+
+
+class CreateDataset(Message):
+    """`POST /v1/datasets`. The pictures are inspected before the reply; all faults come back at once."""
+
+    items: tuple[DatasetItem, ...] = Field(min_length=1, max_length=10_000)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=32)
+
+
+class Dataset(Reply):
+    """The same items give the same id: creating a dataset again changes nothing."""
+
+    id: str
+    created_at: datetime
+    picture_count: int
+    size_bytes: int
+    notes: tuple[str, ...] = ()
+    items: tuple[DatasetItem, ...] = ()
+
+
+class DatasetPage(Reply):
+    """`GET /v1/datasets`."""
+
+    items: tuple[Dataset, ...]
+    next: str | None = None

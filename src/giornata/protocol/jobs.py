@@ -1,0 +1,205 @@
+"""Jobs as their owners see them."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from giornata.domain.job import JobState
+from giornata.domain.reasons import Blame, Reason
+from giornata.protocol.model import Label, Message, Reply, Sha256
+from giornata.protocol.uploads import SignedUrl
+
+
+class SubmitJob(Message):
+    """`POST /v1/jobs`. `spec` is checked against the kind, whole, with every fault listed."""
+
+    kind: str = Field("train", pattern=r"^[a-z][a-z0-9-]{0,31}$")
+    spec: dict[str, Any]
+    name: Label | None = Field(None, description="For people; defaults to the job's id.")
+    priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
+    labels: dict[str, str] = Field(default_factory=dict, max_length=32)
+    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+
+
+class JobUrls(Reply):
+    """Where to go from here; paths relative to the server."""
+
+    self: str
+    cancel: str
+    retry: str
+    events: str
+    logs: str
+    metrics: str
+    checkpoints: str
+    artifacts: str
+
+
+class Attempt(Reply):
+    """One node's try at the job. `number` is the fencing token."""
+
+    id: str
+    number: int
+    node_id: str
+    machine_id: str
+    node_name: str
+    started_at: datetime
+    first_step_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: Reason | None = None
+    blame: Blame | None = None
+    message: str | None = None
+    lease_expires_at: datetime
+    lapsed: bool = False
+    start_step: int = 0
+    last_step: int = 0
+    committed_step: int = 0
+    phase: str = ""
+    billed_s: float = 0.0
+    cost_micro_usd: int = 0
+
+
+class FaultReply(Reply):
+    """One thing that is wrong."""
+
+    where: str
+    message: str
+    hint: str = ""
+
+
+class Job(Reply):
+    """A job, whole. `step` is the last one reported; `committed_step` the last one that is safe."""
+
+    id: str
+    project_id: str
+    kind: str
+    name: str
+    state: JobState
+    spec: dict[str, Any]
+    priority: int
+    labels: dict[str, str]
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    deadline_at: datetime | None = None
+    recovering: bool = Field(False, description="Queued again after an interruption.")
+    waiting_because: str | None = Field(None, description="Why no node has it, when that is known.")
+    phase: str = ""
+    step: int = 0
+    total_steps: int | None = None
+    committed_step: int = 0
+    interruptions: int = 0
+    useful_s: float = 0.0
+    lost_s: float = 0.0
+    cost_micro_usd: int = 0
+    cost_usd: float = 0.0
+    cost_per_step_usd: float | None = None
+    error: str | None = None
+    faults: tuple[FaultReply, ...] = ()
+    result: dict[str, Any] = Field(default_factory=dict)
+    retry_of: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    urls: JobUrls
+
+
+class JobPage(Reply):
+    """`GET /v1/jobs`; newest first. `next` is an opaque cursor. Attempts are left out of lists."""
+
+    items: tuple[Job, ...]
+    next: str | None = None
+
+
+class Estimate(Reply):
+    """`POST /v1/jobs:estimate`: what submitting would do, without doing it. None: not known yet."""
+
+    spec: dict[str, Any]
+    total_steps: int | None
+    queue_position: int
+    step_s: float | None = Field(None, description="Median seconds per step of comparable finished jobs.")
+    run_s: float | None = None
+    cost_micro_usd: int | None = None
+    basis: str = Field(description="What the figures rest on, in words.")
+
+
+class Event(Reply):
+    """Something that happened to a job. `id` grows; pass it as Last-Event-ID to go on from there."""
+
+    id: int
+    job_id: str
+    type: str
+    at: datetime
+    attempt: int | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class EventPage(Reply):
+    """`GET /v1/jobs/{id}/events`; oldest first. Go on with `after=<last id>`."""
+
+    items: tuple[Event, ...]
+    next: str | None = None
+
+
+class LogLine(Reply):
+    """`id` grows along the job."""
+
+    id: int
+    attempt: int
+    at: datetime
+    line: str
+
+
+class LogPage(Reply):
+    """`GET /v1/jobs/{id}/logs`; oldest first."""
+
+    items: tuple[LogLine, ...]
+    next: str | None = None
+
+
+class MetricPoint(Reply):
+    """The metrics of one step; a step that was done twice shows its later values."""
+
+    step: int
+    attempt: int
+    at: datetime
+    values: dict[str, float]
+
+
+class MetricPage(Reply):
+    """`GET /v1/jobs/{id}/metrics`; ascending steps."""
+
+    items: tuple[MetricPoint, ...]
+    next: str | None = None
+
+
+class Checkpoint(Reply):
+    """Committed, verified, immutable. `request` fetches it."""
+
+    step: int
+    attempt: int
+    sha256: Sha256
+    size_bytes: int
+    created_at: datetime
+    request: SignedUrl
+
+
+class CheckpointPage(Reply):
+    """`GET /v1/jobs/{id}/checkpoints`; highest step first."""
+
+    items: tuple[Checkpoint, ...]
+
+
+class Artifact(Reply):
+    """A result. `request` fetches it."""
+
+    name: str
+    sha256: Sha256
+    size_bytes: int
+    media_type: str
+    created_at: datetime
+    request: SignedUrl
+
+
+class ArtifactPage(Reply):
+    """`GET /v1/jobs/{id}/artifacts`."""
+
+    items: tuple[Artifact, ...]

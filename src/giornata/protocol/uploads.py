@@ -1,0 +1,87 @@
+"""Asking for a place to put bytes, and for bytes. The bytes themselves go straight to storage."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from giornata.protocol.model import FileName, Message, Reply, Sha256
+
+MAX_FILES_PER_REQUEST = 1000
+
+
+class SignedUrl(Reply):
+    """One request that may be made without a key: this method, this URL, these headers, until `expires_at`."""
+
+    method: str
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    expires_at: datetime
+
+
+class SignedPart(Reply):
+    """One part of a multipart upload; `number` counts from 1."""
+
+    number: int
+    size_bytes: int
+    request: SignedUrl
+
+
+class FileToUpload(Message):
+    """What the client is about to send. `name` is only for messages to people."""
+
+    sha256: Sha256
+    size_bytes: int = Field(ge=1, le=2**40)
+    name: FileName | None = None
+
+
+class UploadRequest(Message):
+    """`POST /v1/uploads` and `POST /v1/node/attempts/{id}/uploads`."""
+
+    files: tuple[FileToUpload, ...] = Field(min_length=1, max_length=MAX_FILES_PER_REQUEST)
+
+
+class UploadTicket(Reply):
+    """Where to put one file. With `exists` there is nothing to do: the project has these bytes already.
+
+    Otherwise exactly one of `put` and `parts` is given; afterwards the upload is completed with the parts' ETags
+    in order (a single PUT has one, or none).
+    """
+
+    sha256: Sha256
+    exists: bool
+    upload_id: str | None = None
+    put: SignedUrl | None = None
+    parts: tuple[SignedPart, ...] = ()
+
+
+class UploadReply(Reply):
+    """One ticket for each distinct sha256 asked for, in the order asked."""
+
+    items: tuple[UploadTicket, ...]
+
+
+class RenewParts(Message):
+    """`POST …/uploads/{upload_id}/urls`: fresh URLs for parts whose URLs ran out. Empty: the single PUT's."""
+
+    numbers: tuple[int, ...] = Field((), max_length=10_000)
+
+
+class CompleteUpload(Message):
+    """`POST /v1/uploads/{upload_id}/complete`. May be repeated."""
+
+    etags: tuple[str, ...] = Field((), max_length=10_000)
+
+
+class Blob(Reply):
+    """Bytes that the server has verified."""
+
+    sha256: Sha256
+    size_bytes: int
+
+
+class Download(Reply):
+    """Where to get bytes, and what they must hash to."""
+
+    sha256: Sha256
+    size_bytes: int
+    request: SignedUrl

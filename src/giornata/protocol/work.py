@@ -1,0 +1,213 @@
+"""The node's side: claim, heartbeat, upload, commit, end. Every write after the claim carries the attempt's token."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from giornata.domain.reasons import Reason
+from giornata.protocol.model import FileName, Label, Message, Reply, Sha256
+from giornata.protocol.pipe import FaultLine
+from giornata.protocol.uploads import Download
+
+MAX_WAIT_S = 30
+
+
+class NodeInfo(Message):
+    """Who asks. `node_id` is drawn by the agent at its start; `machine_id` stays when the process is replaced."""
+
+    node_id: str = Field(pattern=r"^node_[0-9a-z]{8,40}$")
+    machine_id: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")
+    name: Label
+    fleet: Label = "local"
+    pid: int | None = None
+    engine_pid: int | None = None
+    device: str = Field("", max_length=128)
+    vram_bytes: int | None = Field(None, ge=0)
+    price_micro_usd_per_hour: int = Field(0, ge=0, le=1_000_000_000)
+    versions: dict[str, str] = Field(default_factory=dict, max_length=32)
+
+
+class Claim(Message):
+    """`POST /v1/node/claim`. Repeating a `request_id` gives the same lease again."""
+
+    request_id: str = Field(min_length=8, max_length=64)
+    node: NodeInfo
+    kinds: tuple[str, ...] = Field(min_length=1, max_length=32)
+    held_models: tuple[str, ...] = Field((), max_length=32)
+    wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
+
+
+class LeaseInput(Reply):
+    """A picture to fetch before the engine starts."""
+
+    role: str
+    name: str
+    caption: str | None
+    download: Download
+
+
+class LeaseCheckpoint(Reply):
+    """A committed checkpoint to go on from."""
+
+    step: int
+    download: Download
+
+
+class Lease(Reply):
+    """A job, for as long as the lease is renewed. `checkpoints` come highest step first: try them in order."""
+
+    attempt_id: str
+    attempt: int
+    token: str
+    job_id: str
+    job_name: str
+    kind: str
+    spec: dict[str, Any]
+    lease_s: float
+    renew_every_s: float
+    inputs: tuple[LeaseInput, ...] = ()
+    checkpoints: tuple[LeaseCheckpoint, ...] = ()
+    mtbi_s: float
+    max_at_risk_s: float
+
+
+class ClaimReply(Reply):
+    """A lease, or why there is none."""
+
+    lease: Lease | None = None
+    reason: str | None = Field(None, description="empty-queue, banned, no-such-kind, draining …")
+    detail: str | None = None
+    drain: bool = Field(False, description="The node should leave.")
+
+
+class Order(StrEnum):
+    """What the server wants of a running attempt. Anything but CONTINUE ends it; a lost lease is a 409."""
+
+    CONTINUE = "continue"
+    CANCEL = "cancel"  # stop at once, write nothing
+    DRAIN = "drain"  # checkpoint, commit, release
+
+
+class Heartbeat(Message):
+    """`POST …/heartbeat`. Proof that the engine lives, and how far it is."""
+
+    step: int = Field(0, ge=0)
+    total_steps: int | None = Field(None, ge=0)
+    phase: str = Field("", max_length=64)
+    engine_pid: int | None = None
+    metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
+    held_models: tuple[str, ...] = Field((), max_length=32)
+
+
+class HeartbeatReply(Reply):
+    """The lease is renewed for `lease_s` from when the server got the beat."""
+
+    order: Order
+    lease_s: float
+    renew_every_s: float
+    mtbi_s: float
+
+
+class LogLines(Message):
+    """`POST …/log`. `first` numbers the first line within the attempt, so that a repeat adds nothing."""
+
+    first: int = Field(ge=0)
+    lines: tuple[str, ...] = Field(min_length=1, max_length=1000)
+
+
+class StepMetrics(Message):
+    """The metrics of one step."""
+
+    step: int = Field(ge=0)
+    values: dict[str, float] = Field(max_length=64)
+
+
+class MetricBatch(Message):
+    """`POST …/metrics`."""
+
+    points: tuple[StepMetrics, ...] = Field(min_length=1, max_length=1000)
+
+
+class NoticeReport(Message):
+    """`POST …/notice`: something for the job's events, such as a resume under another fingerprint."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class CommitCheckpoint(Message):
+    """`POST …/checkpoints`. Only now does the checkpoint exist. Repeating it changes nothing."""
+
+    step: int = Field(ge=0)
+    sha256: Sha256
+    size_bytes: int = Field(ge=1)
+    upload_id: str | None = None
+    etags: tuple[str, ...] = ()
+
+
+class CommitArtifact(Message):
+    """`POST …/artifacts`."""
+
+    name: FileName
+    sha256: Sha256
+    size_bytes: int = Field(ge=1)
+    media_type: str = Field("application/octet-stream", max_length=128)
+    upload_id: str | None = None
+    etags: tuple[str, ...] = ()
+
+
+class CommitCache(Message):
+    """`PUT …/cache/{key}`: the first to commit a key wins; later ones are told which bytes stand."""
+
+    sha256: Sha256
+    size_bytes: int = Field(ge=1)
+    upload_id: str | None = None
+    etags: tuple[str, ...] = ()
+
+
+class Committed(Reply):
+    """What stands now. `superfluous` when the same had been committed before."""
+
+    sha256: Sha256
+    size_bytes: int
+    superfluous: bool = False
+
+
+class CacheReply(Reply):
+    """`GET …/cache/{key}`."""
+
+    download: Download | None = None
+
+
+class CompleteAttempt(Message):
+    """`POST …/complete`. Refused unless every artifact named was committed by this attempt."""
+
+    step: int = Field(ge=0)
+    artifacts: tuple[str, ...] = ()
+    summary: dict[str, Any] = Field(default_factory=dict)
+
+
+class FailAttempt(Message):
+    """`POST …/fail`."""
+
+    reason: Reason
+    message: str = Field(max_length=4000)
+    faults: tuple[FaultLine, ...] = Field((), max_length=1000)
+    exit_code: int | None = None
+    log_tail: str = Field("", max_length=20_000)
+    step: int = Field(0, ge=0)
+
+
+class ReleaseAttempt(Message):
+    """`POST …/release`: the node gives the job back (preempted or released)."""
+
+    reason: Reason = Reason.RELEASED
+    message: str = Field("", max_length=4000)
+    step: int = Field(0, ge=0)
+
+
+class AttemptEnded(Reply):
+    """What became of the job."""
+
+    job_state: str
