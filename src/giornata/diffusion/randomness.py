@@ -1,0 +1,65 @@
+"""Randomness as a function: every draw is named by what it is for, and has no state that could be lost.
+
+A draw is keyed by (seed, purpose, counters…), for instance (spec.seed, "noise", step, micro, index). The key is
+the blake2b-128 of their canonical JSON and starts a Philox4x64-10 counter-based generator of its own (Salmon et
+al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Whoever resumes at a step asks for the same key
+and gets the same bits, whatever was or was not drawn before. Give every use a purpose of its own.
+
+Integers, permutations and uniform numbers are made from the raw words of Philox alone. Normal numbers come
+from numpy's ziggurat for float32 (tables and comparisons, scalar code), so they do not follow the width of the
+processor's vector units as a Box-Muller with vectorised logarithms would. numpy's version is in the fingerprint
+of a checkpoint.
+"""
+
+import hashlib
+import json
+
+import numpy as np
+import torch
+
+_WORD_SPAN = 2**64
+
+
+def key_of(kind: str, seed: int, purpose: str, counters: tuple[int | str, ...]) -> int:
+    """The 128-bit Philox key of a draw. Canonical JSON keeps 1 and "1", and ("a", "b") and ("ab",), apart."""
+    text = json.dumps([kind, seed, purpose, *counters], separators=(",", ":"))
+    return int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=16).digest(), "little")
+
+
+def _philox(kind: str, seed: int, purpose: str, counters: tuple[int | str, ...]) -> np.random.Philox:
+    return np.random.Philox(key=key_of(kind, seed, purpose, counters))
+
+
+def normal(seed: int, purpose: str, *counters: int | str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Standard normal numbers; float32 on the CPU, of `shape`."""
+    generator = np.random.Generator(_philox("normal", seed, purpose, counters))
+    return torch.from_numpy(generator.standard_normal(size=shape, dtype=np.float32))
+
+
+def uniform(seed: int, purpose: str, *counters: int | str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Uniform numbers in [0, 1), multiples of 2**-24; float32 on the CPU, of `shape`."""
+    words = _words(_philox("uniform", seed, purpose, counters), int(np.prod(shape, dtype=np.int64)))
+    values = (words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    return torch.from_numpy(values.reshape(shape))
+
+
+def integer(seed: int, purpose: str, *counters: int | str, low: int, high: int) -> int:
+    """One integer in [low, high), each equally likely: words in the incomplete last span are drawn again."""
+    span = high - low
+    if not 1 <= span <= _WORD_SPAN:
+        raise ValueError(f"no integer to draw in [{low}, {high})")
+    bits = _philox("integer", seed, purpose, counters)
+    limit = _WORD_SPAN - _WORD_SPAN % span
+    while (word := int(bits.random_raw())) >= limit:
+        pass
+    return low + word % span
+
+
+def permutation(seed: int, purpose: str, *counters: int | str, n: int) -> list[int]:
+    """The numbers 0 … n-1 in a random order: sorted by one random 64-bit word each."""
+    words = _words(_philox("permutation", seed, purpose, counters), n)
+    return [int(place) for place in np.argsort(words, kind="stable")]
+
+
+def _words(bits: np.random.Philox, count: int) -> np.ndarray:
+    return np.asarray(bits.random_raw(count), dtype=np.uint64)
