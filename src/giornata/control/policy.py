@@ -1,0 +1,25 @@
+"""The numbers that an operator may turn."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How the control plane behaves. Defaults suit rented consumer GPUs."""
+
+    lease_s: float = 90.0
+    max_at_risk_s: float = 60.0
+    upload_url_s: float = 900.0
+    download_url_s: float = 3600.0
+    node_gone_after_s: float = 120.0
+    max_crashed_machines: int = 3
+    max_fruitless: int = 10
+    min_pictures: int = 3
+    max_pictures: int = 1000
+    max_picture_bytes: int = 50 * 2**20
+    max_upload_bytes: int = 8 * 2**30
+    min_picture_side_px: int = 64
+    max_picture_pixels: int = 64_000_000
+    garbage_after_s: float = 24 * 3600.0
+    idempotency_kept_s: float = 24 * 3600.0
+    max_log_lines_per_job: int = 100_000
