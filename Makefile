@@ -1,0 +1,55 @@
+# make demo   the main job, end to end, on this machine
+# make test   every test
+# make check  format, lint, types, contracts, unit tests: under two minutes
+# Each sets up .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Two threads on a busy machine can be many times slower than one.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check lint format types contracts unit system docs-check clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo 'giornata needs Python 3.11 or newer with its venv module (Debian, Ubuntu: apt install python3-venv)'; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing into $(VENV) ...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/giornata demo $(DEMO_FLAGS)
+
+test: lint types contracts unit system
+
+check: lint types contracts unit
+
+lint: $(STAMP)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports
+
+unit: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit tests/docs
+
+system: $(STAMP)
+	@$(BIN)/python -m pytest -q tests/contract tests/system
+
+clean:
+	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
