@@ -1,0 +1,101 @@
+"""The one place where configuration comes from: defaults < file < GIORNATA_* < flags."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from giornata.domain.errors import Fault, InvalidInput
+
+
+def default_data_directory() -> Path:
+    """`$XDG_DATA_HOME/giornata`, or `~/.local/share/giornata`."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "giornata"
+
+
+class Settings(BaseSettings):
+    """Every setting there is. `docs/settings.md` lists them, and a test compares the two."""
+
+    model_config = SettingsConfigDict(env_prefix="GIORNATA_", frozen=True, extra="forbid")
+
+    # everybody
+    url: str | None = Field(None, description="The server. Default: the one that runs on the data directory.")
+    api_key: str | None = Field(None, description="Your key. Default: the embedded installation's own.")
+    data: Path = Field(
+        default_factory=default_data_directory, description="Where `up` keeps its database, blobs, logs and key."
+    )
+    timeout_s: float = Field(30.0, gt=0, description="How long a client waits for an answer.")
+
+    # server
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8470, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    public_url: str | None = Field(None, description="How nodes and users reach the server, when not host and port.")
+    database: str | None = Field(None, description="sqlite:///FILE or postgresql://…; default: SQLite in data.")
+    blobs: str | None = Field(
+        None, description="file:///DIR or s3://BUCKET/PREFIX?endpoint=…&region=…; default: a folder in data."
+    )
+    s3_access_key_id: str | None = Field(None, description="Default: what boto3 finds by itself.")
+    s3_secret_access_key: str | None = Field(None, description="Default: what boto3 finds by itself.")
+    cors_origins: tuple[str, ...] = Field((), description="Web origins that may call the API from a browser.")
+    lease_s: float = Field(90.0, ge=1, le=3600, description="How long a node may be silent.")
+    max_at_risk_s: float = Field(60.0, ge=1, description="Most seconds of work between two checkpoints (auto).")
+    min_pictures: int = Field(3, ge=1, description="Fewest pictures that a dataset may have.")
+    max_pictures: int = Field(1000, ge=1, description="Most pictures that a dataset may have.")
+    garbage_after_s: float = Field(86_400.0, ge=0, description="How long bytes that nobody committed are kept.")
+    log_level: str = Field("info", description="debug, info, warning or error.")
+
+    # fleet and node
+    nodes: int = Field(1, ge=0, le=256, description="Nodes that `up` runs on this machine.")
+    node_key: str | None = Field(None, description="A key of scope node.")
+    machine_id: str | None = Field(None, description="Names the hardware; bans stick to it. Default: made once.")
+    node_name: str | None = Field(None, description="For people. Default: the machine's id.")
+    fleet: str = Field("static", description="Name of the fleet that the node belongs to.")
+    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of this node costs.")
+    kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that the node takes.")
+    workloads: dict[str, str] = Field(
+        default_factory=dict, description="Your own kinds: x-NAME = command line of a program that speaks the pipe."
+    )
+    work_directory: Path | None = Field(None, description="Scratch space of the node. Default: below data.")
+    cache_bytes: int = Field(20 * 2**30, ge=0, description="Bound of the node's cache of inputs.")
+    threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine; part of a result's fingerprint.")
+    device: str = Field("auto", description="auto, cpu or cuda.")
+    grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")
+    stall_s: float = Field(600.0, ge=1, description="An engine without a step for this long is ended.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags win over the environment, and the environment over the file."""
+        del dotenv_settings, file_secret_settings
+        file = TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, file
+
+
+def load_settings(config: Path | None = None, **flags: Any) -> Settings:
+    """Settings from all sources; a flag that is None was not given. Raises InvalidInput with every fault."""
+    if config is not None and not config.is_file():
+        raise InvalidInput([Fault(where="--config", message=f"no such file: {config}")])
+
+    class _WithFile(Settings):
+        model_config = SettingsConfigDict(toml_file=config or Path("giornata.toml"))
+
+    try:
+        return _WithFile(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise InvalidInput(
+            Fault(where=".".join(map(str, fault["loc"])), message=fault["msg"]) for fault in error.errors()
+        ) from None
