@@ -1,1 +1,5 @@
-"""Object storage: filesystem and S3 under one contract."""
+"""Object storage: a folder, or anything that speaks S3."""
+
+from giornata.blobs.opening import open_blobs
+
+__all__ = ["open_blobs"]

@@ -60,9 +60,7 @@ class Blobs(Protocol):
     def begin_multipart(self, key: str) -> str:
         """Begin an upload in parts; returns its id."""
 
-    def sign_part(
-        self, key: str, upload: str, number: int, size_bytes: int, expires_in_s: int
-    ) -> SignedRequest:
+    def sign_part(self, key: str, upload: str, number: int, size_bytes: int, expires_in_s: int) -> SignedRequest:
         """A PUT of part `number` (from 1) of exactly this size. Its reply's ETag names the part.
 
         A part may be sent again; `complete_multipart` says by its ETag which one counts.
@@ -137,9 +135,9 @@ class OpenedBlob:
 class ServesBlobs(Protocol):
     """Storage without an HTTP server of its own: the API mounts `/v1/blobs/{key}` and calls these.
 
-    A PUT whose query has `part` goes to `accept_part`, any other PUT to `accept_put`, a GET or HEAD to `open_get`;
-    the ETag that is returned goes, quoted, into the reply's ETag header. Raises Forbidden for a signature that is
-    wrong, expired or made for another request.
+    A PUT whose query has `part` goes to `accept_part`, any other PUT to `accept_put`, a GET to `open_get` (a HEAD is
+    another method, and refused as S3 refuses it). The ETag that is returned goes, quoted, into the reply's ETag
+    header. Raises Forbidden for a signature that is wrong, expired or made for another request.
     """
 
     def accept_put(self, request: BlobRequest, chunks: Iterator[bytes]) -> str:

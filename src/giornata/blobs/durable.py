@@ -1,0 +1,99 @@
+"""Files that are whole on disk, or not there: written aside, synced, renamed, and the folder synced too."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedWriter
+from pathlib import Path
+
+from giornata.control.ports.blobs import Stored
+from giornata.domain.errors import Fault, InvalidInput, TooLarge, Unavailable
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# A folder may be pruned between making it and renaming into it.
+_PUBLISH_TRIES = 10
+
+
+@contextmanager
+def written_aside(folder: Path) -> Iterator[BufferedWriter]:
+    """A new file in `folder`, gone again at the end unless it was published. A full disk is Unavailable."""
+    path = folder / secrets.token_hex(16)
+    try:
+        with path.open("xb") as file:
+            yield file
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise Unavailable("storage has no room left; free some disk space") from error
+        raise
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def pour(chunks: Iterable[bytes], file: BufferedWriter, *, most_bytes: int | None = None) -> Stored:
+    """Write the chunks, hashing on the way. Raises TooLarge as soon as there are more than `most_bytes`."""
+    hasher, size_bytes = hashlib.sha256(), 0
+    for chunk in chunks:
+        size_bytes += len(chunk)
+        if most_bytes is not None and size_bytes > most_bytes:
+            raise TooLarge(f"more than the {most_bytes} bytes that the URL was signed for")
+        hasher.update(chunk)
+        file.write(chunk)
+    return Stored(size_bytes=size_bytes, sha256=hasher.hexdigest())
+
+
+def publish(file: BufferedWriter, target: Path, *, root: Path) -> None:
+    """Make the file visible as `target`, below `root`, replacing what was there; folders are made as needed.
+
+    Raises InvalidInput when a piece of the path is a file, or when the target is a folder.
+    """
+    file.flush()
+    os.fsync(file.fileno())
+    for tries_left in reversed(range(_PUBLISH_TRIES)):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Path(file.name).replace(target)
+            break
+        except (NotADirectoryError, IsADirectoryError, FileExistsError):
+            raise InvalidInput([_folder_fault(target, root)]) from None
+        except FileNotFoundError:
+            if not tries_left:
+                raise
+    _sync_folders(target.parent, root)
+
+
+def publish_into(file: BufferedWriter, target: Path) -> None:
+    """Make the file visible as `target` in a folder that must be there. Raises FileNotFoundError when it is not."""
+    file.flush()
+    os.fsync(file.fileno())
+    Path(file.name).replace(target)
+    _sync_folders(target.parent, target.parent)
+
+
+def prune_empty(folder: Path, *, root: Path) -> None:
+    """Remove `folder` and its parents below `root` for as long as they are empty."""
+    with contextlib.suppress(OSError):
+        while folder != root:
+            folder.rmdir()
+            folder = folder.parent
+
+
+def _sync_folders(folder: Path, root: Path) -> None:
+    """Sync `folder` and its parents up to and with `root`. One that is gone again has nothing to keep."""
+    for path in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        if path == root:
+            return
+
+
+def _folder_fault(target: Path, root: Path) -> Fault:
+    key = target.relative_to(root).as_posix()
+    return Fault(where="key", message=f"{key} is, or runs through, another key's folder", hint="use another key")
