@@ -1,0 +1,36 @@
+"""Inspection of pictures that users send, as the use cases see it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from giornata.domain.errors import Fault
+
+
+class Inspection(Protocol):
+    """What is known of one picture; sides in pixels, None when it could not be read that far."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def format(self) -> str | None: ...
+
+    @property
+    def width(self) -> int | None: ...
+
+    @property
+    def height(self) -> int | None: ...
+
+    @property
+    def faults(self) -> Sequence[Fault]: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+class Pictures(Protocol):
+    """Reads untrusted bytes where they can do no harm."""
+
+    def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
+        """One inspection for each (name, path), in order. Whatever a picture does, the others get theirs."""

@@ -1,0 +1,246 @@
+"""What the user's verbs read from the store: rows as plain values.
+
+Instants are epoch milliseconds of the server's clock; money is integer micro-dollars.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRecord:
+    """A tenant."""
+
+    id: str
+    name: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """A key as stored: the sha256 of its secret, never the secret."""
+
+    id: str
+    project_id: str
+    scope: str
+    name: str
+    prefix: str
+    secret_sha256: str
+    created_at_ms: int
+    revoked_at_ms: int | None
+    last_used_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRecord:
+    """Verified bytes of a project. `inspection` is what the picture inspector found, None before it was asked."""
+
+    sha256: str
+    size_bytes: int
+    key: str
+    inspection: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadRecord:
+    """Bytes that somebody was given a place for. `attempt_id` is None for a user's."""
+
+    id: str
+    project_id: str
+    attempt_id: str | None
+    sha256: str
+    size_bytes: int
+    key: str
+    multipart_id: str | None
+    created_at_ms: int
+    completed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRecord:
+    """A dataset without its items."""
+
+    id: str
+    project_id: str
+    labels: dict[str, str]
+    notes: list[str]
+    picture_count: int
+    size_bytes: int
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRecord:
+    """One picture of a dataset."""
+
+    sha256: str
+    name: str
+    caption: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job's row."""
+
+    id: str
+    project_id: str
+    kind: str
+    name: str
+    state: str
+    spec: dict[str, Any]
+    model_key: str
+    priority: int
+    interrupted: bool
+    labels: dict[str, str]
+    total_steps: int | None
+    retry_of: str | None
+    attempt_id: str | None
+    step: int
+    committed_step: int
+    phase: str
+    error: str | None
+    faults: list[dict[str, Any]]
+    result: dict[str, Any]
+    created_at_ms: int
+    started_at_ms: int | None
+    ended_at_ms: int | None
+    deadline_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """An attempt's row with what the ledger has billed for it."""
+
+    id: str
+    job_id: str
+    number: int
+    node_id: str
+    machine_id: str
+    node_name: str
+    started_at_ms: int
+    first_step_at_ms: int | None
+    renewed_at_ms: int
+    lease_expires_at_ms: int
+    ended_at_ms: int | None
+    lapsed: bool
+    reason: str | None
+    message: str | None
+    start_step: int
+    last_step: int
+    committed_step: int
+    phase: str
+    billed_ms: int
+    amount_micro_usd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRecord:
+    """A succeeded attempt, as far as an estimate asks."""
+
+    spec: dict[str, Any]
+    started_at_ms: int
+    first_step_at_ms: int | None
+    ended_at_ms: int
+    start_step: int
+    last_step: int
+    price_micro_usd_per_hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """Something that happened to a job."""
+
+    id: int
+    job_id: str
+    type: str
+    attempt_number: int | None
+    data: dict[str, Any]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """A line of a job's log."""
+
+    id: int
+    attempt_number: int
+    line: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRecord:
+    """The metrics of one step."""
+
+    step: int
+    attempt_number: int
+    values: dict[str, float]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """A committed checkpoint with the key of its bytes."""
+
+    step: int
+    attempt_number: int
+    sha256: str
+    size_bytes: int
+    created_at_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactRecord:
+    """A committed result with the key of its bytes."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    media_type: str
+    created_at_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node with the jobs that it holds and the strikes against its machine."""
+
+    id: str
+    project_id: str
+    machine_id: str
+    name: str
+    fleet: str
+    pid: int | None
+    engine_pid: int | None
+    device: str
+    vram_bytes: int | None
+    price_micro_usd_per_hour: int
+    held_models: list[str]
+    draining: bool
+    first_seen_at_ms: int
+    last_seen_at_ms: int
+    job_ids: tuple[str, ...]
+    strikes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRecord:
+    """A file that an earlier job of the project made under a key."""
+
+    sha256: str
+    size_bytes: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """What stands between a queued job and a node.
+
+    `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
+    lately that serve its project and are not leaving; `eligible_nodes` those of them whose machine is not banned.
+    """
+
+    ahead: int
+    live_nodes: int
+    eligible_nodes: int

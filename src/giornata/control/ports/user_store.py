@@ -1,0 +1,203 @@
+"""The queries of the user's verbs, in the groups that a transaction carries (`tx.projects`, `tx.keys`, …).
+
+Everything that a key may ask for is asked with its project: a row of another project is not found.
+Pages are newest first; `before` is the (created_at_ms, id) of the last row of the page before.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from giornata.control.ports.records import (
+    ArtifactRecord,
+    AttemptRecord,
+    BlobRecord,
+    CacheRecord,
+    CheckpointRecord,
+    DatasetRecord,
+    EventRecord,
+    FinishedRecord,
+    ItemRecord,
+    JobRecord,
+    KeyRecord,
+    LogRecord,
+    MetricRecord,
+    NodeRecord,
+    ProjectRecord,
+    QueueView,
+    UploadRecord,
+)
+
+Before = tuple[int, str] | None
+
+
+class Projects(Protocol):
+    """The installation and its tenants."""
+
+    def install(self, *, signing_key: str, at_ms: int) -> bool:
+        """Write the installation's only row; False when it is there already."""
+
+    def signing_key(self) -> str | None: ...
+
+    def add(self, project: ProjectRecord) -> bool:
+        """False when the id is taken."""
+
+    def get(self, project_id: str) -> ProjectRecord | None: ...
+
+    def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
+        """All projects, or `only` that one."""
+
+
+class Keys(Protocol):
+    """Keys, by the hash of their secret."""
+
+    def add(self, key: KeyRecord) -> None: ...
+
+    def by_secret(self, secret_sha256: str) -> KeyRecord | None: ...
+
+    def get(self, key_id: str, *, project_id: str | None) -> KeyRecord | None:
+        """`project_id` None: of any project (the root admin's view)."""
+
+    def page(self, *, project_id: str | None, before: Before, limit: int) -> list[KeyRecord]: ...
+
+    def lock_admins(self, project_id: str) -> list[str]:
+        """Ids of the project's admin keys that are not revoked; nobody else revokes one meanwhile."""
+
+    def revoke(self, key_id: str, *, at_ms: int) -> None:
+        """Does nothing to a key that is revoked already."""
+
+    def used(self, key_id: str, *, at_ms: int, unless_since_ms: int) -> None:
+        """Note the use, unless one was noted at or after `unless_since_ms`."""
+
+
+class Uploads(Protocol):
+    """Blobs, the uploads on their way to become some, and the caches of attempts."""
+
+    def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]: ...
+
+    def touch_blobs(self, project_id: str, sha256s: Sequence[str], *, at_ms: int) -> set[str]:
+        """Keep these from the collector for another while; the sha256s that are there."""
+
+    def add_blob(self, project_id: str, blob: BlobRecord, *, at_ms: int) -> str:
+        """Insert unless the project has these bytes; the key under which they stand now."""
+
+    def note_inspection(self, project_id: str, sha256: str, inspection: dict[str, Any]) -> None: ...
+
+    def add(self, uploads: Sequence[UploadRecord]) -> None: ...
+
+    def get(self, upload_id: str, *, project_id: str) -> UploadRecord | None: ...
+
+    def complete(self, upload_id: str, *, project_id: str, at_ms: int) -> bool:
+        """False when there is no such upload (any more)."""
+
+    def drop(self, upload_id: str, *, project_id: str) -> bool:
+        """Forget an upload that is not complete."""
+
+    def live_attempt_project(self, attempt_id: str) -> str | None:
+        """The project of an attempt that has not ended, which then cannot end before this transaction does."""
+
+    def cache(self, project_id: str, key: str) -> CacheRecord | None: ...
+
+    def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
+        """False when somebody has committed this key before."""
+
+    def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None: ...
+
+
+class Datasets(Protocol):
+    """Lists of blobs with captions."""
+
+    def add(self, dataset: DatasetRecord, items: Sequence[ItemRecord]) -> bool:
+        """False, and nothing changed, when it exists."""
+
+    def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None: ...
+
+    def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]: ...
+
+    def page(self, *, project_id: str, before: Before, limit: int) -> list[DatasetRecord]: ...
+
+
+class JobReads(Protocol):
+    """Jobs and nodes, to be looked at."""
+
+    def get(self, job_id: str, *, project_id: str) -> JobRecord | None: ...
+
+    def page(
+        self,
+        *,
+        project_id: str,
+        states: Sequence[str],
+        labels: Mapping[str, str],
+        kind: str | None,
+        before: Before,
+        limit: int,
+    ) -> list[JobRecord]: ...
+
+    def attempts(self, job_ids: Sequence[str], *, project_id: str) -> list[AttemptRecord]:
+        """Of all these jobs, by job and number."""
+
+    def events(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[EventRecord]: ...
+
+    def logs(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[LogRecord]: ...
+
+    def metrics(self, job_id: str, *, project_id: str, after_step: int, limit: int) -> list[MetricRecord]: ...
+
+    def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
+        """Those that were not rejected, highest step first."""
+
+    def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
+        """By name."""
+
+    def finished(self, *, project_id: str, kind: str, model_key: str, limit: int) -> list[FinishedRecord]:
+        """The project's latest succeeded attempts of this kind and base model."""
+
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, created_at_ms: int, job_id: str) -> int:
+        """How many queued jobs of the kind, of all projects, go before one that is queued like this."""
+
+    def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView: ...
+
+    def nodes(
+        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
+    ) -> list[NodeRecord]:
+        """By first appearance, newest first; `project_id` None: of all projects."""
+
+
+class Submission(Protocol):
+    """New jobs."""
+
+    def remembered(self, project_id: str, key: str, route: str, *, since_ms: int) -> tuple[str, str] | None:
+        """(request_sha256, job id) of a request with this Idempotency-Key made at or after `since_ms`."""
+
+    def remember(
+        self, project_id: str, key: str, route: str, *, request_sha256: str, job_id: str, at_ms: int, since_ms: int
+    ) -> bool:
+        """Store a request; False when another one holds the key. Waits for one that is just being stored.
+
+        A request of before `since_ms` is forgotten first.
+        """
+
+    def add(self, job: JobRecord) -> None: ...
+
+    def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
+        """The job; it cannot change before this transaction ends."""
+
+    def live_retry(self, job_id: str, *, project_id: str) -> str | None:
+        """The id of a queued or running job that is a retry of this one."""
+
+    def inherit_checkpoints(self, *, source: str, target: str, project_id: str, at_ms: int) -> int:
+        """Give the target the source's accepted checkpoints (attempt 0); the highest step, 0 for none."""
+
+
+class Garbage(Protocol):
+    """What nobody refers to. Every method takes at most `limit` rows and is repeated until it finds none."""
+
+    def take_uploads(self, *, created_before_ms: int, limit: int) -> list[UploadRecord]:
+        """Delete the rows of old uploads, completed or not, and return them."""
+
+    def take_blobs(self, *, created_before_ms: int, limit: int) -> list[str]:
+        """Delete old blob rows that nothing refers to, and return their keys."""
+
+    def unknown(self, keys: Sequence[str]) -> set[str]:
+        """Those keys that belong to no blob and to no open upload."""
+
+    def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
+        """Delete idempotency rows."""
