@@ -1,0 +1,98 @@
+"""Brings a model from the Hugging Face hub onto this machine, and says whose fault it is when that fails.
+
+A name that the hub does not know is the job's fault (BAD_SPEC). Anything that keeps this machine from reaching
+the hub, or from getting whole files, is not (NODE_DOWNLOAD): another machine may have more luck.
+"""
+
+import json
+from pathlib import Path
+from typing import Protocol
+
+import huggingface_hub
+from diffusers import StableDiffusionXLPipeline
+from huggingface_hub.errors import (
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+# The root of the errors of whichever HTTP library the hub's client uses; that has changed twice.
+from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
+
+from giornata.diffusion.model_folder import PIPELINES
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import WorkloadFailed
+
+
+class Hub(Protocol):
+    """Where models come from. Both raise what `huggingface_hub` raises."""
+
+    def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
+        """The folder of a whole pipeline, downloaded unless it is here already."""
+
+    def vae(self, name: str) -> Path:
+        """The folder of a repository that holds an autoencoder, at its top or under vae/."""
+
+
+class HuggingFaceHub:
+    """The real hub, with its cache on disk. Fetches safetensors only: nothing from a network is unpickled."""
+
+    def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
+        """As the protocol says. Looks at model_index.json first, so that a wrong model does not cost gigabytes."""
+        index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision))
+        if json.loads(index.read_bytes()).get("_class_name") not in PIPELINES:
+            return index.parent
+        folder = StableDiffusionXLPipeline.download(name, revision=revision, variant=variant, use_safetensors=True)
+        return Path(folder)
+
+    def vae(self, name: str) -> Path:
+        """As the protocol says."""
+        patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether a name cannot be a hub id: those are `name` or `owner/name`, and start with a letter or digit."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
+
+
+def fetched_pipeline(hub: Hub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
+    """The folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
+    try:
+        return hub.pipeline(name, revision=revision, variant=variant)
+    except (OSError, TransportError, ValueError) as error:
+        raise download_failed(name, revision, variant, field, error) from error
+
+
+def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
+    """As `fetched_pipeline`, for an autoencoder of its own."""
+    try:
+        return hub.vae(name)
+    except (OSError, TransportError, ValueError) as error:
+        raise download_failed(name, None, None, field, error) from error
+
+
+def download_failed(
+    name: str, revision: str | None, variant: str | None, field: str, error: Exception
+) -> WorkloadFailed:
+    """What an error of the hub's client means for the attempt."""
+    what = f"{name}" + (f" at revision {revision}" if revision else "")
+    hint = "check the spelling; private and gated models have to be put into a folder on the node"
+    if isinstance(error, LocalEntryNotFoundError):  # it is a 'not found' only because the hub is out of reach
+        return WorkloadFailed(Reason.NODE_DOWNLOAD, f"the hub could not be reached for {what}: {error}")
+    if isinstance(error, RevisionNotFoundError):
+        fault = Fault(where="spec.revision", message=f"{name} has no revision {revision}", hint=hint)
+    elif isinstance(error, RepositoryNotFoundError):
+        fault = Fault(where=field, message=f"the hub has no model {name} that can be read here", hint=hint)
+    elif isinstance(error, RemoteEntryNotFoundError):
+        fault = Fault(where=field, message=f"{what} on the hub is not in diffusers layout: {error}", hint=hint)
+    elif isinstance(error, HFValidationError):
+        fault = Fault(where=field, message=f"{name} is no folder here, and cannot be a hub id either", hint=hint)
+    elif isinstance(error, ValueError) and variant and variant in str(error):
+        fault = Fault(where="spec.variant", message=f"{what} has no variant {variant}", hint="leave it out")
+    else:
+        return WorkloadFailed(Reason.NODE_DOWNLOAD, f"{what} could not be fetched from the hub: {error}")
+    return WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))

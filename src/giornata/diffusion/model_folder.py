@@ -1,0 +1,148 @@
+"""What a folder in diffusers layout must hold to be an SDXL model. Standard library only: loads no torch.
+
+Two kinds of trouble are told apart. A *layout* fault means that the folder is not an SDXL model, wherever it
+lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this copy are
+missing or cut short: another machine may hold a good copy.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from giornata.domain.errors import Fault
+
+FIELD = "spec.pretrained_model_name_or_path"
+PIPELINES = frozenset({"StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"})
+COMPONENTS = ("unet", "vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "scheduler")
+WEIGHT_STEMS = {
+    "unet": "diffusion_pytorch_model",
+    "vae": "diffusion_pytorch_model",
+    "text_encoder": "model",
+    "text_encoder_2": "model",
+}
+MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderFaults:
+    """All that is wrong with a model folder: `layout` is the job's fault, `damage` that of this copy."""
+
+    layout: tuple[Fault, ...] = ()
+    damage: tuple[Fault, ...] = ()
+
+    def __iter__(self) -> Iterator[Fault]:
+        yield from self.layout
+        yield from self.damage
+
+
+def check_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> list[Fault]:
+    """Everything that keeps `path` from being used as an SDXL base; empty when it is fine. Reads no weights."""
+    return list(inspect_model_folder(path, variant=variant, field=field))
+
+
+def inspect_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> FolderFaults:
+    """As `check_model_folder`, with the two kinds of faults apart."""
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        hint = "give a folder in diffusers layout, with model_index.json at its top"
+        return FolderFaults(layout=(Fault(where=field, message=f"{path} {what}", hint=hint),))
+    index, damage = _json_object(path / "model_index.json")
+    if index is None:
+        if damage:
+            return FolderFaults(damage=tuple(damage))
+        hint = "a single .safetensors checkpoint has to be converted to diffusers layout first"
+        missing = Fault(where=field, message=f"{path} holds no model_index.json", hint=hint)
+        return FolderFaults(layout=(missing,))
+    layout = list(_index_faults(index, field))
+    layout += _unet_faults(path, field, damage)
+    present = [name for name in WEIGHT_STEMS if (path / name).is_dir()]
+    layout += [_folder_missing(path, name, field) for name in COMPONENTS if not (path / name).is_dir()]
+    for name in present:
+        wrong, broken = component_faults(path / name, stem=WEIGHT_STEMS[name], variant=variant, field=field)
+        layout += wrong
+        damage += broken
+    return FolderFaults(layout=tuple(layout), damage=tuple(damage))
+
+
+def component_faults(
+    folder: Path, *, stem: str, variant: str | None, field: str = FIELD
+) -> tuple[list[Fault], list[Fault]]:
+    """(layout, damage) faults of one component's weight files, from their names, sizes and headers."""
+    infix = f".{variant}" if variant else ""
+    single = folder / f"{stem}{infix}.safetensors"
+    index_path = folder / f"{stem}.safetensors.index{infix}.json"
+    if single.is_file():
+        return [], damaged(single)
+    if index_path.is_file():
+        index, damage = _json_object(index_path)
+        shards = sorted(set((index or {}).get("weight_map", {}).values()))
+        return [], damage + [fault for shard in shards for fault in damaged(folder / shard)]
+    held = sorted(file.name for file in folder.iterdir() if file.suffix in {".safetensors", ".bin", ".pt"})
+    message = f"{folder.name}/ holds no {single.name}, but {', '.join(held) or 'no weights at all'}"
+    hint = "weights are read from safetensors files only, and `variant` has to name one that is there"
+    return [Fault(where=field, message=message, hint=hint)], []
+
+
+def damaged(path: Path) -> list[Fault]:
+    """Whether a safetensors file is missing, cut short or without a readable header. Reads the header only."""
+    hint = "fetch the file again"
+    try:
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
+                return [Fault(where=str(path), message="is not a safetensors file, or is cut short", hint=hint)]
+            header = json.loads(file.read(header_bytes))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    except OSError as error:
+        return [Fault(where=str(path), message=f"cannot be read: {error.strerror}", hint=hint)]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return [Fault(where=str(path), message="has an unreadable safetensors header", hint=hint)]
+    expected_bytes = 8 + header_bytes + max(ends, default=0)
+    if size_bytes == expected_bytes:
+        return []
+    message = f"has {size_bytes} bytes where its header promises {expected_bytes}"
+    return [Fault(where=str(path), message=message, hint=hint)]
+
+
+def _index_faults(index: dict[str, Any], field: str) -> Iterator[Fault]:
+    found = index.get("_class_name")
+    hint = "only Stable Diffusion XL models can be trained"
+    if found not in PIPELINES:
+        yield Fault(where=field, message=f"model_index.json says {found}, not StableDiffusionXLPipeline", hint=hint)
+    second = index.get("text_encoder_2")
+    name = second[1] if isinstance(second, list) and len(second) == 2 else second
+    if name != "CLIPTextModelWithProjection":
+        message = f"text_encoder_2 is {name}, not CLIPTextModelWithProjection"
+        yield Fault(where=field, message=message, hint=hint)
+
+
+def _unet_faults(path: Path, field: str, damage: list[Fault]) -> Iterator[Fault]:
+    config, broken = _json_object(path / "unet" / "config.json")
+    damage += broken
+    if config is None:
+        return
+    wanted = {"addition_embed_type": "text_time", "in_channels": 4, "out_channels": 4}
+    for key, value in wanted.items():
+        if config.get(key) != value:
+            message = f"the UNet's {key} is {config.get(key)!r}, where SDXL has {value!r}"
+            yield Fault(where=field, message=message, hint="only Stable Diffusion XL models can be trained")
+
+
+def _folder_missing(path: Path, name: str, field: str) -> Fault:
+    return Fault(where=field, message=f"{path} holds no {name}/", hint="SDXL has " + ", ".join(COMPONENTS))
+
+
+def _json_object(path: Path) -> tuple[dict[str, Any] | None, list[Fault]]:
+    """The object in a JSON file. (None, []) when there is no such file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None, []
+    except (OSError, ValueError) as error:
+        return None, [Fault(where=str(path), message=f"cannot be read: {error}", hint="fetch the file again")]
+    if not isinstance(value, dict):
+        return None, [Fault(where=str(path), message="is not a JSON object", hint="fetch the file again")]
+    return value, []
