@@ -1,0 +1,1 @@
+"""The user's pictures, before they are uploaded: reading a folder, and looking inside in a process apart."""
