@@ -1,0 +1,71 @@
+"""What nobody refers to."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from giornata.control.ports.records import UploadRecord
+from giornata.store.record_columns import columns, record_of
+from giornata.store.schema import artifacts, blobs, caches, checkpoints, dataset_items, idempotency, uploads
+
+UPLOAD_COLUMNS = columns(uploads, UploadRecord)
+REFERRERS = (dataset_items, checkpoints, artifacts, caches)
+
+
+class GarbageQueries:
+    """Implements `giornata.control.ports.user_store.Garbage`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection, self._dialect_name = connection, dialect_name
+
+    def take_uploads(self, *, created_before_ms: int, limit: int) -> list[UploadRecord]:
+        old = (
+            sa.select(uploads.c.id)
+            .where(uploads.c.created_at_ms < created_before_ms)
+            .order_by(uploads.c.created_at_ms)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        ids = list(self._connection.scalars(old))
+        taken = sa.delete(uploads).where(uploads.c.id.in_(ids)).returning(*UPLOAD_COLUMNS)
+        return [record_of(UploadRecord, row) for row in self._connection.execute(taken)]
+
+    def take_blobs(self, *, created_before_ms: int, limit: int) -> list[str]:
+        candidates = (
+            sa.select(blobs.c.key)
+            .where(blobs.c.created_at_ms < created_before_ms, _unreferenced())
+            .order_by(blobs.c.created_at_ms)
+            .limit(limit)
+            .with_for_update(of=blobs, skip_locked=True)
+        )
+        keys = list(self._connection.scalars(candidates))
+        # Asked again, in a statement of its own: the rows are locked now, so a reference that was written before
+        # the lock is seen here, and a later one fails on its foreign key.
+        taken = sa.delete(blobs).where(blobs.c.key.in_(keys), _unreferenced()).returning(blobs.c.key)
+        return list(self._connection.scalars(taken))
+
+    def unknown(self, keys: Sequence[str]) -> set[str]:
+        # One statement, one snapshot: an upload that becomes a blob is seen as one or the other.
+        known = sa.union_all(
+            sa.select(blobs.c.key).where(blobs.c.key.in_(keys)),
+            sa.select(uploads.c.key).where(uploads.c.key.in_(keys), uploads.c.completed_at_ms.is_(None)),
+        )
+        return set(keys) - set(self._connection.scalars(known))
+
+    def forget_requests(self, *, created_before_ms: int, limit: int) -> int:
+        columns_ = list(idempotency.primary_key.columns)
+        old = (
+            sa.select(*columns_)
+            .where(idempotency.c.created_at_ms < created_before_ms)
+            .order_by(idempotency.c.created_at_ms)
+            .limit(limit)
+        )
+        return self._connection.execute(sa.delete(idempotency).where(sa.tuple_(*columns_).in_(old))).rowcount
+
+
+def _unreferenced() -> sa.ColumnElement[bool]:
+    def referred(table: sa.Table) -> sa.Exists:
+        same = (table.c.project_id == blobs.c.project_id) & (table.c.sha256 == blobs.c.sha256)
+        return sa.exists(sa.select(sa.literal(1)).select_from(table).where(same).correlate(blobs))
+
+    return sa.and_(*(~referred(table) for table in REFERRERS))

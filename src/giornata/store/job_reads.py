@@ -1,0 +1,180 @@
+"""Jobs and what hangs on them, to be looked at."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.records import (
+    ArtifactRecord,
+    AttemptRecord,
+    CheckpointRecord,
+    EventRecord,
+    FinishedRecord,
+    JobRecord,
+    LogRecord,
+    MetricRecord,
+    NodeRecord,
+    QueueView,
+)
+from giornata.control.ports.user_store import Before
+from giornata.domain.job import JobState
+from giornata.domain.reasons import Reason
+from giornata.store.node_reads import NodeReads
+from giornata.store.record_columns import columns, record_of
+from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
+
+JOB_COLUMNS = columns(jobs, JobRecord)
+BILLED = frozenset({"billed_ms", "amount_micro_usd"})
+ATTEMPT_COLUMNS = columns(attempts, AttemptRecord, but=BILLED)
+KEY = frozenset({"key"})
+
+
+class JobReadQueries:
+    """Implements `giornata.control.ports.user_store.JobReads`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection, self._dialect_name = connection, dialect_name
+        self._nodes = NodeReads(connection)
+
+    def get(self, job_id: str, *, project_id: str) -> JobRecord | None:
+        query = sa.select(*JOB_COLUMNS).where(jobs.c.id == job_id, jobs.c.project_id == project_id)
+        row = self._connection.execute(query).first()
+        return None if row is None else record_of(JobRecord, row)
+
+    def page(
+        self,
+        *,
+        project_id: str,
+        states: Sequence[str],
+        labels: Mapping[str, str],
+        kind: str | None,
+        before: Before,
+        limit: int,
+    ) -> list[JobRecord]:
+        query = sa.select(*JOB_COLUMNS).where(jobs.c.project_id == project_id)
+        query = query.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
+        if states:
+            query = query.where(jobs.c.state.in_(states))
+        if kind is not None:
+            query = query.where(jobs.c.kind == kind)
+        if before is not None:
+            query = query.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
+        query = query.order_by(jobs.c.created_at_ms.desc(), jobs.c.id.desc()).limit(limit)
+        return [record_of(JobRecord, row) for row in self._connection.execute(query)]
+
+    def attempts(self, job_ids: Sequence[str], *, project_id: str) -> list[AttemptRecord]:
+        bills = (
+            sa.select(
+                ledger.c.attempt_id,
+                sa.cast(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), sa.BigInteger).label("billed_ms"),
+                sa.cast(sa.func.sum(ledger.c.amount_micro_usd), sa.BigInteger).label("amount_micro_usd"),
+            )
+            .where(ledger.c.job_id.in_(job_ids), ledger.c.project_id == project_id)
+            .group_by(ledger.c.attempt_id)
+            .subquery()
+        )
+        billed = [sa.func.coalesce(bills.c[name], 0).label(name) for name in sorted(BILLED)]
+        query = (
+            sa.select(*ATTEMPT_COLUMNS, *billed)
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .outerjoin(bills, bills.c.attempt_id == attempts.c.id)
+            .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
+            .order_by(attempts.c.job_id, attempts.c.number)
+        )
+        return [record_of(AttemptRecord, row) for row in self._connection.execute(query)]
+
+    def events(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[EventRecord]:
+        query = (
+            sa.select(*columns(events, EventRecord))
+            .where(events.c.job_id == job_id, events.c.project_id == project_id, events.c.id > after)
+            .order_by(events.c.id)
+            .limit(limit)
+        )
+        return [record_of(EventRecord, row) for row in self._connection.execute(query)]
+
+    def logs(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[LogRecord]:
+        query = (
+            sa.select(*columns(logs, LogRecord))
+            .where(_of_project(logs, job_id, project_id), logs.c.id > after)
+            .order_by(logs.c.id)
+            .limit(limit)
+        )
+        return [record_of(LogRecord, row) for row in self._connection.execute(query)]
+
+    def metrics(self, job_id: str, *, project_id: str, after_step: int, limit: int) -> list[MetricRecord]:
+        query = (
+            sa.select(*columns(metrics, MetricRecord))
+            .where(_of_project(metrics, job_id, project_id), metrics.c.step > after_step)
+            .order_by(metrics.c.step)
+            .limit(limit)
+        )
+        return [record_of(MetricRecord, row) for row in self._connection.execute(query)]
+
+    def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
+        query = (
+            sa.select(*columns(checkpoints, CheckpointRecord, but=KEY), blobs.c.key)
+            .join(blobs, _same_bytes(checkpoints))
+            .where(checkpoints.c.job_id == job_id, checkpoints.c.project_id == project_id)
+            .where(checkpoints.c.rejected.is_(sa.false()))
+            .order_by(checkpoints.c.step.desc())
+        )
+        return [record_of(CheckpointRecord, row) for row in self._connection.execute(query)]
+
+    def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
+        query = (
+            sa.select(*columns(artifacts, ArtifactRecord, but=KEY), blobs.c.key)
+            .join(blobs, _same_bytes(artifacts))
+            .where(artifacts.c.job_id == job_id, artifacts.c.project_id == project_id)
+            .order_by(artifacts.c.name)
+        )
+        return [record_of(ArtifactRecord, row) for row in self._connection.execute(query)]
+
+    def finished(self, *, project_id: str, kind: str, model_key: str, limit: int) -> list[FinishedRecord]:
+        query = (
+            sa.select(jobs.c.spec, *columns(attempts, FinishedRecord, but=frozenset({"spec"})))
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(jobs.c.project_id == project_id, jobs.c.kind == kind, jobs.c.model_key == model_key)
+            .where(attempts.c.reason == Reason.SUCCEEDED, attempts.c.ended_at_ms.is_not(None))
+            .order_by(attempts.c.ended_at_ms.desc())
+            .limit(limit)
+        )
+        return [record_of(FinishedRecord, row) for row in self._connection.execute(query)]
+
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, created_at_ms: int, job_id: str) -> int:
+        same_rank = (jobs.c.interrupted.is_(sa.true() if interrupted else sa.false())) & (jobs.c.priority == priority)
+        sooner = same_rank & (sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < (created_at_ms, job_id))
+        higher = jobs.c.interrupted.is_(sa.true() if interrupted else sa.false()) & (jobs.c.priority > priority)
+        first = sooner | higher
+        if not interrupted:
+            first |= jobs.c.interrupted.is_(sa.true())
+        # The state is written out, so that the partial index serves.
+        queued = sa.text(f"jobs.state = '{JobState.QUEUED}'")
+        count = sa.select(sa.func.count()).select_from(jobs).where(queued, jobs.c.kind == kind, first)
+        return self._connection.scalar(count) or 0
+
+    def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
+        live, eligible = self._nodes.live(job.id, project_id=job.project_id, seen_since_ms=seen_since_ms)
+        ahead = self.ahead(
+            kind=job.kind,
+            interrupted=job.interrupted,
+            priority=job.priority,
+            created_at_ms=job.created_at_ms,
+            job_id=job.id,
+        )
+        return QueueView(ahead=ahead, live_nodes=live, eligible_nodes=eligible)
+
+    def nodes(
+        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
+    ) -> list[NodeRecord]:
+        return self._nodes.page(project_id=project_id, seen_since_ms=seen_since_ms, before=before, limit=limit)
+
+
+def _same_bytes(table: sa.Table) -> sa.ColumnElement[bool]:
+    return (blobs.c.project_id == table.c.project_id) & (blobs.c.sha256 == table.c.sha256)
+
+
+def _of_project(table: sa.Table, job_id: str, project_id: str) -> sa.ColumnElement[bool]:
+    """Rows of a table that knows only its job, and only if the job is the project's."""
+    owned: sa.Select[Any] = sa.select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.project_id == project_id)
+    return table.c.job_id.in_(owned)

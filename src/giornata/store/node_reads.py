@@ -1,0 +1,74 @@
+"""Nodes, to be looked at."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.records import NodeRecord
+from giornata.control.ports.user_store import Before
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.store.record_columns import columns
+from giornata.store.schema import attempts, bans, nodes, strikes
+
+COUNTED = frozenset({"job_ids", "strikes"})
+NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
+
+
+class NodeReads:
+    """The part of `giornata.control.ports.user_store.JobReads` that is about nodes."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def live(self, job_id: str, *, project_id: str, seen_since_ms: int) -> tuple[int, int]:
+        """How many nodes could serve the project now, and how many of them are not banned from the job."""
+        banned = sa.exists().where(bans.c.job_id == job_id, bans.c.machine_id == nodes.c.machine_id)
+        query = sa.select(sa.func.count(), sa.func.count().filter(~banned)).where(
+            nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
+            nodes.c.last_seen_at_ms >= seen_since_ms,
+            nodes.c.draining.is_(sa.false()),
+        )
+        live, eligible = self._connection.execute(query).one()
+        return live, eligible
+
+    def page(
+        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
+    ) -> list[NodeRecord]:
+        """By first appearance, newest first."""
+        query = sa.select(*NODE_COLUMNS)
+        if project_id is not None:
+            query = query.where(nodes.c.project_id == project_id)
+        if seen_since_ms is not None:
+            query = query.where(nodes.c.last_seen_at_ms >= seen_since_ms)
+        if before is not None:
+            query = query.where(sa.tuple_(nodes.c.first_seen_at_ms, nodes.c.id) < before)
+        query = query.order_by(nodes.c.first_seen_at_ms.desc(), nodes.c.id.desc()).limit(limit)
+        rows = self._connection.execute(query).all()
+        held = self._held([row.id for row in rows])
+        struck = self._strikes([row.machine_id for row in rows])
+        return [_node(row, held[row.id], struck.get(row.machine_id, 0)) for row in rows]
+
+    def _held(self, node_ids: Sequence[str]) -> dict[str, list[str]]:
+        query = (
+            sa.select(attempts.c.node_id, attempts.c.job_id)
+            .where(attempts.c.node_id.in_(node_ids), attempts.c.ended_at_ms.is_(None))
+            .order_by(attempts.c.job_id)
+        )
+        held: dict[str, list[str]] = defaultdict(list)
+        for node_id, job_id in self._connection.execute(query):
+            held[node_id].append(job_id)
+        return held
+
+    def _strikes(self, machine_ids: Sequence[str]) -> dict[str, int]:
+        query = (
+            sa.select(strikes.c.machine_id, sa.func.count().label("strikes"))
+            .where(strikes.c.machine_id.in_(machine_ids))
+            .group_by(strikes.c.machine_id)
+        )
+        return {row.machine_id: row.strikes for row in self._connection.execute(query)}
+
+
+def _node(row: Any, job_ids: Sequence[str], strike_count: int) -> NodeRecord:
+    return NodeRecord(**row._mapping, job_ids=tuple(job_ids), strikes=strike_count)

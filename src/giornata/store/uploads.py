@@ -1,0 +1,115 @@
+"""Blobs, uploads and caches."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.records import BlobRecord, CacheRecord, UploadRecord
+from giornata.domain.errors import Unavailable
+from giornata.store.record_columns import columns, record_of
+from giornata.store.schema import attempts, blobs, caches, jobs, uploads
+from giornata.store.upsert import insert_unless_there
+
+BLOB_COLUMNS = columns(blobs, BlobRecord)
+UPLOAD_COLUMNS = columns(uploads, UploadRecord)
+TRIES = 3
+
+
+class UploadQueries:
+    """Implements `giornata.control.ports.user_store.Uploads`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection, self._dialect_name = connection, dialect_name
+
+    # ---- blobs
+
+    def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]:
+        query = sa.select(*BLOB_COLUMNS).where(blobs.c.project_id == project_id, blobs.c.sha256.in_(sha256s))
+        return {row.sha256: record_of(BlobRecord, row) for row in self._connection.execute(query)}
+
+    def touch_blobs(self, project_id: str, sha256s: Sequence[str], *, at_ms: int) -> set[str]:
+        # Locked in one order first: two transactions that touch the same blobs must not wait for one another.
+        these = (blobs.c.project_id == project_id) & blobs.c.sha256.in_(sha256s)
+        query = sa.select(blobs.c.sha256).where(these).order_by(blobs.c.sha256).with_for_update(key_share=True)
+        found = set(self._connection.scalars(query))
+        older = blobs.c.created_at_ms < at_ms
+        self._connection.execute(sa.update(blobs).where(these, older).values(created_at_ms=at_ms))
+        return found
+
+    def add_blob(self, project_id: str, blob: BlobRecord, *, at_ms: int) -> str:
+        row = {"project_id": project_id, "sha256": blob.sha256, "size_bytes": blob.size_bytes, "key": blob.key}
+        statement = insert_unless_there(self._dialect_name, blobs, **row, created_at_ms=at_ms)
+        for _ in range(TRIES):
+            if self._connection.execute(statement).first() is not None:
+                return blob.key
+            # Renewed, so that the collector does not take it before somebody has referred to it.
+            standing = self._connection.scalar(
+                sa.update(blobs)
+                .where(blobs.c.project_id == project_id, blobs.c.sha256 == blob.sha256)
+                .values(created_at_ms=at_ms)
+                .returning(blobs.c.key)
+            )
+            if standing is not None:
+                return str(standing)
+        raise Unavailable("the same bytes are being stored and collected at this very moment")
+
+    def note_inspection(self, project_id: str, sha256: str, inspection: dict[str, Any]) -> None:
+        this = (blobs.c.project_id == project_id) & (blobs.c.sha256 == sha256)
+        self._connection.execute(sa.update(blobs).where(this).values(inspection=inspection))
+
+    # ---- uploads
+
+    def add(self, records: Sequence[UploadRecord]) -> None:
+        if records:
+            self._connection.execute(sa.insert(uploads), [asdict(record) for record in records])
+
+    def get(self, upload_id: str, *, project_id: str) -> UploadRecord | None:
+        query = sa.select(*UPLOAD_COLUMNS).where(uploads.c.id == upload_id, uploads.c.project_id == project_id)
+        row = self._connection.execute(query).first()
+        return None if row is None else record_of(UploadRecord, row)
+
+    def complete(self, upload_id: str, *, project_id: str, at_ms: int) -> bool:
+        done = (
+            sa.update(uploads)
+            .where(uploads.c.id == upload_id, uploads.c.project_id == project_id)
+            .values(completed_at_ms=sa.func.coalesce(uploads.c.completed_at_ms, at_ms))
+        )
+        return self._connection.execute(done).rowcount == 1
+
+    def drop(self, upload_id: str, *, project_id: str) -> bool:
+        open_one = (
+            (uploads.c.id == upload_id) & (uploads.c.project_id == project_id) & uploads.c.completed_at_ms.is_(None)
+        )
+        return self._connection.execute(sa.delete(uploads).where(open_one)).rowcount == 1
+
+    # ---- attempts
+
+    def live_attempt_project(self, attempt_id: str) -> str | None:
+        query = (
+            sa.select(jobs.c.project_id)
+            .join(attempts, attempts.c.job_id == jobs.c.id)
+            .where(attempts.c.id == attempt_id, attempts.c.ended_at_ms.is_(None))
+            .with_for_update(read=True, of=attempts)
+        )
+        return self._connection.scalar(query)
+
+    def cache(self, project_id: str, key: str) -> CacheRecord | None:
+        same_bytes = (blobs.c.project_id == caches.c.project_id) & (blobs.c.sha256 == caches.c.sha256)
+        query = (
+            sa.select(caches.c.sha256, caches.c.size_bytes, blobs.c.key)
+            .join(blobs, same_bytes)
+            .where(caches.c.project_id == project_id, caches.c.key == key)
+        )
+        row = self._connection.execute(query).first()
+        return None if row is None else record_of(CacheRecord, row)
+
+    def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
+        row = {"project_id": project_id, "key": key, "sha256": sha256, "size_bytes": size_bytes}
+        statement = insert_unless_there(self._dialect_name, caches, **row, created_at_ms=at_ms, used_at_ms=at_ms)
+        return self._connection.execute(statement).first() is not None
+
+    def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None:
+        this = (caches.c.project_id == project_id) & (caches.c.key == key)
+        self._connection.execute(sa.update(caches).where(this).values(used_at_ms=at_ms))
