@@ -1,0 +1,161 @@
+"""The node's side of the HTTP contract: one typed method for each route under `/v1/node`.
+
+Each method makes exactly one request. Who may repeat it, and for how long, is the caller's business: a node
+repeats until its lease ends (`giornata.agent.calls`).
+"""
+
+from typing import TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import ValidationError
+
+from giornata.client.problems import raise_for_problem
+from giornata.domain.errors import Unavailable
+from giornata.protocol.model import Message, Reply
+from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
+from giornata.protocol.work import (
+    AttemptEnded,
+    CacheReply,
+    Claim,
+    ClaimReply,
+    CommitArtifact,
+    CommitCache,
+    CommitCheckpoint,
+    Committed,
+    CompleteAttempt,
+    FailAttempt,
+    Heartbeat,
+    HeartbeatReply,
+    Lease,
+    LogLines,
+    MetricBatch,
+    NoticeReport,
+    ReleaseAttempt,
+)
+
+R = TypeVar("R", bound=Reply)
+
+CONNECT_TIMEOUT_S = 5.0
+# A commit makes the server read the bytes back to verify them; everything else answers in milliseconds.
+COMMIT_TIMEOUT_S = 120.0
+LONGEST_REASON = 1000
+
+
+class NodeClient:
+    """Calls the server for one node.
+
+    `http` has the server's address as its base URL and no credentials of its own: the claim carries `node_key`,
+    every other call the lease's token. All methods raise the classes of `giornata.domain.errors`; a connection
+    that fails or times out is Unavailable. Safe to use from several threads.
+    """
+
+    def __init__(self, http: httpx.Client, *, node_key: str, timeout_s: float = 15.0) -> None:
+        self._http = http
+        self._node_key = node_key
+        self._timeout_s = timeout_s
+
+    def claim(self, claim: Claim) -> ClaimReply:
+        """Ask for a job, waiting up to `claim.wait_s` for one."""
+        timeout_s = claim.wait_s + self._timeout_s
+        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._node_key, timeout_s=timeout_s)
+
+    def heartbeat(self, lease: Lease, beat: Heartbeat) -> HeartbeatReply:
+        """Renew the lease. A beat that waits longer than the time between beats is worth less than the next."""
+        timeout_s = min(self._timeout_s, max(1.0, lease.renew_every_s))
+        return self._attempt(lease, "heartbeat", beat, HeartbeatReply, timeout_s=timeout_s)
+
+    def log(self, lease: Lease, lines: LogLines) -> None:
+        """Append to the job's log; repeating the same lines adds nothing."""
+        self._attempt(lease, "log", lines, Reply)
+
+    def metrics(self, lease: Lease, batch: MetricBatch) -> None:
+        """Record metrics by step."""
+        self._attempt(lease, "metrics", batch, Reply)
+
+    def notice(self, lease: Lease, report: NoticeReport) -> None:
+        """Put something into the job's events."""
+        self._attempt(lease, "notice", report, Reply)
+
+    def request_uploads(self, lease: Lease, request: UploadRequest) -> UploadReply:
+        """Ask where to put files."""
+        return self._attempt(lease, "uploads", request, UploadReply)
+
+    def renew_upload(self, lease: Lease, upload_id: str, parts: RenewParts) -> UploadTicket:
+        """Ask for fresh URLs of an upload under way."""
+        return self._attempt(lease, f"uploads/{quote(upload_id, safe='')}/urls", parts, UploadTicket)
+
+    def commit_checkpoint(self, lease: Lease, commit: CommitCheckpoint) -> Committed:
+        """Make an uploaded checkpoint exist."""
+        return self._attempt(lease, "checkpoints", commit, Committed, timeout_s=COMMIT_TIMEOUT_S)
+
+    def reject_checkpoint(self, lease: Lease, step: int, message: str) -> None:
+        """Say that a committed checkpoint's bytes do not hold."""
+        body = _Rejection(message=message[:LONGEST_REASON])
+        self._attempt(lease, f"checkpoints/{step}/reject", body, Reply)
+
+    def commit_artifact(self, lease: Lease, commit: CommitArtifact) -> Committed:
+        """Make an uploaded artifact exist."""
+        return self._attempt(lease, "artifacts", commit, Committed, timeout_s=COMMIT_TIMEOUT_S)
+
+    def get_cache(self, lease: Lease, key: str) -> CacheReply:
+        """What an earlier job of the project left under this key."""
+        return self._attempt(lease, f"cache/{quote(key, safe='')}", None, CacheReply, method="GET")
+
+    def commit_cache(self, lease: Lease, key: str, commit: CommitCache) -> Committed:
+        """Leave an uploaded file under this key; the first one stands."""
+        path = f"cache/{quote(key, safe='')}"
+        return self._attempt(lease, path, commit, Committed, method="PUT", timeout_s=COMMIT_TIMEOUT_S)
+
+    def complete(self, lease: Lease, report: CompleteAttempt) -> AttemptEnded:
+        """The job is done."""
+        return self._attempt(lease, "complete", report, AttemptEnded)
+
+    def fail(self, lease: Lease, report: FailAttempt) -> AttemptEnded:
+        """The attempt cannot go on."""
+        return self._attempt(lease, "fail", report, AttemptEnded)
+
+    def release(self, lease: Lease, report: ReleaseAttempt) -> AttemptEnded:
+        """Give the job back."""
+        return self._attempt(lease, "release", report, AttemptEnded)
+
+    def _attempt(
+        self,
+        lease: Lease,
+        path: str,
+        body: Message | None,
+        reply: type[R],
+        *,
+        method: str = "POST",
+        timeout_s: float | None = None,
+    ) -> R:
+        url = f"/v1/node/attempts/{quote(lease.attempt_id, safe='')}/{path}"
+        return self._send(method, url, body, reply, token=lease.token, timeout_s=timeout_s or self._timeout_s)
+
+    def _send(
+        self, method: str, url: str, body: Message | None, reply: type[R], *, token: str, timeout_s: float
+    ) -> R:
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        content = body.model_dump_json().encode() if body is not None else None
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            response = self._http.request(method, url, content=content, headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise Unavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
+        raise_for_problem(response)
+        return _parsed(response, reply)
+
+
+class _Rejection(Message):
+    message: str
+
+
+def _parsed(response: httpx.Response, reply: type[R]) -> R:
+    """The typed reply. An empty body stands for an empty object; anything else that does not fit is no server of
+    ours, or a proxy's page, and may be another answer next time."""
+    try:
+        return reply.model_validate_json(response.content or b"{}")
+    except ValidationError as error:
+        raise Unavailable(f"{response.request.url.path}: an answer that cannot be read: {error}") from error

@@ -1,0 +1,56 @@
+"""`python -m giornata.engine`: the process that owns the GPU. Started by the agent, never by hand."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from giornata.domain.errors import InvalidInput
+from giornata.engine.channel import LineChannel, take_stdout
+from giornata.engine.device import prepare_device
+from giornata.engine.engine import Engine
+from giornata.engine.kinds import make_workloads
+from giornata.engine.parentage import die_with_parent
+from giornata.protocol import VERSION
+from giornata.protocol.pipe import Hello
+
+EXIT_UNUSABLE = 64
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line, as the agent writes it."""
+    parser = argparse.ArgumentParser(prog="giornata.engine", description=__doc__)
+    parser.add_argument("--kinds", default="train", help="comma-separated kinds of work")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of what bits depend on")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build the workloads, say hello and serve the agent."""
+    die_with_parent()
+    options = parse(arguments)
+    channel = LineChannel(take_stdout())
+    try:
+        device = prepare_device(options.device, options.threads)
+        workloads = make_workloads(options.kinds.split(","), device.name)
+    except InvalidInput as error:
+        sys.stderr.write(f"engine: {error}\n")
+        return EXIT_UNUSABLE
+    hello = Hello(
+        protocol=VERSION,
+        pid=os.getpid(),
+        kinds=tuple(workloads),
+        device=device.description,
+        vram_bytes=device.vram_bytes,
+        versions=device.versions,
+    )
+    engine = Engine(workloads=workloads, stdin=sys.stdin.buffer, channel=channel, leave=os._exit)
+    return engine.run(hello)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Not sys.exit: threads of libraries and a lost CUDA context must not keep the process, and with it the GPU.
+    os._exit(code)

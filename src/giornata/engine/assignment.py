@@ -1,0 +1,117 @@
+"""One attempt as the engine sees it: what the agent wants of it, and what it reports."""
+
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+from giornata.engine.channel import Channel
+from giornata.engine.workload import Stopped, Wish
+from giornata.protocol.pipe import (
+    ArtifactWritten,
+    CacheGet,
+    CachePut,
+    CheckpointWritten,
+    Log,
+    Notice,
+    Phase,
+    Progress,
+    Start,
+)
+
+# The agent answers as soon as its download is done; after this long the thing is made again instead.
+CACHE_ANSWER_S = 900.0
+LONGEST_LINE = 4000
+
+
+class Assignment:
+    """The `Reporter` of one attempt. The reader thread writes wishes and answers, the workload's thread reads."""
+
+    def __init__(self, start: Start, channel: Channel, *, cache_answer_s: float = CACHE_ANSWER_S) -> None:
+        self.start = start
+        self._channel = channel
+        self._cache_answer_s = cache_answer_s
+        self._changed = threading.Condition()
+        self._wish = Wish.GO_ON
+        self._answers: dict[str, Path | None] = {}
+        self.last_checkpoint_step: int | None = None
+
+    # ---- what the agent says; called by the reader thread ----
+
+    def ask_checkpoint(self) -> None:
+        """A checkpoint is wanted; a wish to stop that came earlier stands."""
+        with self._changed:
+            if self._wish is Wish.GO_ON:
+                self._wish = Wish.CHECKPOINT
+
+    def ask_stop(self, *, checkpoint: bool) -> None:
+        """The attempt is to stop. Once it may write nothing more, that is final."""
+        with self._changed:
+            if self._wish is not Wish.STOP:
+                self._wish = Wish.CHECKPOINT_AND_STOP if checkpoint else Wish.STOP
+            self._changed.notify_all()
+
+    def answer_cache(self, key: str, path: Path | None) -> None:
+        """The agent's answer to `cache_get`."""
+        with self._changed:
+            self._answers[key] = path
+            self._changed.notify_all()
+
+    # ---- the Reporter; called by the workload ----
+
+    def wish(self) -> Wish:
+        """What the agent wants now. CHECKPOINT is given out once per request."""
+        with self._changed:
+            wish = self._wish
+            if wish is Wish.CHECKPOINT:
+                self._wish = Wish.GO_ON
+            return wish
+
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        """What the workload is busy with."""
+        self._channel.send(Phase(attempt=self.start.attempt, name=name, done=done, total=total))
+
+    def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        """A step is done. Metrics that are not finite have no JSON; they are left out."""
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        self._channel.send(Progress(attempt=self.start.attempt, step=step, total=total, metrics=finite))
+
+    def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
+        """A checkpoint is complete on disk."""
+        message = CheckpointWritten(attempt=self.start.attempt, step=step, path=path, cost_s=cost_s)
+        self._channel.send(message)
+        self.last_checkpoint_step = step
+
+    def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None:
+        """A result is complete on disk."""
+        message = ArtifactWritten(attempt=self.start.attempt, name=name, path=path, media_type=media_type)
+        self._channel.send(message)
+
+    def cache_get(self, key: str) -> Path | None:
+        """Ask for a file and wait for the answer. None when there is none, or none came in time.
+
+        Raises Stopped when the attempt is to stop meanwhile: nothing can be written that is not there yet.
+        """
+        self._channel.send(CacheGet(attempt=self.start.attempt, key=key))
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._answers or self._stopping(), timeout=self._cache_answer_s)
+            if key in self._answers:
+                return self._answers.pop(key)
+            if self._stopping():
+                raise Stopped(self.last_checkpoint_step)
+            return None
+
+    def _stopping(self) -> bool:
+        return self._wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}
+
+    def cache_put(self, key: str, path: Path) -> None:
+        """Offer a file to later jobs of the project."""
+        self._channel.send(CachePut(attempt=self.start.attempt, key=key, path=path))
+
+    def log(self, line: str) -> None:
+        """A line for the job's log."""
+        self._channel.send(Log(attempt=self.start.attempt, line=line[:LONGEST_LINE]))
+
+    def notice(self, name: str, data: dict[str, Any]) -> None:
+        """Something for the job's events."""
+        self._channel.send(Notice(attempt=self.start.attempt, name=name, data=data))

@@ -1,0 +1,25 @@
+"""Which class does which kind of work. Loads torch only when a kind is made."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.engine.workload import Workload
+
+
+def _train(device: str) -> Workload:
+    from giornata.workloads.train.workload import TrainWorkload
+
+    return TrainWorkload(device=device)
+
+
+FACTORIES: Mapping[str, Callable[[str], Workload]] = MappingProxyType({"train": _train})
+
+
+def make_workloads(kinds: Sequence[str], device: str) -> dict[str, Workload]:
+    """One workload for each kind, on the device. Raises InvalidInput for kinds that do not exist."""
+    unknown = [kind for kind in kinds if kind not in FACTORIES]
+    if unknown:
+        known = ", ".join(FACTORIES)
+        raise InvalidInput(Fault(where="--kinds", message=f"no kind {kind!r}", hint=known) for kind in unknown)
+    return {kind: FACTORIES[kind](device) for kind in kinds}

@@ -1,0 +1,58 @@
+"""What an exception of a workload means. Looks at classes by name, so that torch is not loaded to ask."""
+
+import errno
+import traceback
+from dataclasses import dataclass
+
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import WorkloadFailed
+
+DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
+# What CUDA says when its context is lost: every later call of the process fails as well.
+BROKEN_DEVICE = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "device-side assert", "CUDA driver")
+LONGEST_MESSAGE = 3500
+FRAMES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why the attempt failed. With `device_broken` the process must not go on."""
+
+    reason: Reason
+    message: str
+    faults: tuple[Fault, ...] = ()
+    device_broken: bool = False
+
+
+def judge(error: BaseException) -> Verdict:
+    """The verdict on whatever a workload raised, other than Stopped."""
+    if isinstance(error, WorkloadFailed):
+        broken = error.reason is Reason.NODE_DRIVER
+        return Verdict(reason=error.reason, message=error.message, faults=error.faults, device_broken=broken)
+    if isinstance(error, MemoryError) or _is_named(error, "OutOfMemoryError"):
+        return Verdict(reason=Reason.NODE_VRAM, message=f"out of memory: {_brief(error)}")
+    if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
+        return Verdict(reason=Reason.NODE_DISK, message=f"the node's disk: {_brief(error)}")
+    if _is_named(error, "AcceleratorError") or _speaks_of_the_device(error):
+        return Verdict(reason=Reason.NODE_DRIVER, message=_brief(error), device_broken=True)
+    return Verdict(reason=Reason.CRASHED, message=_with_traceback(error))
+
+
+def _is_named(error: BaseException, name: str) -> bool:
+    return any(each.__name__ == name for each in type(error).__mro__)
+
+
+def _speaks_of_the_device(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in BROKEN_DEVICE)
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+
+
+def _with_traceback(error: BaseException) -> str:
+    """The error, then the innermost frames: enough to see where, short enough for an event."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    where = "".join(f"\n  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames)
+    return (_brief(error)[: LONGEST_MESSAGE // 2] + where)[:LONGEST_MESSAGE]
