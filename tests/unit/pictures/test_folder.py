@@ -1,0 +1,209 @@
+"""A folder's pictures and captions: everything that is wrong is told at once, by name."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from giornata.pictures.folder import FolderDataset, read_folder
+
+PROMPT = "a photo of sks"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three pictures, as far as their names go."""
+    place = tmp_path / "my pictures"
+    place.mkdir()
+    for name in ("a.png", "b.JPG", "ç é.webp"):
+        (place / name).write_bytes(name.encode())
+    return place
+
+
+def read(folder: Path, prompt: str | None = PROMPT, **bounds: int) -> FolderDataset:
+    return read_folder(folder, instance_prompt=prompt, **bounds)
+
+
+def faults(found: FolderDataset) -> list[tuple[str, str]]:
+    return [(fault.where, fault.message) for fault in found.faults]
+
+
+def write_rows(folder: Path, *rows: object) -> None:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (folder / "metadata.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_pictures_are_sorted_hashed_and_named_as_they_are(folder: Path) -> None:
+    found = read(folder)
+    assert (found.faults, found.notes) == ((), ())
+    assert [item.name for item in found.items] == ["a.png", "b.JPG", "ç é.webp"]
+    last = found.items[-1]
+    assert last.path == folder / "ç é.webp"
+    assert last.sha256 == hashlib.sha256("ç é.webp".encode()).hexdigest()
+    assert last.size_bytes == len("ç é.webp".encode())
+    assert last.caption is None
+
+
+def test_captions_beside_pictures(folder: Path) -> None:
+    (folder / "a.txt").write_bytes(b"\xef\xbb\xbf  a \xc3\xa9 caption, \n")
+    (folder / "b.TXT").write_text("second")
+    (folder / "c\u0327 e\u0301.txt").write_text("written by a Mac")
+    found = read(folder, None)
+    assert found.faults == ()
+    assert [item.caption for item in found.items] == ["a é caption,", "second", "written by a Mac"]
+
+
+@pytest.mark.parametrize("key", ["text", "prompt", "caption"])
+def test_captions_in_metadata(key: str, folder: Path) -> None:
+    rows = [{"file_name": name, key: f" of\u2028{name} "} for name in ("./a.png", "b.JPG", "c\u0327 é.webp")]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n"
+    (folder / "metadata.jsonl").write_text(text, encoding="utf-8-sig")
+    found = read(folder, None)
+    assert found.faults == ()
+    assert [item.caption for item in found.items] == ["of\u2028./a.png", "of\u2028b.JPG", "of\u2028c\u0327 é.webp"]
+
+
+def test_pictures_without_a_caption_take_the_prompt_and_a_note_says_so(folder: Path) -> None:
+    (folder / "a.txt").write_text("own")
+    found = read(folder)
+    assert found.faults == ()
+    assert [item.caption for item in found.items] == ["own", None, None]
+    assert found.notes == ("without a caption of their own, trained with instance_prompt: b.JPG, ç é.webp",)
+
+
+@pytest.mark.parametrize("prompt", [None, "", "  "])
+def test_no_caption_and_no_prompt(prompt: str | None, folder: Path) -> None:
+    message = "no picture has a caption, and there is no instance_prompt"
+    assert faults(read(folder, prompt)) == [(str(folder), message)]
+    (folder / "a.txt").write_text("own")
+    single = "has no caption, and there is no instance_prompt"
+    assert faults(read(folder, prompt)) == [("b.JPG", single), ("ç é.webp", single)]
+
+
+def test_every_wrong_caption_is_told_at_once(folder: Path) -> None:
+    for name in ("d.png", "e.png", "f.png", "g.png"):
+        (folder / name).write_bytes(name.encode())
+    (folder / "a.txt").write_text(" \n")
+    (folder / "b.txt").write_bytes(b"caf\xe9")
+    (folder / "d.txt").write_text("x" * 2001)
+    (folder / "e.txt").write_bytes(b"a\0b")
+    (folder / "f.txt").write_text("from text")
+    (folder / "ghost.txt").write_text("whose?")
+    write_rows(folder, {"file_name": "f.png", "text": "from metadata"}, {"file_name": "g.png", "text": "fine"})
+    assert faults(read(folder, None)) == [
+        ("a.txt", "is an empty caption"),
+        ("b.txt", "is not UTF-8 (byte 3)"),
+        ("d.txt", "is a caption of 2001 characters; at most 2000 are allowed"),
+        ("e.txt", "holds control characters"),
+        ("f.png", "has more than one caption: f.txt and metadata.jsonl:1"),
+        ("ghost.txt", "is a caption without a picture"),
+        ("ç é.webp", "has no caption, and there is no instance_prompt"),
+    ]
+
+
+def test_every_wrong_row_is_told_at_once_with_its_number(folder: Path) -> None:
+    write_rows(
+        folder,
+        {"file_name": "a.png", "text": "fine"},
+        '{"file_name": "b.JPG", "text": ',
+        "",
+        [1],
+        {"text": "of what?"},
+        {"file_name": "b.JPG"},
+        {"file_name": "b.JPG", "text": "one", "prompt": "two"},
+        {"file_name": "ç é.webp", "text": 7},
+        {"file_name": "gone.png", "text": "x"},
+        {"file_name": "sub/a.png", "text": "x"},
+        {"file_name": "../secret.png", "text": "x"},
+        "[" * 100_000,
+    )
+    found = read(folder)
+    told = dict(faults(found))
+    assert [item.caption for item in found.items] == ["fine", None, None]
+    assert told.pop("metadata.jsonl:2").startswith("is not JSON: ")
+    assert told.pop("metadata.jsonl:12").startswith("is not JSON: ")
+    assert told == {
+        "metadata.jsonl:4": 'has no "file_name"',
+        "metadata.jsonl:5": 'has no "file_name"',
+        "metadata.jsonl:6": "has no caption",
+        "metadata.jsonl:7": "has more than one caption: text, prompt",
+        "metadata.jsonl:8": '"text" is not a text',
+        "metadata.jsonl:9": "names a picture that is not there: gone.png",
+        "metadata.jsonl:10": "names a picture that is not there: sub/a.png",
+        "metadata.jsonl:11": "names a picture that is not there: ../secret.png",
+        "b.JPG": "has more than one caption: metadata.jsonl:6 and metadata.jsonl:7",
+    }
+
+
+def test_litter_is_skipped_and_the_rest_is_noted(folder: Path) -> None:
+    for name in (".DS_Store", "._a.png", "Thumbs.db", "desktop.ini"):
+        (folder / name).write_bytes(b"litter")
+    assert read(folder).notes == ()
+    (folder / "sub").mkdir()
+    (folder / "sub" / "deep.png").write_bytes(b"deep")
+    for number in range(7):
+        (folder / f"{number}.pdf").write_bytes(b"x")
+    found = read(folder)
+    assert found.faults == ()
+    assert len(found.items) == 3
+    assert found.notes[0] == "subfolders are not read: sub"
+    assert found.notes[1].endswith("not read: 0.pdf, 1.pdf, 2.pdf, 3.pdf, 4.pdf and 2 more")
+
+
+def test_equal_pictures_with_equal_captions_count_once(folder: Path) -> None:
+    (folder / "copy of a.png").write_bytes((folder / "a.png").read_bytes())
+    found = read(folder)
+    assert found.faults == ()
+    assert [item.name for item in found.items] == ["a.png", "b.JPG", "ç é.webp"]
+    assert found.notes == ("copy of a.png is the same picture as a.png, and is left out",)
+    assert faults(read(folder, minimum=4)) == [
+        (str(folder), "holds 3 different pictures; at least 4 are needed"),
+    ]
+
+
+def test_equal_pictures_with_different_captions_are_a_fault(folder: Path) -> None:
+    (folder / "copy.png").write_bytes((folder / "a.png").read_bytes())
+    (folder / "copy.txt").write_text("another")
+    assert faults(read(folder)) == [("copy.png", "is the same picture as a.png, with another caption")]
+
+
+def test_empty_files_are_not_called_equal(folder: Path) -> None:
+    for name in ("x.png", "y.png"):
+        (folder / name).write_bytes(b"")
+    assert len(read(folder).items) == 5
+
+
+def test_numbers_of_pictures(folder: Path) -> None:
+    assert read(folder, minimum=3, maximum=3).faults == ()
+    assert faults(read(folder, minimum=4)) == [(str(folder), "holds 3 different pictures; at least 4 are needed")]
+    many = read(folder, maximum=2)
+    assert faults(many) == [(str(folder), "holds 3 pictures; at most 2 are allowed")]
+    assert many.items == ()
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, message in [("gone", "does not exist"), ("file", "is a file"), ("empty", "holds no pictures")]:
+        found = read(tmp_path / name)
+        assert faults(found) == [(str(tmp_path / name), message)]
+        assert found.faults[0].hint
+
+
+def test_files_that_cannot_be_read_are_told_beside_everything_else(folder: Path) -> None:
+    (folder / "dangling.png").symlink_to(folder / "nowhere.png")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "large.png").write_bytes(bytes(3 << 20))
+    (folder / os.fsdecode(b"\xff.png")).write_bytes(b"oddly named")
+    (folder / "ghost.txt").write_text("whose?")
+    found = read(folder, max_file_bytes=2 << 20)
+    assert faults(found) == [
+        ("\\udcff.png", "has a name that is not text (UTF-8)"),
+        ("dangling.png", "is a link that leads nowhere"),
+        ("ghost.txt", "is a caption without a picture"),
+        ("large.png", "is 3.0 MiB; at most 2 MiB are allowed"),
+        ("pipe.png", "is no regular file"),
+    ]
+    assert [item.name for item in found.items] == ["a.png", "b.JPG", "ç é.webp"]
