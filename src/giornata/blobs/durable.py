@@ -57,9 +57,9 @@ def publish(file: BufferedWriter, target: Path, *, root: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             Path(file.name).replace(target)
             break
-        except (NotADirectoryError, IsADirectoryError, FileExistsError):
-            raise InvalidInput([_folder_fault(target, root)]) from None
-        except FileNotFoundError:
+        except (NotADirectoryError, IsADirectoryError, FileExistsError, FileNotFoundError):
+            if _is_in_the_way(target, root):
+                raise InvalidInput([_folder_fault(target, root)]) from None
             if not tries_left:
                 raise
     _sync_folders(target.parent, root)
@@ -92,6 +92,11 @@ def _sync_folders(folder: Path, root: Path) -> None:
                 os.close(descriptor)
         if path == root:
             return
+
+
+def _is_in_the_way(target: Path, root: Path) -> bool:
+    folders = [folder for folder in target.parents if folder.is_relative_to(root)]
+    return target.is_dir() or any(folder.is_file() for folder in folders)
 
 
 def _folder_fault(target: Path, root: Path) -> Fault:

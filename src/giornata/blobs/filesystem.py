@@ -9,6 +9,7 @@ The three lie on one file system, so that a rename moves between them.
 
 import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -162,22 +163,14 @@ class FilesystemBlobs:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder, _, _ = checked_prefix(prefix).rpartition("/")
-        yield from self._walk(self._objects / folder, prefix)
-
-    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects below `folder` by key. A folder sorts as its name with the slash, as keys do."""
-        rows = []
-        with contextlib.suppress(*_NO_SUCH_FILE):
-            for path in folder.iterdir():
+        for parent, folders, names in os.walk(self._objects / folder):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(parent, name)
                 key = path.relative_to(self._objects).as_posix()
-                rows.append((key + "/" if path.is_dir() else key, path))
-        for key, path in sorted(rows):
-            if key.endswith("/"):
-                if key.startswith(prefix) or prefix.startswith(key):
-                    yield from self._walk(path, prefix)
-            elif key.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-                    yield _info(key, path)
+                if key.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                        yield _info(key, path)
 
     def _path(self, key: str) -> Path:
         return self._objects / checked_key(key)

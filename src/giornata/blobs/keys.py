@@ -21,14 +21,9 @@ def checked_key(key: str) -> str:
 
 def checked_prefix(prefix: str) -> str:
     """The prefix itself: empty, or the beginning of a safe key. Raises InvalidInput."""
-    whole, _, last = prefix.rpartition("/")
-    if whole:
-        checked_key(whole)
-    # The end of a prefix may stop anywhere within a piece, even after a dot.
-    if last:
-        checked_key(last.replace(".", "-"))
-    elif prefix and not whole:
-        checked_key(prefix)
+    *folders, last = prefix.split("/")
+    # It may stop anywhere within its last piece, even after a dot.
+    checked_key("/".join((*folders, last.replace(".", "-") or "-")))
     return prefix
 
 

@@ -103,7 +103,7 @@ class Blobs(Protocol):
         """Delete the object; says whether there was one."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key begins with `prefix` (a string, not a folder), on all pages, by key."""
+        """Every object whose key begins with `prefix` (a string, not a folder), on all pages, in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
