@@ -15,6 +15,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
+from giornata.diffusion.lora_facts import effective_alpha
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import uniform
 from giornata.domain.errors import Fault
@@ -110,11 +111,6 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
             take_off(model)
         raise
     return Adapters(parameters=parameters, rank=spec.rank, alpha=alpha, models=models)
-
-
-def effective_alpha(spec: TrainSpec) -> float:
-    """Alpha defaults to the rank, which makes the scale 1."""
-    return float(spec.rank) if spec.alpha is None else spec.alpha
 
 
 def adapter_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

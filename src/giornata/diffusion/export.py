@@ -1,0 +1,103 @@
+"""Turns any training checkpoint into a file that users load.
+
+    python -m giornata.diffusion.export CHECKPOINT OUT --format kohya|diffusers [--dtype float16]
+
+The weights are those of the checkpoint's step, so an earlier step of a job can still be had after its end.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+
+from giornata.diffusion.formats import FILE_NAMES, Dtype, Format, write_lora
+from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
+from giornata.diffusion.lora_facts import LoraFacts, facts_of
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.engine.workload import WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+
+METADATA_KEY = "giornata"
+ADAPTER = "adapter."
+HINT = "give a checkpoint that a training job wrote"
+
+
+def export_checkpoint(
+    checkpoint: Path, out: Path, kind: Format, *, dtype: Dtype | None = None, output_name: str | None = None
+) -> Path:
+    """Write the adapter in `checkpoint` to `out`. `dtype` defaults to the job's output_dtype.
+
+    Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
+    """
+    spec, step, tensors = read_adapter(checkpoint)
+    facts = _facts(spec, step, output_name or out.stem)
+    return write_lora(kind, out, tensors, facts, dtype=dtype or spec.output_dtype)
+
+
+def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tensor]]:
+    """(spec, step, adapter weights by the names of `Adapters.tensors()`). Raises InvalidInput."""
+    try:
+        with safe_open(checkpoint, framework="pt") as opened:
+            header = json.loads((opened.metadata() or {})[METADATA_KEY])
+            names = [name for name in opened.keys() if name.startswith(ADAPTER)]  # noqa: SIM118 - not a mapping
+            tensors = {name.removeprefix(ADAPTER): opened.get_tensor(name) for name in names}
+        spec, step = TrainSpec.model_validate(header["spec"]), int(header["step"])
+    except (OSError, SafetensorError) as error:
+        raise _no_checkpoint(checkpoint, f"cannot be read: {error}") from error
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
+        raise _no_checkpoint(checkpoint, f"holds a spec that this version does not understand: {wrong}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_checkpoint(checkpoint, f"has no whole `{METADATA_KEY}` header: {error}") from error
+    if not tensors:
+        raise _no_checkpoint(checkpoint, "holds no adapter weights")
+    return spec, step, tensors
+
+
+def _facts(spec: TrainSpec, step: int, output_name: str) -> LoraFacts:
+    """The UNet's depth and the prediction type come from the base model's folder, where there is one."""
+    folder = Path(spec.pretrained_model_name_or_path)
+    return facts_of(
+        spec,
+        step=step,
+        output_name=output_name,
+        layers_per_block=_setting(folder / "unet" / "config.json", "layers_per_block", SDXL_LAYERS_PER_BLOCK),
+        prediction_type=_setting(folder / "scheduler" / "scheduler_config.json", "prediction_type", "epsilon"),
+    )
+
+
+def _setting(path: Path, key: str, default: Any) -> Any:
+    try:
+        return json.loads(path.read_bytes()).get(key, default)
+    except (OSError, ValueError):
+        return default
+
+
+def _no_checkpoint(path: Path, message: str) -> InvalidInput:
+    return InvalidInput([Fault(where=str(path), message=message, hint=HINT)])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; 0 when the file was written, 2 when the input was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.export", description=__doc__)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--format", choices=tuple(FILE_NAMES), default="kohya")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: as the job says")
+    parser.add_argument("--name", help="name inside the file; default: that of the file")
+    given = parser.parse_args(arguments)
+    try:
+        export_checkpoint(given.checkpoint, given.out, given.format, dtype=given.dtype, output_name=given.name)
+    except (InvalidInput, WorkloadFailed) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
