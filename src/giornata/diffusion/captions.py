@@ -1,0 +1,88 @@
+"""Captions to what the UNet attends to.
+
+Shapes: B captions; L = 77 tokens; D the UNet's cross-attention width (2048 for SDXL: 768 + 1280 side by side);
+P the width of the pooled embedding (1280).
+
+Captions are used to the letter: quotes, spaces and any script. Nothing is ever cut: a caption that does not fit
+into the text encoders is refused, by name and number of tokens.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from giornata.domain.errors import Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """What conditions the UNet on a batch of captions."""
+
+    prompt_BLD: torch.Tensor
+    pooled_BP: torch.Tensor
+
+
+def too_long(captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any]) -> list[Fault]:
+    """A fault for every (where, caption) that has more tokens than fit, start and end marks included."""
+    faults = []
+    for where, caption in captions:
+        for number, tokenizer in enumerate(tokenizers, start=1):
+            count, limit = len(tokenizer(caption, verbose=False).input_ids), tokenizer.model_max_length
+            if count > limit:
+                message = f"the caption has {count} tokens for text encoder {number}, and {limit} fit"
+                faults.append(Fault(where=where, message=message, hint="shorten it; captions are never cut silently"))
+                break
+    return faults
+
+
+def encode(tokenizers: Sequence[Any], text_encoders: Sequence[Any], captions: Sequence[str]) -> Embedding:
+    """As StableDiffusionXLPipeline.encode_prompt: the penultimate hidden layers of both encoders side by side, and
+    the pooled, projected output of the second. Gradients flow if the caller lets them."""
+    hidden, pooled_BP = [], None
+    for tokenizer, encoder in zip(tokenizers, text_encoders, strict=True):
+        tokens_BL = tokenizer(
+            list(captions), padding="max_length", max_length=tokenizer.model_max_length, return_tensors="pt"
+        ).input_ids
+        output = encoder(tokens_BL.to(encoder.device), output_hidden_states=True)
+        hidden.append(output.hidden_states[-2])
+        pooled_BP = output[0]
+    if pooled_BP is None or pooled_BP.ndim != 2:
+        raise TypeError("the last text encoder gives no pooled output; SDXL needs one with a projection")
+    return Embedding(prompt_BLD=torch.cat(hidden, dim=-1), pooled_BP=pooled_BP)
+
+
+class EmbeddingCache:
+    """Embeddings of captions by frozen text encoders, each made once: 0.3 MB per caption in 16 bits.
+
+    Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbours.
+    """
+
+    def __init__(self, *, tokenizers: Sequence[Any], text_encoders: Sequence[Any], encoder_key: str) -> None:
+        self._tokenizers, self._text_encoders, self._encoder_key = tokenizers, text_encoders, encoder_key
+        self._entries: dict[tuple[str, str], Embedding] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @torch.no_grad()
+    def fill(self, captions: Iterable[str], tick: Callable[[], None] = lambda: None) -> None:
+        """Encode what is missing. `tick` is called after each; it may raise to stop."""
+        for caption in captions:
+            key = self._key(caption)
+            if key not in self._entries:
+                self._entries[key] = encode(self._tokenizers, self._text_encoders, [caption])
+                tick()
+
+    def batch(self, captions: Sequence[str]) -> Embedding:
+        """Embeddings of captions that were filled in, stacked."""
+        entries = [self._entries[self._key(caption)] for caption in captions]
+        return Embedding(
+            prompt_BLD=torch.cat([entry.prompt_BLD for entry in entries]),
+            pooled_BP=torch.cat([entry.pooled_BP for entry in entries]),
+        )
+
+    def _key(self, caption: str) -> tuple[str, str]:
+        return hashlib.sha256(caption.encode("utf-8")).hexdigest(), self._encoder_key

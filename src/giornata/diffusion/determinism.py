@@ -1,0 +1,74 @@
+"""What the bits of a result still depend on: fixed where it can be, written down where it cannot."""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy
+import peft
+import torch
+import transformers
+
+import giornata
+
+Fingerprint = dict[str, Any]
+
+
+def fix_determinism(threads: int) -> None:
+    """Make torch repeat itself. Called once by the engine's process, before any work.
+
+    CUDA also needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment of the process before its first use of
+    cuBLAS; whoever starts the engine sets it, and torch refuses matrix products without it. The number of threads
+    decides how sums are split on a CPU, so it is a setting and never a guess at the number of cores.
+    """
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False  # its choice of algorithm depends on timing
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # only costs time: nothing here reads it
+
+
+def fingerprint(device: torch.device) -> Fingerprint:
+    """What two runs must have in common to be expected to agree bit for bit."""
+    return {
+        "code": giornata.__version__,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "device": _device_name(device),
+        "diffusers": diffusers.__version__,
+        "numpy": numpy.__version__,
+        "peft": peft.__version__,
+        "tf32": {
+            "conv": bool(torch.backends.cudnn.allow_tf32),
+            "matmul": bool(torch.backends.cuda.matmul.allow_tf32),
+        },
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def differences(one: Fingerprint, other: Fingerprint) -> dict[str, list[Any]]:
+    """Which entries differ: name -> [value in one, value in other]."""
+    names = sorted(set(one) | set(other))
+    return {name: [one.get(name), other.get(name)] for name in names if one.get(name) != other.get(name)}
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        cudnn = torch.backends.cudnn.version()
+        return f"{properties.name} sm_{properties.major}{properties.minor} cuda {torch.version.cuda} cudnn {cudnn}"
+    return f"{device.type} {platform.machine()} {_processor()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's model: the mathematical libraries choose their code by it, not only by its vector width."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,66 @@
+"""Which sample comes when: a function of the seed and of a counter, over samples sorted by what they are.
+
+Neither the names of files nor the order in which they arrived plays a part, and nothing is remembered: the
+sample of any (step, micro-batch, place in the batch) can be asked for directly, so a resume needs no skipping.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from giornata.diffusion import randomness
+
+Role = Literal["instance", "class"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A picture with its caption. `name` and `path` are for messages and reading; nothing is decided by them."""
+
+    role: Role
+    sha256: str
+    caption: str
+    name: str
+    path: Path
+
+
+def by_content(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """Sorted by content hash, then caption. Samples that agree in both are interchangeable."""
+    return tuple(sorted(samples, key=lambda sample: (sample.sha256, sample.caption)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An endless sequence over `count` samples: each epoch holds every sample once, in an order of its own.
+
+    `role` keeps the orders of instance and class pictures apart.
+    """
+
+    seed: int
+    role: Role
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError("an order needs at least one sample")
+
+    def epoch_and_place(self, counter: int) -> tuple[int, int]:
+        """In which epoch the draw number `counter` (from 0) falls, and at which place of it."""
+        return divmod(counter, self.count)
+
+    def sample_at(self, counter: int) -> int:
+        """Index, among the sorted samples, of draw number `counter`."""
+        epoch, place = self.epoch_and_place(counter)
+        return _epoch(self.seed, self.role, epoch, self.count)[place]
+
+
+def counter_of(*, step: int, micro: int, index: int, batch: int, micros: int) -> int:
+    """Number of the draw at place `index` of micro-batch `micro` of optimizer step `step`, all from 0."""
+    return (step * micros + micro) * batch + index
+
+
+@lru_cache(maxsize=8)  # a batch may span two epochs, of two roles
+def _epoch(seed: int, role: str, epoch: int, count: int) -> tuple[int, ...]:
+    return tuple(randomness.permutation(seed, f"order/{role}", epoch, n=count))

@@ -1,0 +1,141 @@
+"""From a picture file to the square of pixels that the model sees.
+
+Shapes: H, W height and width in pixels; C = 3, red, green, blue. Sizes and offsets are (y, x), as in SDXL's
+micro-conditioning.
+"""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageCms, ImageOps
+
+_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+_ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
+_DEEP_MODES = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+
+
+class Undecodable(ValueError):
+    """The file is not a picture that can be shown. The message says why, in words for its owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the square lies on the resized (and, if `flip`, mirrored) picture: what SDXL is told about it.
+
+    As in diffusers' DreamBooth script a picture is mirrored first and cropped afterwards, so `crop_top_left`
+    is measured on the mirrored picture.
+    """
+
+    original_size: tuple[int, int]
+    crop_top_left: tuple[int, int]
+    target_size: tuple[int, int]
+    flip: bool
+
+    def time_ids(self) -> tuple[int, ...]:
+        """The six numbers of SDXL's micro-conditioning, in the order the UNet was trained with."""
+        return (*self.original_size, *self.crop_top_left, *self.target_size)
+
+
+def decode(path: Path) -> Image.Image:
+    """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable."""
+    try:
+        with Image.open(path) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            upright.load()
+            return _over_white(_in_srgb(_eight_bits(upright)))
+    except Image.UnidentifiedImageError:
+        raise Undecodable("is not a picture in a format that can be read") from None
+    except Image.DecompressionBombError:
+        raise Undecodable("has more pixels than any picture needs") from None
+    except (OSError, ValueError, SyntaxError, IndexError, EOFError, KeyError, TypeError, ZeroDivisionError) as error:
+        # Pillow's decoders raise what they like on damaged files.
+        raise Undecodable(f"is damaged: {error}") from error
+
+
+def resize(image: Image.Image, resolution: int) -> Image.Image:
+    """The short side becomes `resolution`, the other keeps the proportion (cut down to whole pixels); Lanczos."""
+    width, height = image.size
+    short = min(width, height)
+    size = tuple(max(resolution, side * resolution // short) for side in (width, height))
+    return image if size == image.size else image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
+
+
+def place(
+    *,
+    original: tuple[int, int],
+    resized: tuple[int, int],
+    resolution: int,
+    at: tuple[float, float] | None,
+    flip: bool,
+) -> Placement:
+    """Where to crop. Sizes are (height, width); `at` is (y, x) in [0, 1) of the free way, None for the middle."""
+    free = [side - resolution for side in resized]
+    if at is None:
+        top, left = (round(way / 2) for way in free)
+    else:
+        top, left = (int(fraction * (way + 1)) for fraction, way in zip(at, free, strict=True))
+    return Placement(
+        original_size=original, crop_top_left=(top, left), target_size=(resolution, resolution), flip=flip
+    )
+
+
+def cut(resized: Image.Image, placement: Placement) -> np.ndarray:
+    """The square itself: pixels_HWC, uint8."""
+    image = ImageOps.mirror(resized) if placement.flip else resized
+    (top, left), (height, width) = placement.crop_top_left, placement.target_size
+    return np.asarray(image.crop((left, top, left + width, top + height)))
+
+
+def to_model_range(pixels_HWC: np.ndarray) -> torch.Tensor:
+    """uint8 0 … 255 to pixels_1CHW, float32, -1 … 1."""
+    pixels_CHW = torch.from_numpy(pixels_HWC.copy()).permute(2, 0, 1)
+    return pixels_CHW.to(torch.float32).div(127.5).sub(1.0).unsqueeze(0).contiguous()
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Sixteen bits (and what pretends to be more) to eight; others as they are."""
+    if image.mode not in _DEEP_MODES:
+        return image
+    values = np.asarray(image, dtype=np.float64)
+    if image.mode == "F" and values.max(initial=0.0) <= 1.0:
+        values = values * 65535.0
+    elif not image.mode.startswith("I;16") and values.max(initial=0.0) <= 255.0:
+        values = values * 257.0
+    shallow = Image.fromarray((np.clip(values, 0.0, 65535.0) / 257.0).round().astype(np.uint8), mode="L")
+    shallow.info = {key: value for key, value in image.info.items() if key == "icc_profile"}
+    return shallow
+
+
+def _in_srgb(image: Image.Image) -> Image.Image:
+    """Colours converted by the embedded profile. A profile that is broken or does not fit is left out of account,
+    as viewers do."""
+    profile = image.info.get("icc_profile")
+    if not profile:
+        return image
+    alpha = image.convert("RGBA").getchannel("A") if _has_alpha(image) else None
+    flat = image.convert("RGB") if image.mode in _ALPHA_MODES | {"P"} else image
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        shown = ImageCms.profileToProfile(flat, source, _SRGB, outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return image
+    if shown is None:
+        return image
+    if alpha is not None:
+        shown.putalpha(alpha)
+    return shown
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    if not _has_alpha(image):
+        return image.convert("RGB")
+    layer = image.convert("RGBA")
+    white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, layer).convert("RGB")
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return image.mode in _ALPHA_MODES or "transparency" in image.info

@@ -1,0 +1,154 @@
+"""Class pictures for prior preservation, drawn once by the base model and shared between jobs.
+
+Shapes: N pictures, H = W = the resolution, C = 3; uint8.
+
+A picture is a function of (model, class prompt, resolution, precision, its number): the initial noise does not
+depend on the job's seed, so all jobs of a project that want the same class share one pack. One picture is drawn at
+a time, so the bits do not depend on where an attempt was interrupted.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from giornata.diffusion import randomness
+from giornata.diffusion.checkpoint import canonical_json
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.order import Sample, by_content
+from giornata.engine.workload import Reporter
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.material import Material
+
+INFERENCE_STEPS = 30
+GUIDANCE_SCALE = 5.0  # SDXL's own default
+FORMAT = 1
+
+_TENSOR = "pictures"
+_METADATA_KEY = "giornata"
+
+
+class UnusablePack(ValueError):
+    """The file is not the pack that its key promises."""
+
+
+def cache_key(base: BaseModel, spec: TrainSpec) -> str:
+    """Hash of everything that the pictures depend on."""
+    depends = {
+        "class_prompt": spec.class_prompt,
+        "count": spec.num_class_images,
+        "dtype": str(base.dtype),
+        "format": FORMAT,
+        "guidance_scale": GUIDANCE_SCALE,
+        "inference_steps": INFERENCE_STEPS,
+        "model": base.key,
+        "resolution": spec.resolution,
+        "vae_dtype": str(base.vae.dtype),
+    }
+    return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+
+
+def obtain(
+    base: BaseModel, spec: TrainSpec, *, directory: Path, reporter: Reporter, tick: Callable[[int, int], None]
+) -> Material:
+    """The class pictures of a job: from the platform's cache, or drawn now and offered to it.
+
+    A cached pack that is missing, damaged or of another shape is drawn again. `tick(done, total)` is called after
+    each picture and may raise to stop.
+    """
+    key = cache_key(base, spec)
+    cached = reporter.cache_get(key)
+    if cached is not None:
+        try:
+            return material(read_pack(cached, key, spec), spec)
+        except UnusablePack as error:
+            reporter.log(f"the cached class pictures cannot be used, and are drawn again: {error}")
+    total = spec.num_class_images
+    pictures = []
+    tick(0, total)
+    for number in range(total):
+        pictures.append(draw(base, spec, number))
+        tick(number + 1, total)
+    pictures_NHWC = torch.stack(pictures)
+    path = directory / "class-images.safetensors"
+    write_pack(path, key, pictures_NHWC)
+    reporter.cache_put(key, path)
+    return material(pictures_NHWC, spec)
+
+
+@torch.no_grad()
+def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
+    """Class picture number `number`: pixels_HWC, uint8."""
+    pipeline = StableDiffusionXLPipeline(
+        vae=base.vae,
+        text_encoder=base.text_encoders[0],
+        text_encoder_2=base.text_encoders[1],
+        tokenizer=base.tokenizers[0],
+        tokenizer_2=base.tokenizers[1],
+        unet=base.unet,
+        scheduler=EulerDiscreteScheduler.from_config(base.noise_scheduler.config),
+        add_watermarker=False,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    side = spec.resolution // pipeline.vae_scale_factor
+    noise_BCHW = randomness.normal(0, "class-image", number, shape=(1, base.unet.config.in_channels, side, side))
+    latents_BCHW = pipeline(
+        prompt=spec.class_prompt,
+        latents=noise_BCHW.to(device=base.device, dtype=base.dtype),
+        height=spec.resolution,
+        width=spec.resolution,
+        num_inference_steps=INFERENCE_STEPS,
+        guidance_scale=GUIDANCE_SCALE,
+        output_type="latent",
+    ).images
+    # Decoded here: the pipeline would change the precision of a VAE that is shared with the training.
+    scaled_BCHW = latents_BCHW.to(base.vae.dtype) / base.vae.config.scaling_factor
+    pixels_CHW = base.vae.decode(scaled_BCHW, return_dict=False)[0][0].float()
+    levels_CHW = pixels_CHW.add(1.0).mul(127.5).round().clamp(0.0, 255.0)
+    return levels_CHW.permute(1, 2, 0).to(device="cpu", dtype=torch.uint8).contiguous()
+
+
+def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:
+    """One uncompressed file with deterministic bytes; written aside and renamed."""
+    header = canonical_json({"key": key, "sha256": _digest(pictures_NHWC)})
+    aside = path.with_name(path.name + ".part")
+    save_file({_TENSOR: pictures_NHWC}, aside, metadata={_METADATA_KEY: header})
+    aside.replace(path)
+
+
+def read_pack(path: Path, key: str, spec: TrainSpec) -> torch.Tensor:
+    """pictures_NHWC of the pack under `key`. Raises UnusablePack."""
+    try:
+        with safe_open(path, framework="pt") as opened:
+            header = (opened.metadata() or {}).get(_METADATA_KEY)
+            pictures_NHWC = opened.get_tensor(_TENSOR)
+    except (SafetensorError, OSError) as error:
+        raise UnusablePack(f"cannot be read ({error})") from error
+    shape = (spec.num_class_images, spec.resolution, spec.resolution, 3)
+    if pictures_NHWC.dtype != torch.uint8 or tuple(pictures_NHWC.shape) != shape:
+        raise UnusablePack(f"holds {tuple(pictures_NHWC.shape)} of {pictures_NHWC.dtype}, not {shape} of torch.uint8")
+    if header != canonical_json({"key": key, "sha256": _digest(pictures_NHWC)}):
+        raise UnusablePack("its bytes are not those that were written under this key")
+    return pictures_NHWC
+
+
+def material(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> Material:
+    """The pack as samples, sorted by the hash of their pixels like any other picture."""
+    arrays = {_digest(picture): picture.numpy() for picture in pictures_NHWC}
+    samples = [
+        Sample(role="class", sha256=_digest(picture), caption=str(spec.class_prompt), name=name, path=Path(name))
+        for name, picture in ((f"class picture {number}", picture) for number, picture in enumerate(pictures_NHWC))
+    ]
+    return Material(
+        role="class", samples=by_content(samples), load=lambda sample: Image.fromarray(arrays[sample.sha256])
+    )
+
+
+def _digest(pictures: torch.Tensor) -> str:
+    return hashlib.sha256(np.ascontiguousarray(pictures.numpy()).tobytes()).hexdigest()

@@ -1,0 +1,44 @@
+"""Whose fault an exception from torch or the operating system is."""
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from safetensors import SafetensorError
+
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import WorkloadFailed
+
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+_OS_ERROR = re.compile(r"os error (\d+)")  # how safetensors, written in Rust, words an errno
+_DRIVER = re.compile(r"CUDA error|CUDA driver|cuDNN error|CUBLAS_STATUS|CUDNN_STATUS|NVML|HIP error")
+
+
+def reason_of(error: BaseException) -> Reason | None:
+    """The node's fault, if it is one that can be told; None otherwise."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return Reason.NODE_VRAM
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return Reason.NODE_DISK
+    if isinstance(error, SafetensorError):
+        found = _OS_ERROR.search(str(error))
+        return Reason.NODE_DISK if found and int(found.group(1)) in _DISK else None
+    if isinstance(error, RuntimeError):
+        if "out of memory" in str(error) and "CUDA" in str(error):
+            return Reason.NODE_VRAM
+        return Reason.NODE_DRIVER if _DRIVER.search(str(error)) else None
+    return None
+
+
+@contextmanager
+def blamed() -> Iterator[None]:
+    """Turn the node's faults into WorkloadFailed; let everything else pass."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = reason_of(error)
+        if reason is None:
+            raise
+        raise WorkloadFailed(reason, f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,105 @@
+"""When to write a checkpoint, and when to look at the losses. No bit of the result depends on either."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from giornata.domain.cadence import checkpoint_interval_s
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Reporter, WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+
+Clock = Callable[[], float]
+"""Seconds that only ever grow."""
+
+FIRST_COST_S = 1.0
+"""What a checkpoint is taken to cost before the first was measured."""
+
+LOSSES_EVERY_S = 0.5
+LOSSES_EVERY_STEPS = 8
+
+
+class Pace:
+    """Whether a checkpoint is due: every so many steps, or by what checkpoints cost and interruptions lose."""
+
+    def __init__(self, spec: TrainSpec, *, mtbi_s: float, max_at_risk_s: float, clock: Clock) -> None:
+        self._every, self._clock = spec.checkpointing_steps, clock
+        self._mtbi_s, self._max_at_risk_s = mtbi_s, max_at_risk_s
+        self._cost_s, self._last_s = FIRST_COST_S, clock()
+
+    def due(self, step: int) -> bool:
+        """Asked after each step; `step` counts those that are done."""
+        if self._every != "auto":
+            return step % self._every == 0
+        interval_s = checkpoint_interval_s(
+            cost_s=self._cost_s, mtbi_s=self._mtbi_s, max_at_risk_s=self._max_at_risk_s
+        )
+        return self._clock() - self._last_s >= interval_s
+
+    def written(self, cost_s: float) -> None:
+        """A checkpoint was written just now, and held the steps up for `cost_s`."""
+        self._cost_s, self._last_s = cost_s, self._clock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    step: int
+    learning_rate: float
+    loss: torch.Tensor
+
+
+class Meter:
+    """Reports every step, but waits for the device only now and then.
+
+    Reading a loss makes the CPU wait for the GPU, which then idles while the next step is being prepared. On CUDA
+    the losses are therefore fetched together, after LOSSES_EVERY_STEPS steps or LOSSES_EVERY_S seconds; that also
+    bounds how far the CPU runs ahead. Elsewhere a loss costs nothing and is reported at once.
+    """
+
+    def __init__(
+        self, reporter: Reporter, *, spec: TrainSpec, images_per_step: int, device: torch.device, clock: Clock
+    ) -> None:
+        self._reporter, self._spec, self._images_per_step, self._clock = reporter, spec, images_per_step, clock
+        self._limit = LOSSES_EVERY_STEPS if device.type == "cuda" else 1
+        self._pending: list[_Pending] = []
+        self._since_s = clock()
+
+    def add(self, step: int, *, learning_rate: float, loss: torch.Tensor) -> None:
+        """Step number `step` (from 1) is under way, with this mean loss (a scalar on the device)."""
+        self._pending.append(_Pending(step=step, learning_rate=learning_rate, loss=loss))
+        if len(self._pending) >= self._limit or self._clock() - self._since_s >= LOSSES_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report what is pending. Raises WorkloadFailed(BAD_SPEC) at the first loss that is not a number."""
+        if not self._pending:
+            return
+        losses = torch.stack([pending.loss for pending in self._pending]).tolist()
+        step_s = max(1e-9, (self._clock() - self._since_s) / len(losses))
+        for pending, loss in zip(self._pending, losses, strict=True):
+            if not math.isfinite(loss):
+                raise diverged(self._spec, pending.step, f"the loss is {loss}")
+            metrics = {
+                "loss": loss,
+                "learning_rate": pending.learning_rate,
+                "step_ms": step_s * 1000.0,
+                "images_per_s": self._images_per_step / step_s,
+            }
+            self._reporter.progress(pending.step, self._spec.max_train_steps, metrics)
+        self._pending.clear()
+        self._since_s = self._clock()
+
+    def resume(self) -> None:
+        """Leave out of account the time since the last flush: it went into something else than steps."""
+        self._since_s = self._clock()
+
+
+def diverged(spec: TrainSpec, step: int, what: str) -> WorkloadFailed:
+    """The training has no way back: the next node would compute the same."""
+    rates = f"learning_rate {spec.learning_rate:g}"
+    if spec.train_text_encoder:
+        rates += f", text_encoder_lr {spec.text_encoder_lr:g}"
+    message = f"training diverged at step {step}: {what}. The usual cause is too high a learning rate ({rates})"
+    return WorkloadFailed(Reason.BAD_SPEC, message)

@@ -1,0 +1,85 @@
+"""One optimizer step: a function of the step's number, the weights, the moments and nothing else.
+
+Shapes: B captions; L, D, P as in giornata.diffusion.captions.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from giornata.diffusion import captions
+from giornata.diffusion.captions import Embedding
+from giornata.diffusion.lora import Adapters
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.objective import loss_of
+from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.caching import Supplies
+from giornata.workloads.train.draws import Draw, assemble
+
+
+def optimizer_of(adapters: Adapters, spec: TrainSpec) -> AdapterOptimizer:
+    """AdamW over the adapter; the text encoders' part has its own learning rate."""
+    rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr}
+    names = {id(parameter): name for name, parameter in adapters.parameters.items()}
+    groups = [
+        Group(learning_rate=rates[group], parameters={names[id(parameter)]: parameter for parameter in parameters})
+        for group, parameters in adapters.parameter_groups.items()
+    ]
+    return AdapterOptimizer(groups, spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepper:
+    """Carries out steps. The weights and moments live in the adapters and in `optimizer`."""
+
+    base: BaseModel
+    spec: TrainSpec
+    supplies: Supplies
+    optimizer: AdapterOptimizer
+
+    def step(self, step: int) -> tuple[torch.Tensor, float]:
+        """Optimizer step number `step`, from 0. Returns its mean loss (float32 scalar, on the device, not waited
+        for) and its learning rate."""
+        micros = self.spec.gradient_accumulation_steps
+        losses = []
+        for micro in range(micros):
+            loss = self._loss(self.supplies.draws.micro_batch(step, micro))
+            (loss / micros).backward()
+            losses.append(loss.detach())
+        rate = self.optimizer.step(step)
+        return torch.stack(losses).mean(), rate
+
+    def _loss(self, drawn: Sequence[Draw]) -> torch.Tensor:
+        base, spec = self.base, self.spec
+        batch = assemble(self.supplies.draws, drawn, self.supplies.latents, base.vae.config, base.device)
+        mixed = spec.mixed_precision == "bf16"
+        with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=mixed):
+            return loss_of(
+                unet=base.unet,
+                scheduler=base.noise_scheduler,
+                prediction_type=base.prediction_type,
+                batch=batch,
+                embedding=self._embedding([draw.sample.caption for draw in drawn]),
+                prior_loss_weight=spec.prior_loss_weight if spec.with_prior_preservation else None,
+            )
+
+    def _embedding(self, texts: Sequence[str]) -> Embedding:
+        if self.supplies.embeddings is not None:
+            return self.supplies.embeddings.batch(texts)
+        return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
+
+
+@contextmanager
+def gradient_checkpointing(base: BaseModel, wanted: bool) -> Iterator[None]:
+    """Trade time for memory in the UNet. The text encoders are left alone: they are 1 % of the work."""
+    if not wanted:
+        yield
+        return
+    base.unet.enable_gradient_checkpointing()
+    try:
+        yield
+    finally:
+        base.unet.disable_gradient_checkpointing()

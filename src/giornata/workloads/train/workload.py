@@ -1,0 +1,90 @@
+"""The `train` kind: SDXL DreamBooth LoRA whose result does not show where it was interrupted."""
+
+import gc
+import time
+from collections.abc import Callable
+
+import torch
+from pydantic import ValidationError
+
+from giornata.diffusion.models import BaseModel, load_base
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Outcome, Reporter, Stopped, WorkloadFailed
+from giornata.protocol.pipe import Start
+from giornata.protocol.specs import TrainSpec, model_key
+from giornata.workloads.train.attempt import Attempt
+from giornata.workloads.train.faults import blamed
+from giornata.workloads.train.pace import Clock
+
+Loader = Callable[..., BaseModel]
+
+
+class TrainWorkload:
+    """Runs one training attempt after the other on a base model that stays warm between them.
+
+    `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow.
+    """
+
+    def __init__(
+        self, *, device: torch.device | str | None = None, clock: Clock = time.monotonic, load: Loader = load_base
+    ) -> None:
+        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._device, self._clock, self._load = torch.device(chosen), clock, load
+        self._base: BaseModel | None = None
+
+    def held(self) -> tuple[str, ...]:
+        """The key of the warm base, if there is one."""
+        return () if self._base is None else (self._base.key,)
+
+    def run(self, start: Start, reporter: Reporter) -> Outcome:
+        """Train, from the start or from `start.resume`, and hand over the files. See engine.workload.Workload."""
+        spec = parse(start)
+        try:
+            with blamed():
+                reporter.phase("loading")
+                base = self._warm(spec)
+                return Attempt(start=start, spec=spec, base=base, reporter=reporter, clock=self._clock).run()
+        except Stopped:
+            raise
+        except WorkloadFailed as failure:
+            if failure.reason not in {Reason.BAD_SPEC, Reason.BAD_DATA}:
+                self._drop()
+            raise
+        except BaseException:
+            self._drop()  # nobody knows in which state it left the model
+            raise
+
+    def _warm(self, spec: TrainSpec) -> BaseModel:
+        """The base that the spec names; the one before is let go first, two might not fit."""
+        key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
+        if self._base is None or self._base.key != key or self._base.dtype != dtype:
+            self._drop()
+            self._base = self._load(spec, device=self._device, dtype=dtype)
+        return self._base
+
+    def _drop(self) -> None:
+        self._base = None
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def dtype_of(spec: TrainSpec) -> torch.dtype:
+    """Precision of the frozen base. The adapter's weights are float32 in any case."""
+    return torch.bfloat16 if spec.mixed_precision == "bf16" else torch.float32
+
+
+def parse(start: Start) -> TrainSpec:
+    """The spec, checked again: a node may be older or newer than the server. Raises WorkloadFailed(BAD_SPEC)."""
+    try:
+        spec = TrainSpec.model_validate(start.spec)
+    except ValidationError as error:
+        faults = tuple(
+            Fault(where=".".join(["spec", *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
+        )
+        raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults) from error
+    if spec.seed is None:
+        fault = Fault(where="spec.seed", message="is not set", hint="submission draws and records one")
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
+    return spec

@@ -1,0 +1,92 @@
+"""Cached encodings give the very latents that encoding at every step would give."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from giornata.diffusion import latents, pixels, randomness
+from giornata.diffusion.latents import CROP_VARIANTS, Framing, LatentCache
+from giornata.diffusion.models import BaseModel
+
+SHA = "a" * 64
+
+
+def picture(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def framing(*, center_crop: bool = False, random_flip: bool = True, seed: int = 3) -> Framing:
+    return Framing(seed=seed, resolution=64, center_crop=center_crop, random_flip=random_flip)
+
+
+def test_the_views_are_all_that_a_draw_can_give() -> None:
+    for center_crop in (True, False):
+        for random_flip in (True, False):
+            frame = framing(center_crop=center_crop, random_flip=random_flip)
+            drawn = {frame.draw(SHA, "instance", step, 0, 0) for step in range(200)}
+            assert drawn == set(frame.views(SHA))
+    assert len(framing().views(SHA)) == 2 * CROP_VARIANTS
+
+
+def test_crops_follow_the_seed_and_the_picture() -> None:
+    def tops(seed: int, sha256: str) -> list[int]:
+        frame = framing(seed=seed)
+        places = [frame.place(view, original=(900, 64), resized=(900, 64)) for view in frame.views(sha256)]
+        return [place.crop_top_left[0] for place in places]
+
+    assert tops(3, SHA) == tops(3, SHA)
+    assert len(set(tops(3, SHA))) == CROP_VARIANTS  # mirroring does not move the crop
+    assert tops(3, SHA) != tops(4, SHA)
+    assert tops(3, SHA) != tops(3, "b" * 64)
+
+
+def test_equal_views_share_one_entry(tiny_base: BaseModel) -> None:
+    """A square picture leaves a crop no choice: four crops are one encoding."""
+    frame = framing(random_flip=False)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    ticks: list[int] = []
+    cache.add(picture(80, 80), frame.views(SHA), lambda: ticks.append(1))
+    assert len(cache) == 1
+    assert len(ticks) == CROP_VARIANTS
+    cache.add(picture(80, 200), frame.views("b" * 64))
+    assert len(cache) == 1 + CROP_VARIANTS
+
+
+def test_what_is_cached_is_what_the_vae_says(tiny_base: BaseModel) -> None:
+    frame = framing(center_crop=True, random_flip=True)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    image = picture(64, 100)
+    cache.add(image, frame.views(SHA))
+    noise_CHW = randomness.normal(1, "posterior", 0, shape=(4, 8, 8))
+    drawn = []
+    for view in frame.views(SHA):
+        entry, placement = cache[view]
+        with torch.no_grad():
+            posterior = tiny_base.vae.encode(pixels.to_model_range(pixels.cut(image, placement))).latent_dist
+        expected = (posterior.mean[0] + posterior.std[0] * noise_CHW) * tiny_base.vae.config.scaling_factor
+        drawn.append(latents.sample(entry, noise_CHW, tiny_base.vae.config))
+        assert torch.equal(drawn[-1], expected)
+        assert placement.original_size == (100, 64)
+    assert not torch.equal(drawn[0], drawn[1])  # the mirrored one
+
+
+def test_a_vae_that_states_its_latents_mean_and_deviation(tiny_base: BaseModel) -> None:
+    class Config:
+        scaling_factor, latents_mean, latents_std = 0.5, (1.0, 2.0, 3.0, 4.0), (2.0, 2.0, 2.0, 4.0)
+
+    entry = latents.Entry(mean_CHW=torch.full((4, 1, 1), 5.0), std_CHW=torch.zeros(4, 1, 1))
+    drawn = latents.sample(entry, torch.zeros(4, 1, 1), Config)
+    assert drawn.flatten().tolist() == [1.0, 0.75, 0.5, 0.125]
+
+
+def test_ticks_may_stop_the_caching(tiny_base: BaseModel) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop() -> None:
+        raise Enough
+
+    frame = framing()
+    with pytest.raises(Enough):
+        LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame).add(picture(64, 64), frame.views(SHA), stop)
