@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ class LocalFleet:
 
     command: Command
     log_directory: Path
+    environment: Mapping[str, str] | None = None
     price_micro_usd_per_hour: int = 0
     grace_s: float = 30.0
     monotonic_s: Callable[[], float] = time.monotonic
@@ -144,6 +145,7 @@ class LocalFleet:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=None if self.environment is None else dict(self.environment),
             )
 
     def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:

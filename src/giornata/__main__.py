@@ -1,0 +1,5 @@
+"""`python -m giornata`."""
+
+from giornata.cli import main
+
+main()

@@ -1,0 +1,127 @@
+"""Puts a control plane together from settings."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from giornata.api.settings import ApiSettings
+from giornata.blobs import open_blobs
+from giornata.cli.settings import Settings
+from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
+from giornata.control.context import Context
+from giornata.control.install import install, signing_key
+from giornata.control.policy import Policy
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.pictures.inspection import PictureLimits
+from giornata.store.database import open_store
+from giornata.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from giornata.blobs.s3 import S3Credentials
+
+ADMIN_KEY_FILE = "admin.key"
+NODE_KEY_FILE = "node.key"
+SERVER_FILE = "server.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """A control plane over its storage. `first_admin_key` is given once, at the very first start."""
+
+    context: Context
+    first_admin_key: str | None
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The operator's numbers."""
+    return Policy(
+        lease_s=settings.lease_s,
+        max_at_risk_s=settings.max_at_risk_s,
+        min_pictures=settings.min_pictures,
+        max_pictures=settings.max_pictures,
+        garbage_after_s=settings.garbage_after_s,
+    )
+
+
+def api_settings_of(settings: Settings) -> ApiSettings:
+    """How the HTTP layer behaves."""
+    return ApiSettings(base_url=settings.public_url, allowed_origins=settings.cors_origins)
+
+
+def make_directory(directory: Path, *, named: str) -> Path:
+    """`directory`, made if need be and writable. Raises InvalidInput that names the setting."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"cannot make {directory}: {error.strerror}"
+        raise InvalidInput([Fault(where=named, message=message, hint="choose another directory")]) from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        message = f"{directory} is not writable"
+        raise InvalidInput([Fault(where=named, message=message, hint="choose another directory")])
+    return directory
+
+
+@contextmanager
+def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[House]:
+    """Open (and migrate, and at the first start install) the storage that `settings` name.
+
+    `base_url` tells where this server is reached; only signed URLs of the filesystem need it. Raises Unavailable
+    when another server has the database, and InvalidInput for settings that cannot be used.
+    """
+    database = settings.database or f"sqlite:///{make_directory(settings.data, named='data') / 'giornata.db'}"
+    migrate(database)
+    store = open_store(database)
+    try:
+        clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
+        # The signing key lies in the database, and signed URLs need it: installing comes before blobs are opened.
+        first_admin_key = install(store, clock=clock, names=names)
+        blobs = open_blobs(
+            settings.blobs or f"file://{(settings.data / 'blobs').resolve()}",
+            signing_key=signing_key(store),
+            base_url=base_url,
+            clock=clock,
+            s3_credentials=_s3_credentials(settings),
+        )
+        context = Context(
+            store=store, blobs=blobs, clock=clock, names=names, pictures=pictures, policy=policy_of(settings)
+        )
+        yield House(context=context, first_admin_key=first_admin_key)
+    finally:
+        store.close()
+
+
+def _s3_credentials(settings: Settings) -> "S3Credentials | None":
+    key_id, secret = settings.s3_access_key_id, settings.s3_secret_access_key
+    if key_id is None or secret is None:
+        return None
+    from giornata.blobs.s3 import S3Credentials
+
+    return S3Credentials(access_key_id=key_id, secret_access_key=secret)
+
+
+def _pictures(settings: Settings) -> SandboxedPictures:
+    policy = policy_of(settings)
+    limits = PictureLimits(
+        max_pixels=policy.max_picture_pixels,
+        min_side_px=policy.min_picture_side_px,
+        max_file_bytes=policy.max_picture_bytes,
+    )
+    return SandboxedPictures(limits=limits)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    aside = path.with_suffix(path.suffix + ".new")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    aside.replace(path)
+
+
+def write_server_file(data: Path, url: str) -> None:
+    """Say where the server on this data directory listens, so that other commands find it."""
+    write_private(data / SERVER_FILE, json.dumps({"url": url, "pid": os.getpid()}) + "\n")

@@ -1,0 +1,110 @@
+"""`giornata node`: one agent with its engine, on this machine."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from giornata.agent.main import run_node
+from giornata.agent.settings import AgentSettings
+from giornata.cli.machine import machine_id
+from giornata.cli.options import settings_of
+from giornata.cli.output import reporting
+from giornata.cli.serve import parse_workloads
+from giornata.cli.settings import Settings
+from giornata.cli.workloads import workload_commands
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.money import MICRO_USD
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(node)
+
+
+def node(
+    context: typer.Context,
+    key: Annotated[
+        str | None, typer.Option(help="A key of scope node (GIORNATA_NODE_KEY).", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine-id", help="Names the hardware.", show_default=False)
+    ] = None,
+    fleet: Annotated[str | None, typer.Option(help="The fleet it belongs to.", show_default=False)] = None,
+    price: Annotated[float | None, typer.Option(help="US dollars per hour.", show_default=False)] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Kind of job to take.", show_default=False)] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="x-NAME=COMMAND", show_default=False)] = None,
+    work_dir: Annotated[Path | None, typer.Option(help="Scratch space.", show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default=False)] = None,
+    grace: Annotated[float | None, typer.Option(help="Seconds for the last checkpoint.", show_default=False)] = None,
+    exit_with_parent: Annotated[bool, typer.Option("--exit-with-parent", hidden=True)] = False,
+) -> None:
+    """Join a server's fleet with this machine: claim jobs, run them, give them back on SIGTERM."""
+    with reporting(as_json=False):
+        settings = settings_of(
+            context,
+            node_key=key,
+            node_name=name,
+            machine_id=machine,
+            fleet=fleet,
+            price_usd_per_hour=price,
+            kinds=tuple(kind) if kind else None,
+            workloads=parse_workloads(workload),
+            work_directory=work_dir,
+            device=device,
+            threads=threads,
+            grace_s=grace,
+        )
+        agent = agent_settings_of(settings)
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    if exit_with_parent:
+        _follow_parent()
+    raise typer.Exit(run_node(agent))
+
+
+def agent_settings_of(settings: Settings) -> AgentSettings:
+    """The agent's part of the settings. Raises InvalidInput with every fault."""
+    machine = settings.machine_id or machine_id(settings.data)
+    agent = AgentSettings(
+        url=settings.url or "",
+        key=settings.node_key or "",
+        machine_id=machine,
+        name=settings.node_name or machine,
+        work_dir=settings.work_directory or settings.data / "node",
+        fleet=settings.fleet,
+        price_micro_usd_per_hour=round(settings.price_usd_per_hour * MICRO_USD),
+        kinds=settings.kinds,
+        workloads=workload_commands(settings.workloads),
+        threads=settings.threads,
+        device=settings.device,
+        grace_s=settings.grace_s,
+        stall_s=settings.stall_s,
+        cache_bytes=settings.cache_bytes,
+        environment=dict(os.environ),
+    )
+    faults = [Fault(where=where, message=message, hint=hint) for where, message, hint in agent.faults()]
+    if faults:
+        raise InvalidInput(faults)
+    return agent
+
+
+def _follow_parent() -> None:
+    """Leave, in good order, when the process that started this one is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="follow-parent", daemon=True).start()

@@ -1,0 +1,99 @@
+"""What a command says: tables on a terminal, plain lines in a pipe, one JSON object last with --json."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from giornata.domain.errors import GiornataError, InvalidInput, NotFound, Unauthenticated, Unavailable
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+_NEXT_STEPS: dict[type[GiornataError], str] = {
+    Unauthenticated: "Set GIORNATA_API_KEY, or make a key with: giornata key create",
+    Unavailable: "Is the server running? Start one with: giornata up",
+    NotFound: "See what there is with: giornata jobs",
+}
+
+
+class Output:
+    """Where a command's words go."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        # With --json standard output holds the object alone, so that `| tail -1 | jq` always works.
+        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+
+    @property
+    def live(self) -> bool:
+        """Whether a person is looking at a terminal that can redraw."""
+        return self.console.is_terminal and not self.as_json
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        self.console.print(text, markup=False)
+
+    def hint(self, text: str) -> None:
+        """What to do next."""
+        self.console.print(text, style="dim", markup=False)
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+        """A calm table on a terminal; tab-separated lines in a pipe. `right` names right-aligned columns."""
+        if not self.console.is_terminal:
+            for row in (headers, *rows):
+                self.console.print("\t".join(row), markup=False)
+            return
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+        for index, header in enumerate(headers):
+            table.add_column(header, justify="right" if index in right else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def result(self, value: BaseModel | dict[str, Any]) -> None:
+        """The command's one JSON object; nothing without --json."""
+        if self.as_json:
+            document = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+
+    def error(self, error: GiornataError) -> None:
+        """What went wrong, all of it, and what to do."""
+        if self.as_json:
+            faults = error.faults if isinstance(error, InvalidInput) else ()
+            listed = [{"where": f.where, "message": f.message, "hint": f.hint} for f in faults]
+            self.result({"error": {"code": error.code, "message": str(error), "faults": listed}})
+            return
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        if isinstance(error, InvalidInput):
+            console.print("This cannot be done as it is:", style="bold red")
+            for fault in error.faults:
+                console.print(f"  {fault}", markup=False)
+            return
+        console.print(str(error) or error.code, style="bold red", markup=False)
+        if step := _NEXT_STEPS.get(type(error)):
+            console.print(step, style="dim", markup=False)
+
+
+@contextmanager
+def reporting(as_json: bool) -> Iterator[Output]:
+    """Runs a command's body; errors that were foreseen become words and an exit status."""
+    out = Output(as_json=as_json)
+    try:
+        yield out
+    except InvalidInput as error:
+        out.error(error)
+        raise typer.Exit(EXIT_BAD_INPUT) from None
+    except GiornataError as error:
+        out.error(error)
+        raise typer.Exit(EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        out.hint("stopped looking; the platform goes on")
+        raise typer.Exit(130) from None

@@ -1,0 +1,124 @@
+"""`giornata up` and `giornata server`."""
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from giornata.cli.options import DataOption, settings_of
+from giornata.cli.output import Output, reporting
+from giornata.cli.settings import Settings
+from giornata.domain.errors import Fault, InvalidInput
+
+PortOption = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default=False)]
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)]
+LeaseOption = Annotated[
+    float | None, typer.Option("--lease", help="Seconds that a node may be silent.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(up)
+    app.command()(server)
+
+
+def up(
+    context: typer.Context,
+    nodes: Annotated[int | None, typer.Option(help="Nodes on this machine.", show_default=False)] = None,
+    port: PortOption = None,
+    host: HostOption = None,
+    data: DataOption = None,
+    price: Annotated[
+        float | None, typer.Option(help="US dollars that an hour of a node costs.", show_default=False)
+    ] = None,
+    lease: LeaseOption = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Kind of job that nodes take.", show_default=False)] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Your own kind: x-NAME=COMMAND.", show_default=False)
+    ] = None,
+) -> None:
+    """Run everything on this machine: server, storage, loops and nodes."""
+    with reporting(as_json=False) as out:
+        settings = settings_of(
+            context,
+            nodes=nodes,
+            port=port,
+            host=host,
+            data=data,
+            price_usd_per_hour=price,
+            lease_s=lease,
+            kinds=tuple(kind) if kind else None,
+            workloads=parse_workloads(workload),
+        )
+        _serve(settings, out, embedded_nodes=settings.nodes)
+
+
+def server(
+    context: typer.Context,
+    port: PortOption = None,
+    host: HostOption = None,
+    data: DataOption = None,
+    database: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://…", show_default=False)] = None,
+    blobs: Annotated[str | None, typer.Option(help="file:///DIR or s3://BUCKET/…", show_default=False)] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="How nodes and users reach the server.", show_default=False)
+    ] = None,
+    lease: LeaseOption = None,
+) -> None:
+    """Run a server without nodes; any number of them on one PostgreSQL."""
+    with reporting(as_json=False) as out:
+        settings = settings_of(
+            context,
+            port=port,
+            host=host,
+            data=data,
+            database=database,
+            blobs=blobs,
+            public_url=public_url,
+            lease_s=lease,
+        )
+        _serve(settings, out, embedded_nodes=None)
+
+
+def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> None:
+    # Only these two commands load the server's libraries: the client is installed without them.
+    try:
+        from giornata.cli.serving import run_server
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed"
+        hint = "pip install 'giornata[server]'"
+        raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+
+    def started(url: str) -> None:
+        out.say(f"Giornata is up at {url}")
+        if embedded_nodes is not None:
+            out.hint(f"  nodes       {embedded_nodes}, logs in {settings.data / 'logs'}")
+        out.hint(f"  data        {settings.data}")
+        out.hint(f"  key         {settings.data / 'admin.key'}")
+        out.hint('  try         giornata train PICTURES --instance-prompt "a photo of sks dog" --follow')
+        out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
+
+    run_server(settings, on_started=started, embedded_nodes=embedded_nodes)
+    out.say("Giornata is down.")
+
+
+def parse_workloads(given: list[str] | None) -> dict[str, str] | None:
+    """`x-NAME=COMMAND` to a mapping. Raises InvalidInput that lists each one that has no such form."""
+    if not given:
+        return None
+    pairs = [each.partition("=") for each in given]
+    faults = [
+        Fault(
+            where="--workload", message=f"{''.join(pair)!r} is not x-NAME=COMMAND", hint="x-count='python count.py'"
+        )
+        for pair in pairs
+        if not (pair[0].startswith("x-") and pair[2].strip())
+    ]
+    if faults:
+        raise InvalidInput(faults)
+    return {name: command for name, _, command in pairs}

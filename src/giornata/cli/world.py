@@ -1,0 +1,57 @@
+"""The real clock, fresh names and the real inspector: what the use cases are given outside tests."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from giornata.pictures.inspection import Inspection, PictureLimits, inspect
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in lower case
+_TIME_DIGITS = 10
+_RANDOM_DIGITS = 16
+
+
+class SystemClock:
+    """The operating system's clock."""
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds, UTC."""
+        return time.time_ns() // 1_000_000
+
+
+class RandomNames:
+    """Identifiers in the manner of a ULID: 48 bits of time, then 80 random bits."""
+
+    def new(self, prefix: str) -> str:
+        """`job_01k…`: ordered by the time of its making; unguessable."""
+        stamp = _digits(time.time_ns() // 1_000_000, _TIME_DIGITS)
+        return f"{prefix}_{stamp}{_digits(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)}"
+
+    def secret(self) -> str:
+        """256 bits, URL-safe."""
+        return secrets.token_urlsafe(32)
+
+    def seed(self) -> int:
+        """A non-negative number of 31 bits."""
+        return secrets.randbits(31)
+
+
+def _digits(number: int, count: int) -> str:
+    digits = []
+    for _ in range(count):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxedPictures:
+    """Looks at pictures in a process of its own."""
+
+    limits: PictureLimits
+
+    def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
+        """One inspection for each (name, path), in order."""
+        return inspect(files, limits=self.limits)
