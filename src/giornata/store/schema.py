@@ -67,6 +67,7 @@ nodes = Table(
     Column("device", String(128), nullable=False, server_default=""),
     Column("vram_bytes", BigInteger),
     Column("price_micro_usd_per_hour", BigInteger, nullable=False, server_default="0"),
+    Column("kinds", sa.JSON, nullable=False),
     Column("held_models", sa.JSON, nullable=False),
     Column("versions", sa.JSON, nullable=False),
     Column("draining", Boolean, nullable=False, server_default=sa.false()),

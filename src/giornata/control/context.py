@@ -1,0 +1,41 @@
+"""What every use case is given: the world, and who asks."""
+
+from dataclasses import dataclass, field
+
+from giornata.control.policy import Policy
+from giornata.control.ports.blobs import Blobs
+from giornata.control.ports.clock import Clock, Names
+from giornata.control.ports.pictures import Pictures
+from giornata.control.ports.store import Store
+from giornata.protocol.admin import ROOT_PROJECT, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Storage, time, fresh names, the inspector of pictures, and the operator's numbers."""
+
+    store: Store
+    blobs: Blobs
+    clock: Clock
+    names: Names
+    pictures: Pictures
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose key came with the request."""
+
+    project_id: str
+    scope: Scope
+    key_id: str
+
+    @property
+    def serves_all_projects(self) -> bool:
+        """A node of the operator works for everybody; a project's own node only for its project."""
+        return self.scope is Scope.NODE and self.project_id == ROOT_PROJECT
+
+    @property
+    def is_root_admin(self) -> bool:
+        """May govern the installation."""
+        return self.scope is Scope.ADMIN and self.project_id == ROOT_PROJECT

@@ -1,0 +1,31 @@
+"""A database with transactions, as the use cases see it."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from giornata.control.ports.gauges import GaugeQueries
+from giornata.control.ports.user_store import UserTransaction
+from giornata.control.ports.work_store import WorkTransaction
+
+
+class Transaction(WorkTransaction, UserTransaction, Protocol):
+    """Groups of queries that share one transaction."""
+
+    @property
+    def gauges(self) -> GaugeQueries: ...
+
+
+class Store(Protocol):
+    """Opens transactions. They are short, and never nested."""
+
+    def begin(self) -> AbstractContextManager[Transaction]:
+        """A write transaction: commits at the end, rolls back on any exception.
+
+        Raises Unavailable when the database is busy for too long, full, or away.
+        """
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        """A read transaction: one snapshot, no writes."""
+
+    def only_here(self, name: str) -> AbstractContextManager[bool]:
+        """Whether this server may run the loop `name` now: one server at a time may."""

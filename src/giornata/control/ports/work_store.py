@@ -1,0 +1,319 @@
+"""What the node's side of the control plane asks of the store.
+
+Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from giornata.domain.job import JobEvent, JobState
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job, as far as those who work on it need to know."""
+
+    id: str
+    project_id: str
+    kind: str
+    name: str
+    state: JobState
+    spec: Mapping[str, Any]
+    model_key: str
+    attempt_count: int
+    attempt_id: str | None
+    fruitless: int
+    step: int
+    committed_step: int
+    deadline_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One node's try. Ended when `ended_at_ms` is set; `order` is what the operator wants of it."""
+
+    id: str
+    job_id: str
+    number: int
+    node_id: str
+    machine_id: str
+    node_name: str
+    price_micro_usd_per_hour: int
+    started_at_ms: int
+    first_step_at_ms: int | None
+    renewed_at_ms: int
+    lease_expires_at_ms: int
+    ended_at_ms: int | None
+    lapsed: bool
+    reason: Reason | None
+    start_step: int
+    last_step: int
+    committed_step: int
+    order: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSighting:
+    """What a node says of itself when it asks for work."""
+
+    id: str
+    project_id: str
+    machine_id: str
+    name: str
+    fleet: str
+    pid: int | None
+    engine_pid: int | None
+    device: str
+    vram_bytes: int | None
+    price_micro_usd_per_hour: int
+    kinds: tuple[str, ...]
+    held_models: tuple[str, ...]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """What the claim needs to remember of a node."""
+
+    id: str
+    project_id: str
+    draining: bool
+    last_seen_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs may be handed out: one predicate for looking and for taking.
+
+    `project_id` None means every project's.
+    """
+
+    kinds: tuple[str, ...]
+    held_models: tuple[str, ...]
+    machine_id: str
+    project_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRow:
+    """Verified bytes, and where they lie."""
+
+    sha256: str
+    size_bytes: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRow:
+    """A picture of a dataset, in the dataset's order."""
+
+    name: str
+    caption: str | None
+    blob: BlobRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """A committed checkpoint. `blob` says where its bytes are."""
+
+    step: int
+    attempt_number: int
+    rejected: bool
+    blob: BlobRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactRow:
+    """A committed result."""
+
+    name: str
+    attempt_id: str
+    sha256: str
+    size_bytes: int
+
+
+class Nodes(Protocol):
+    """Nodes that have ever asked for work."""
+
+    def get(self, node_id: str) -> NodeRow | None: ...
+
+    def see(self, node: NodeSighting, *, at_ms: int) -> NodeRow | None:
+        """Insert or refresh the row; None when the id belongs to another project."""
+
+    def beat(self, node_id: str, *, at_ms: int, held_models: Sequence[str], engine_pid: int | None) -> bool:
+        """Note that the node lives; whether it is draining."""
+
+
+class Jobs(Protocol):
+    """Jobs and their states."""
+
+    def claimable(self, wanted: Wanted) -> bool:
+        """Whether `take` would find anything. Changes and locks nothing."""
+
+    def take(self, wanted: Wanted, *, attempt_id: str, at_ms: int) -> JobRow | None:
+        """Pick the first of the queue by `domain.routing.rank` and set it running, in one statement.
+
+        `attempt_count` of the row that is returned is the new attempt's number.
+        """
+
+    def why_nothing(self, wanted: Wanted) -> str:
+        """`empty-queue`, `no-such-kind` or `banned`, when `take` found nothing."""
+
+    def lock(self, job_id: str) -> JobRow | None:
+        """The job, held until the transaction ends. Lock a job before any row that hangs on it."""
+
+    def lock_of_attempt(self, attempt_id: str) -> JobRow | None:
+        """The job that the attempt is for, held until the transaction ends."""
+
+    def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
+        """Apply the transition table's row, and set more columns; returns the new state.
+
+        Raises IllegalTransition, also when the state is no longer the one in `job`.
+        """
+
+    def update(self, job_id: str, **columns: Any) -> None:
+        """Set columns other than the state."""
+
+    def past_deadline(self, *, at_ms: int, limit: int) -> Sequence[str]:
+        """Ids of jobs that are not done at their deadline; oldest deadline first."""
+
+
+class Attempts(Protocol):
+    """Attempts, fenced."""
+
+    def insert(self, attempt: AttemptRow, *, request_id: str) -> None: ...
+
+    def get(self, attempt_id: str) -> AttemptRow | None: ...
+
+    def live_of_job(self, job_id: str) -> AttemptRow | None:
+        """The one attempt of the job that has not ended, lapsed or not."""
+
+    def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
+        """The attempt that an earlier claim with this request id made."""
+
+    def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
+        """Set columns WHERE the attempt has not ended; None when it has."""
+
+    def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
+        """Ids of attempts whose lease ended before `at_ms` and that have neither ended nor lapsed; oldest first."""
+
+    def crashed_machines(self, job_id: str) -> frozenset[str]:
+        """Machines on which an attempt of the job ended as crashed."""
+
+    def crashed(self, job_id: str) -> Sequence[AttemptRow]:
+        """The attempts that ended as crashed."""
+
+    def history(self, *, since_ms: int) -> tuple[int, int]:
+        """(milliseconds run, interruptions) of the attempts that ended since; the latest few hundred."""
+
+
+class Ledger(Protocol):
+    """What an attempt costs: one row for each interval in which it is alive."""
+
+    def open(self, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
+        """Begin an interval."""
+
+    def extend(self, attempt_id: str, *, to_ms: int) -> None:
+        """Bill the latest interval up to `to_ms`; never less than it has been billed already."""
+
+
+class Events(Protocol):
+    """A job's history. Written in the transaction of what happened."""
+
+    def add(  # noqa: PLR0917
+        self,
+        job_id: str,
+        project_id: str,
+        event_type: EventType,
+        attempt_number: int | None,
+        data: Mapping[str, Any],
+        at_ms: int,
+    ) -> None: ...
+
+
+class Judgements(Protocol):
+    """Bans (this machine, this job) and strikes (this machine, any job)."""
+
+    def ban(self, job_id: str, machine_id: str, reason: Reason, *, at_ms: int) -> None:
+        """Never give the job to the machine again. May be repeated."""
+
+    def strike(self, attempt: AttemptRow, reason: Reason, *, at_ms: int) -> bool:
+        """Hold the attempt against its machine; False when it was held already."""
+
+
+class Checkpoints(Protocol):
+    """Committed checkpoints of a job."""
+
+    def usable(self, job_id: str) -> Sequence[CheckpointRow]:
+        """Those that nobody rejected, highest step first."""
+
+    def all(self, job_id: str) -> Sequence[CheckpointRow]:
+        """The rejected ones too, highest step first."""
+
+    def get(self, job_id: str, step: int) -> CheckpointRow | None: ...
+
+    def put(self, job: JobRow, *, step: int, sha256: str, size_bytes: int, attempt_number: int, at_ms: int) -> None:
+        """Insert the row, or replace the one of that step."""
+
+    def reject(self, job_id: str, step: int) -> None: ...
+
+    def delete(self, job_id: str, steps: Sequence[int]) -> None:
+        """Forget these; their bytes become garbage unless something else names them."""
+
+
+class Artifacts(Protocol):
+    """Committed results of a job."""
+
+    def of_job(self, job_id: str) -> Sequence[ArtifactRow]: ...
+
+    def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
+        """Insert the row, or replace the one of that name."""
+
+    def delete(self, job_id: str, names: Sequence[str]) -> None: ...
+
+
+class Inputs(Protocol):
+    """What a job reads."""
+
+    def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]: ...
+
+
+class Reports(Protocol):
+    """Log lines and metrics."""
+
+    def count_lines(self, job_id: str, *, up_to: int) -> int:
+        """How many lines the job has; counting stops at `up_to`."""
+
+    def add_lines(self, attempt: AttemptRow, *, first: int, lines: Sequence[str], at_ms: int) -> None:
+        """Add the lines, numbered from `first`; numbers that are there already are left alone."""
+
+    def put_metrics(self, attempt: AttemptRow, points: Mapping[int, Mapping[str, float]], *, at_ms: int) -> None:
+        """Insert metrics by step; those of a later attempt win."""
+
+
+class WorkTransaction(Protocol):
+    """The groups of queries that the node's side uses."""
+
+    @property
+    def nodes(self) -> Nodes: ...
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def attempts(self) -> Attempts: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def events(self) -> Events: ...
+    @property
+    def judgements(self) -> Judgements: ...
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+    @property
+    def artifacts(self) -> Artifacts: ...
+    @property
+    def inputs(self) -> Inputs: ...
+    @property
+    def reports(self) -> Reports: ...

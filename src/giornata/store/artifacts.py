@@ -1,0 +1,42 @@
+"""Committed results."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from giornata.control.ports.work_store import ArtifactRow, JobRow
+from giornata.store.dialect_insert import insert_for
+from giornata.store.schema import artifacts
+
+_COLUMNS = tuple(artifacts.c[name] for name in ArtifactRow.__slots__)
+
+
+class Artifacts:
+    """See `giornata.control.ports.work_store.Artifacts`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection = connection
+        self._dialect_name = dialect_name
+
+    def of_job(self, job_id: str) -> Sequence[ArtifactRow]:
+        found = sa.select(*_COLUMNS).where(artifacts.c.job_id == job_id).order_by(artifacts.c.name)
+        return [ArtifactRow(**row._mapping) for row in self._connection.execute(found)]
+
+    def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
+        result = {
+            "attempt_id": artifact.attempt_id,
+            "sha256": artifact.sha256,
+            "size_bytes": artifact.size_bytes,
+            "media_type": media_type,
+            "created_at_ms": at_ms,
+        }
+        self._connection.execute(
+            insert_for(self._dialect_name, artifacts)
+            .values(job_id=job.id, name=artifact.name, project_id=job.project_id, **result)
+            .on_conflict_do_update(index_elements=[artifacts.c.job_id, artifacts.c.name], set_=result)
+        )
+
+    def delete(self, job_id: str, names: Sequence[str]) -> None:
+        self._connection.execute(
+            sa.delete(artifacts).where(artifacts.c.job_id == job_id, artifacts.c.name.in_(names))
+        )

@@ -1,0 +1,67 @@
+"""The statement that hands out jobs.
+
+The order is that of `domain.routing.rank`. Each kind has one arm that reads the head of ix_jobs_queue, and one for
+each model that the node holds that reads the head of ix_jobs_queue_model; the best of these heads is the best of the
+queue: the first by rank is either a job of a held model, and then the head of that model's arm, or none, and then no
+other job can stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
+"""
+
+from itertools import product
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.work_store import Wanted
+from giornata.domain.routing import AFFINITY_WINDOW_MS
+from giornata.store.schema import bans, jobs
+
+# Affinity is a preference: a node that holds absurdly many models has the first of them looked at.
+MOST_ARMS = 64
+# A constant in the text, because a planner cannot prove that a parameter matches a partial index.
+QUEUED = jobs.c.state == sa.literal_column("'queued'")
+
+
+def eligible(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    """What makes a queued job one that this machine may have. The only place that says so."""
+    banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == wanted.machine_id)
+    return [~banned, *in_project(wanted)]
+
+
+def in_project(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    """The project filter; empty for a node that serves all of them."""
+    return [] if wanted.project_id is None else [jobs.c.project_id == wanted.project_id]
+
+
+def first_of_queue(wanted: Wanted) -> sa.Select[Any]:
+    """The id of the job to hand out, its row locked; rows that others are just taking are passed over."""
+    kinds = tuple(dict.fromkeys(wanted.kinds))
+    arms = [_arm(wanted, kind) for kind in kinds]
+    models = product(dict.fromkeys(wanted.held_models), kinds)
+    arms += [_arm(wanted, kind, model) for model, kind in models if model][: max(0, MOST_ARMS - len(arms))]
+    heads = sa.union_all(
+        *(sa.select(arm.cte(f"arm_{number}")) for number, arm in enumerate(arms)),
+    ).subquery("heads")
+    return (
+        sa.select(heads.c.id)
+        .order_by(
+            heads.c.interrupted.desc(),
+            heads.c.priority.desc(),
+            heads.c.created_at_ms // AFFINITY_WINDOW_MS,
+            heads.c.held.desc(),
+            heads.c.created_at_ms,
+            heads.c.id,
+        )
+        .limit(1)
+    )
+
+
+def _arm(wanted: Wanted, kind: str, model: str | None = None) -> sa.Select[Any]:
+    held: sa.Label[int] = sa.literal_column("1" if model else "0").label("held")
+    of_model = [] if model is None else [jobs.c.model_key == model]
+    return (
+        sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.created_at_ms, held)
+        .where(QUEUED, jobs.c.kind == kind, *of_model, *eligible(wanted))
+        .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.created_at_ms, jobs.c.id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )

@@ -1,0 +1,112 @@
+"""A database, and transactions on it."""
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from giornata.domain.errors import Unavailable
+from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_reader, sqlite_writer
+from giornata.store.fair_lock import FairLock
+from giornata.store.process_lock import ProcessLock
+from giornata.store.transaction import Tx
+
+WRITE_WAIT_S = 30.0
+_SQLITE_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}
+
+
+class Database:
+    """Short transactions from any number of threads.
+
+    SQLite: this process alone writes, one transaction after the other in the order they were asked for; readers
+    block nobody. PostgreSQL: any number of servers.
+    """
+
+    def __init__(self, *, writer: Engine, reader: Engine, process_lock: ProcessLock | None = None) -> None:
+        self.dialect_name = writer.dialect.name
+        self._writer = writer
+        self._reader = reader
+        self._process_lock = process_lock
+        self._writers = FairLock() if self.dialect_name == "sqlite" else None
+
+    @contextmanager
+    def begin(self) -> Iterator[Tx]:
+        """A write transaction: commits at the end, rolls back on any exception. Raises Unavailable."""
+        turn = self._writers.held(timeout_s=WRITE_WAIT_S) if self._writers else nullcontext()
+        with turn, _busy_is_unavailable(), self._writer.begin() as connection:
+            yield Tx(connection, self.dialect_name)
+
+    @contextmanager
+    def read(self) -> Iterator[Tx]:
+        """A read transaction: one snapshot, and no way to write. Raises Unavailable."""
+        with _busy_is_unavailable(), self._reader.connect() as connection:
+            if self.dialect_name == "postgresql":
+                connection = connection.execution_options(  # noqa: PLW2901
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
+            with connection.begin():
+                yield Tx(connection, self.dialect_name)
+
+    @contextmanager
+    def only_here(self, name: str) -> Iterator[bool]:
+        """Whether this server may run the loop `name` now; on PostgreSQL one server at a time may."""
+        if self.dialect_name == "sqlite":
+            yield True
+            return
+        key = zlib.crc32(name.encode()) - 2**31
+        with _busy_is_unavailable(), self._writer.begin() as connection:
+            # Held by the transaction, so that a server that dies lets go of it.
+            yield bool(connection.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
+
+    def close(self) -> None:
+        """Close every connection and let go of the file."""
+        self._writer.dispose()
+        self._reader.dispose()
+        if self._process_lock is not None:
+            self._process_lock.release()
+
+
+def open_store(url: str) -> Database:
+    """Open the database at `url`, which `migrate` has brought up to date.
+
+    Raises InvalidInput for a URL that is of no use, and Unavailable when another process has the SQLite file.
+    """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        path = sqlite_path(parsed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = ProcessLock(path)
+        return Database(writer=sqlite_writer(parsed), reader=sqlite_reader(parsed), process_lock=lock)
+    engine = postgres(parsed)
+    return Database(writer=engine, reader=engine)
+
+
+@contextmanager
+def _busy_is_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except PoolTimeout as error:
+        raise Unavailable("every connection to the database is in use") from error
+    except DBAPIError as error:
+        if error.connection_invalidated or _passes(error):
+            raise Unavailable(f"the database cannot do it just now: {error.orig}") from error
+        raise
+
+
+def _passes(error: DBAPIError) -> bool:
+    """Whether this is the database's present condition (busy, full, going down) and not a mistake of ours."""
+    if isinstance(error.orig, sqlite3.Error):
+        return error.orig.sqlite_errorcode & 0xFF in _SQLITE_PASSING
+    return isinstance(error, OperationalError)

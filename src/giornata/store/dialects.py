@@ -1,0 +1,91 @@
+"""How each database is opened: what makes a commit durable, a write exclusive, a wait bounded."""
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError
+
+from giornata.domain.errors import Fault, InvalidInput
+
+SQLITE_BUSY_MS = 30_000
+POSTGRES_STATEMENT_MS = 30_000
+POSTGRES_LOCK_MS = 10_000
+
+
+def parse_url(url: str) -> URL:
+    """`sqlite:///path` or `postgresql://…` with its driver named. Raises InvalidInput for anything else."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise InvalidInput([_url_fault("is not a database URL")]) from None
+    dialect = parsed.get_backend_name()
+    if dialect == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise InvalidInput([_url_fault("names no file; a database in memory would forget every job")])
+        return parsed.set(drivername="sqlite+pysqlite")
+    if dialect in {"postgresql", "postgres"}:
+        return parsed.set(drivername="postgresql+psycopg")
+    raise InvalidInput([_url_fault(f"is for {dialect}")])
+
+
+def sqlite_path(url: URL) -> Path:
+    """The file of a SQLite URL."""
+    return Path(url.database or "").absolute()
+
+
+def sqlite_writer(url: URL) -> Engine:
+    """One connection whose transactions take the write lock at their beginning, never halfway."""
+    engine = sa.create_engine(url, pool_size=1, max_overflow=0, connect_args={"check_same_thread": False})
+    _on_connect(
+        engine,
+        ["PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", *_SQLITE_ALWAYS],
+    )
+    _begin_with(engine, "BEGIN IMMEDIATE")
+    return engine
+
+
+def sqlite_reader(url: URL) -> Engine:
+    """Connections that see one snapshot per transaction, block nobody, and cannot write."""
+    engine = sa.create_engine(url, pool_size=8, max_overflow=56, connect_args={"check_same_thread": False})
+    _on_connect(engine, ["PRAGMA query_only = ON", *_SQLITE_ALWAYS])
+    _begin_with(engine, "BEGIN")
+    return engine
+
+
+def postgres(url: URL, *, pool_size: int = 16) -> Engine:
+    """psycopg 3, READ COMMITTED, with an end to every wait."""
+    options = f"-c statement_timeout={POSTGRES_STATEMENT_MS} -c lock_timeout={POSTGRES_LOCK_MS} -c timezone=UTC"
+    return sa.create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        isolation_level="READ COMMITTED",
+        connect_args={"options": options, "connect_timeout": 10, "application_name": "giornata"},
+    )
+
+
+_SQLITE_ALWAYS = (f"PRAGMA busy_timeout = {SQLITE_BUSY_MS}", "PRAGMA temp_store = MEMORY")
+
+
+def _on_connect(engine: Engine, statements: list[str]) -> None:
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: object) -> None:
+        # The driver must not begin transactions by itself: the "begin" event does.
+        connection.isolation_level = None
+        for statement in statements:
+            connection.execute(statement)
+
+
+def _begin_with(engine: Engine, statement: str) -> None:
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(statement)
+
+
+def _url_fault(message: str) -> Fault:
+    return Fault(
+        where="database", message=message, hint="use sqlite:////folder/giornata.db or postgresql://host/name"
+    )

@@ -1,0 +1,37 @@
+"""A job's history."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.protocol.events import EventType
+from giornata.store.schema import events
+
+
+class Events:
+    """See `giornata.control.ports.work_store.Events`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection = connection
+        self._dialect_name = dialect_name
+
+    def add(  # noqa: PLR0917
+        self,
+        job_id: str,
+        project_id: str,
+        event_type: EventType,
+        attempt_number: int | None,
+        data: Mapping[str, Any],
+        at_ms: int,
+    ) -> None:
+        self._connection.execute(
+            sa.insert(events).values(
+                job_id=job_id,
+                project_id=project_id,
+                type=event_type,
+                attempt_number=attempt_number,
+                data=dict(data),
+                at_ms=at_ms,
+            )
+        )

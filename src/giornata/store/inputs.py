@@ -1,0 +1,34 @@
+"""What a job reads."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from giornata.control.ports.work_store import BlobRow, InputRow
+from giornata.store.schema import blobs, dataset_items
+
+
+class Inputs:
+    """See `giornata.control.ports.work_store.Inputs`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection = connection
+        self._dialect_name = dialect_name
+
+    def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]:
+        items = dataset_items
+        same_bytes = (blobs.c.project_id == items.c.project_id) & (blobs.c.sha256 == items.c.sha256)
+        found = (
+            sa.select(items.c.name, items.c.caption, items.c.sha256, blobs.c.size_bytes, blobs.c.key)
+            .join(blobs, same_bytes)
+            .where(items.c.dataset_id == dataset_id, items.c.project_id == project_id)
+            .order_by(items.c.position)
+        )
+        return [
+            InputRow(
+                name=row.name,
+                caption=row.caption,
+                blob=BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key),
+            )
+            for row in self._connection.execute(found)
+        ]

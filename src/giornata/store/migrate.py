@@ -1,0 +1,58 @@
+"""Bring a database up to date with the code."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Engine
+
+from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_writer
+from giornata.store.process_lock import ProcessLock
+
+# Any number that no other program in the same database uses: servers that start together migrate in turn.
+_MIGRATION_LOCK = 0x6769_6F72
+
+
+def migrate(url: str) -> None:
+    """Run the migrations that the database has not seen yet. May be repeated, and run by several servers at once.
+
+    Raises InvalidInput for a URL that is of no use, and Unavailable when another process has the SQLite file.
+    """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        _upgrade(postgres(parsed, pool_size=1))
+        return
+    path = sqlite_path(parsed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = ProcessLock(path)
+    try:
+        _upgrade(sqlite_writer(parsed))
+    finally:
+        lock.release()
+
+
+def is_current(connection: sa.Connection) -> bool:
+    """Whether the database has seen every migration."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    return MigrationContext.configure(connection).get_current_revision() == head
+
+
+def _upgrade(engine: Engine) -> None:
+    try:
+        with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    finally:
+        engine.dispose()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    return config

@@ -1,0 +1,13 @@
+"""What alembic runs around the migrations. `giornata.store.migrate` hands over the connection."""
+
+from alembic import context
+
+from giornata.store.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,104 @@
+"""A transaction and the groups of queries that run in it. A group is made when it is first asked for."""
+
+from functools import cached_property
+
+import sqlalchemy as sa
+
+from giornata.store.artifacts import Artifacts
+from giornata.store.attempts import Attempts
+from giornata.store.checkpoints import Checkpoints
+from giornata.store.datasets import DatasetQueries
+from giornata.store.events import Events
+from giornata.store.garbage import GarbageQueries
+from giornata.store.gauges import GaugeQueries
+from giornata.store.inputs import Inputs
+from giornata.store.job_reads import JobReadQueries
+from giornata.store.jobs import Jobs
+from giornata.store.judgements import Judgements
+from giornata.store.keys import KeyQueries
+from giornata.store.ledger import Ledger
+from giornata.store.nodes import Nodes
+from giornata.store.projects import ProjectQueries
+from giornata.store.reports import Reports
+from giornata.store.submission import SubmissionQueries
+from giornata.store.uploads import UploadQueries
+
+
+class Tx:
+    """`connection` is in a transaction that somebody else begins and ends."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self.connection = connection
+        self.dialect_name = dialect_name
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        return Nodes(self.connection, self.dialect_name)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        return Jobs(self.connection, self.dialect_name)
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        return Attempts(self.connection, self.dialect_name)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.connection, self.dialect_name)
+
+    @cached_property
+    def events(self) -> Events:
+        return Events(self.connection, self.dialect_name)
+
+    @cached_property
+    def judgements(self) -> Judgements:
+        return Judgements(self.connection, self.dialect_name)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.connection, self.dialect_name)
+
+    @cached_property
+    def artifacts(self) -> Artifacts:
+        return Artifacts(self.connection, self.dialect_name)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        return Inputs(self.connection, self.dialect_name)
+
+    @cached_property
+    def reports(self) -> Reports:
+        return Reports(self.connection, self.dialect_name)
+
+    @cached_property
+    def projects(self) -> ProjectQueries:
+        return ProjectQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def keys(self) -> KeyQueries:
+        return KeyQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def uploads(self) -> UploadQueries:
+        return UploadQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def datasets(self) -> DatasetQueries:
+        return DatasetQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def job_reads(self) -> JobReadQueries:
+        return JobReadQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def submission(self) -> SubmissionQueries:
+        return SubmissionQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def garbage(self) -> GarbageQueries:
+        return GarbageQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def gauges(self) -> GaugeQueries:
+        return GaugeQueries(self.connection, self.dialect_name)

@@ -1,0 +1,48 @@
+"""Every test here runs on SQLite and on PostgreSQL."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.postgres import (  # noqa: F401 - fixtures
+    empty_postgres,
+    new_postgres,
+    postgres_server,
+    postgres_template,
+)
+from tests.fixtures.world import CountedNames, FinePictures, ManualClock
+
+from giornata.blobs.filesystem import FilesystemBlobs
+from giornata.control.context import Context
+from giornata.store.database import Database, open_store
+from giornata.store.migrate import migrate
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh database, migrated."""
+    if request.param == "postgresql":
+        make: Callable[[], str] = request.getfixturevalue("new_postgres")
+        return make()
+    url = f"sqlite:///{tmp_path}/giornata.db"
+    migrate(url)
+    return url
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Database]:
+    database = open_store(database_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ctx(store: Database, clock: ManualClock, tmp_path: Path) -> Context:
+    """The use cases' world on a fresh database; `install` has not run."""
+    blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
+    return Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
