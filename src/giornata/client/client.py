@@ -1,0 +1,275 @@
+"""The Python SDK: everything that the HTTP API can do, typed, retried, verified."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection, R
+from giornata.client.downloads import download_artifacts
+from giornata.client.follow import follow
+from giornata.client.training_folder import check_folder
+from giornata.client.uploads import Progress, UploadedFile, local_files, upload
+from giornata.domain.errors import Unavailable
+from giornata.domain.job import TERMINAL, JobState
+from giornata.protocol.admin import (
+    CreatedKey,
+    CreateKey,
+    CreateProject,
+    Key,
+    KeyPage,
+    Node,
+    NodePage,
+    Project,
+    ProjectPage,
+    Scope,
+)
+from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
+from giornata.protocol.jobs import (
+    Artifact,
+    ArtifactPage,
+    Checkpoint,
+    CheckpointPage,
+    Estimate,
+    Event,
+    EventPage,
+    Job,
+    JobPage,
+    LogLine,
+    LogPage,
+    MetricPage,
+    MetricPoint,
+    SubmitJob,
+)
+
+PAGE = 500
+
+
+class Client:
+    """A server, seen with one key.
+
+    Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection
+    errors and on answers that say so; `submit` always may. Use as a context manager, or `close` it; an `http` that
+    was passed in stays open. Safe to use from several threads.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str, *, http: httpx.Client | None = None, backoff: Backoff | None = None
+    ) -> None:
+        self._own = http is None
+        self._http = http if http is not None else httpx.Client()
+        self._connection = Connection(base_url, api_key, http=self._http, backoff=backoff or Backoff())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that this client opened."""
+        if self._own:
+            self._http.close()
+
+    # ---- data ---------------------------------------------------------------------------------------------
+
+    def upload_files(self, paths: Iterable[Path], progress: Progress | None = None) -> tuple[UploadedFile, ...]:
+        """Bring the project to have these files; what it has already is not sent again."""
+        return upload(self._connection, local_files(list(paths)), progress=progress)
+
+    def create_dataset(self, items: Sequence[DatasetItem], *, labels: Mapping[str, str] | None = None) -> Dataset:
+        """Name a set of uploaded pictures. The server looks at every one; all faults come at once."""
+        body = CreateDataset(items=tuple(items), labels=dict(labels or {}))
+        return self._connection.call("POST", "/v1/datasets", Dataset, body=body, timeout=LONG_TIMEOUT)
+
+    def dataset_from_folder(
+        self, folder: Path, instance_prompt: str | None = None, progress: Progress | None = None
+    ) -> Dataset:
+        """Check the folder, send what is missing, and make the dataset.
+
+        Raises InvalidInput with every fault of the folder and of all pictures, before a byte is sent.
+        """
+        files, items = check_folder(folder, instance_prompt=instance_prompt)
+        upload(self._connection, files, progress=progress)
+        return self.create_dataset(items)
+
+    def get_dataset(self, dataset_id: str) -> Dataset:
+        """One dataset with its items."""
+        return self._get(f"/v1/datasets/{_quoted(dataset_id)}", Dataset)
+
+    def datasets(self) -> Iterator[Dataset]:
+        """All datasets, newest first, without their items."""
+        return self._pages("/v1/datasets", DatasetPage)
+
+    # ---- jobs ---------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        spec: Mapping[str, Any],
+        *,
+        kind: str = "train",
+        name: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        deadline_s: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Ask for a job. However often the request has to be repeated, it makes one job."""
+        body = SubmitJob(
+            kind=kind, spec=dict(spec), name=name, priority=priority, labels=dict(labels or {}), deadline_s=deadline_s
+        )
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self._connection.call("POST", "/v1/jobs", Job, body=body, headers=headers)
+
+    def estimate(self, spec: Mapping[str, Any], *, kind: str = "train", priority: int = 0) -> Estimate:
+        """What submitting this would do and cost. Nothing is stored."""
+        body = SubmitJob(kind=kind, spec=dict(spec), priority=priority)
+        return self._connection.call("POST", "/v1/jobs:estimate", Estimate, body=body)
+
+    def get_job(self, job_id: str) -> Job:
+        """One job with its attempts and its money."""
+        return self._get(_job(job_id), Job)
+
+    def jobs(
+        self,
+        *,
+        states: Iterable[JobState] = (),
+        labels: Mapping[str, str] | None = None,
+        kind: str | None = None,
+    ) -> Iterator[Job]:
+        """Jobs, newest first, without their attempts; pages are fetched as they are needed."""
+        params = {
+            "state": [str(state) for state in states],
+            "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
+            "kind": kind,
+        }
+        return self._pages("/v1/jobs", JobPage, params)
+
+    def cancel(self, job_id: str) -> Job:
+        """End the job. Canceling again changes nothing; a job that has ended otherwise raises IllegalTransition."""
+        return self._connection.call("POST", f"{_job(job_id)}/cancel", Job)
+
+    def retry(self, job_id: str) -> Job:
+        """A new job that goes on where a failed, canceled or expired one stopped."""
+        return self._connection.call("POST", f"{_job(job_id)}/retry", Job, repeatable=False)
+
+    def wait(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        poll_s: float = 1.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> Job:
+        """The job once it has ended, however it ended. Raises Unavailable after `timeout_s`."""
+        ends_s = None if timeout_s is None else monotonic_s() + timeout_s
+        while True:
+            job = self.get_job(job_id)
+            if job.state in TERMINAL:
+                return job
+            if ends_s is not None and monotonic_s() >= ends_s:
+                raise Unavailable(f"{job_id} is still {job.state} after {timeout_s:g} s")
+            self._connection.backoff.sleep(poll_s)
+
+    # ---- what a job leaves behind -------------------------------------------------------------------------
+
+    def events(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
+        """What happened, oldest first; with `follow` also what will, until the job has ended."""
+        path = f"{_job(job_id)}/events"
+        return self._followed(path, Event, after) if follow else self._later(path, EventPage, after)
+
+    def logs(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[LogLine]:
+        """The workload's lines, oldest first; with `follow` until the job has ended."""
+        path = f"{_job(job_id)}/logs"
+        return self._followed(path, LogLine, after) if follow else self._later(path, LogPage, after)
+
+    def metrics(self, job_id: str, *, after_step: int = -1) -> Iterator[MetricPoint]:
+        """What was measured, by ascending steps."""
+        while True:
+            params = {"after_step": after_step, "limit": PAGE}
+            items = self._get(f"{_job(job_id)}/metrics", MetricPage, params).items
+            yield from items
+            if not items:
+                return
+            after_step = items[-1].step
+
+    def checkpoints(self, job_id: str) -> tuple[Checkpoint, ...]:
+        """Committed checkpoints, highest step first."""
+        return self._get(f"{_job(job_id)}/checkpoints", CheckpointPage).items
+
+    def artifacts(self, job_id: str) -> tuple[Artifact, ...]:
+        """Results, with URLs that live for a while."""
+        return self._get(f"{_job(job_id)}/artifacts", ArtifactPage).items
+
+    def download(
+        self, job_id: str, directory: Path, *, progress: Callable[[int], None] | None = None
+    ) -> tuple[Path, ...]:
+        """Fetch every artifact into the directory, each verified against its sha256."""
+        return download_artifacts(self._http, self.artifacts(job_id), directory, progress=progress)
+
+    # ---- administration -----------------------------------------------------------------------------------
+
+    def nodes(self, *, gone: bool = False) -> Iterator[Node]:
+        """Nodes that the key may see."""
+        return self._pages("/v1/nodes", NodePage, {"gone": gone})
+
+    def projects(self) -> Iterator[Project]:
+        """All projects for a root admin, else one's own."""
+        return self._pages("/v1/projects", ProjectPage)
+
+    def create_project(self, project_id: str, *, name: str | None = None) -> Project:
+        """A new tenant."""
+        body = CreateProject(id=project_id, name=name)
+        return self._connection.call("POST", "/v1/projects", Project, body=body, repeatable=False)
+
+    def keys(self) -> Iterator[Key]:
+        """The project's keys."""
+        return self._pages("/v1/keys", KeyPage)
+
+    def create_key(
+        self, *, scope: Scope = Scope.MEMBER, name: str = "key", project_id: str | None = None
+    ) -> CreatedKey:
+        """A new key. Keep its `secret`: it is not shown again."""
+        body = CreateKey(scope=scope, name=name, project_id=project_id)
+        return self._connection.call("POST", "/v1/keys", CreatedKey, body=body, repeatable=False)
+
+    def revoke_key(self, key_id: str) -> Key:
+        """The key is refused from now on."""
+        return self._connection.call("DELETE", f"/v1/keys/{_quoted(key_id)}", Key)
+
+    # -------------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, reply: type[R], params: Mapping[str, Any] | None = None) -> R:
+        return self._connection.call("GET", path, reply, params=params)
+
+    def _followed(self, path: str, item: type[Any], after: int) -> Iterator[Any]:
+        return follow(self._connection, path, item, after=after)
+
+    def _pages(self, path: str, page: type[Any], params: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        cursor: str | None = None
+        while True:
+            got = self._get(path, page, {**(params or {}), "cursor": cursor})
+            yield from got.items
+            cursor = got.next
+            if cursor is None:
+                return
+
+    def _later(self, path: str, page: type[Any], after: int) -> Iterator[Any]:
+        while True:
+            items = self._get(path, page, {"after": after, "limit": PAGE}).items
+            yield from items
+            if not items:
+                return
+            after = items[-1].id
+
+
+def _job(job_id: str) -> str:
+    return f"/v1/jobs/{_quoted(job_id)}"
+
+
+def _quoted(identifier: str) -> str:
+    return quote(identifier, safe="")

@@ -1,0 +1,149 @@
+"""Calls to the server: the key, the retries, typed replies, errors as `giornata.domain.errors`."""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from giornata.client.problems import raise_for_problem
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, Unavailable
+from giornata.protocol.model import Message, Reply
+
+R = TypeVar("R", bound=Reply)
+
+Params = Mapping[str, str | int | bool | Sequence[str] | None]
+
+TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+# The server reads bytes back to verify them, and looks at every picture of a dataset, before it answers.
+LONG_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+# A stream says something at least every ten seconds.
+STREAM_TIMEOUT = httpx.Timeout(35.0, connect=5.0)
+LONGEST_RETRY_AFTER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How often and how long to try again: doubling pauses of up to `most_s`, each shortened by chance.
+
+    `sleep` and `chance` (0 to 1) are arguments so that tests need not wait.
+    """
+
+    retries: int = 7
+    first_s: float = 0.25
+    most_s: float = 8.0
+    sleep: Callable[[float], None] = time.sleep
+    chance: Callable[[], float] = random.random
+
+    def pause(self, failures: int, *, at_least_s: float = 0.0) -> None:
+        """Wait after the n-th failure in a row (n counts from 1)."""
+        whole_s = min(self.most_s, self.first_s * 2.0 ** (failures - 1))
+        self.sleep(max(at_least_s, whole_s * (0.5 + 0.5 * self.chance())))
+
+
+class Connection:
+    """One server, one key. Safe to use from several threads."""
+
+    def __init__(self, base_url: str, api_key: str, *, http: httpx.Client, backoff: Backoff) -> None:
+        self.http, self.backoff = http, backoff
+        self._base_url = _checked_url(base_url)
+        # Per request, never on the client: signed URLs lead elsewhere, and must not be sent the key.
+        self._auth = {"Authorization": f"Bearer {_checked_key(api_key)}"}
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        reply: type[R],
+        *,
+        body: Message | None = None,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = True,
+        timeout: httpx.Timeout = TIMEOUT,
+    ) -> R:
+        """One call, tried again as often as the backoff allows.
+
+        What is not `repeatable` is tried again only when it cannot have reached the server. Raises the error that
+        the server sent; Unavailable when it could not be reached, or did not answer in its own terms.
+        """
+        request = self.http.build_request(
+            method,
+            self._base_url + path,
+            content=None if body is None else body.model_dump_json(exclude_unset=True).encode(),
+            params={name: value for name, value in (params or {}).items() if value is not None},
+            headers=self._headers(headers or {}, has_body=body is not None),
+            timeout=timeout,
+        )
+        response = self._sent(request, repeatable=repeatable)
+        try:
+            return reply.model_validate_json(response.content or b"{}")
+        except ValidationError as error:
+            raise Unavailable(f"{request.url.path}: the answer is not one of Giornata's: {error}") from error
+
+    @contextmanager
+    def stream(self, path: str, *, after: int) -> Iterator[httpx.Response]:
+        """A stream of events behind `after`, tried once. Raises as `call`, also while it is read."""
+        headers = self._headers({"Accept": "text/event-stream", "Last-Event-ID": str(after)}, has_body=False)
+        url = self._base_url + path
+        try:
+            with self.http.stream("GET", url, headers=headers, timeout=STREAM_TIMEOUT) as response:
+                if not response.is_success:
+                    response.read()
+                raise_for_problem(response)
+                yield response
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _sent(self, request: httpx.Request, *, repeatable: bool) -> httpx.Response:
+        failures = 0
+        while True:
+            failures += 1
+            last = failures > self.backoff.retries
+            try:
+                response = self.http.send(request)
+            except httpx.TransportError as error:
+                never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if last or not (repeatable or never_sent):
+                    raise self._unreachable(error) from error
+                self.backoff.pause(failures)
+                continue
+            try:
+                raise_for_problem(response)
+                return response
+            except GiornataError as error:
+                if last or not (repeatable and error.retryable):
+                    raise
+            self.backoff.pause(failures, at_least_s=_retry_after_s(response))
+
+    def _headers(self, more: Mapping[str, str], *, has_body: bool) -> dict[str, str]:
+        content_type = {"Content-Type": "application/json"} if has_body else {}
+        return {"Accept": "application/json", **self._auth, **content_type, **more}
+
+    def _unreachable(self, error: httpx.TransportError) -> Unavailable:
+        return Unavailable(f"{self._base_url} does not answer ({type(error).__name__}: {error}); is it running?")
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    said = response.headers.get("retry-after", "")
+    return min(float(said), LONGEST_RETRY_AFTER_S) if said.isascii() and said.isdigit() else 0.0
+
+
+def _checked_url(base_url: str) -> str:
+    if not base_url.startswith(("http://", "https://")):
+        fault = Fault(where="url", message=f"{base_url!r} is no address of a server", hint="http://host:port")
+        raise InvalidInput([fault])
+    return base_url.rstrip("/")
+
+
+def _checked_key(api_key: str) -> str:
+    if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+        fault = Fault(
+            where="api_key", message="is empty or holds characters that no key has", hint="it begins with gk_"
+        )
+        raise InvalidInput([fault])
+    return api_key

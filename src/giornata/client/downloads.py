@@ -1,0 +1,44 @@
+"""Fetches results, and verifies them."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import httpx
+
+from giornata.client.transfer import download
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.jobs import Artifact
+
+
+def download_artifacts(
+    http: httpx.Client,
+    artifacts: Iterable[Artifact],
+    directory: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Path, ...]:
+    """Write each artifact into the directory, made if need be, under its own name.
+
+    A file that is there with the right bytes is left alone. Raises InvalidInput for a name that leads out of the
+    directory, and BlobMismatch for bytes that are not what the server promised.
+    """
+    wanted = list(artifacts)
+    unsafe = [item.name for item in wanted if Path(item.name).name != item.name or item.name in {"", ".", ".."}]
+    if unsafe:
+        raise InvalidInput(Fault(where=name, message="is no plain file name") for name in unsafe)
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for item in wanted:
+        path = directory / item.name
+        if not _holds(path, item):
+            download(http, item.request, path, sha256=item.sha256, size_bytes=item.size_bytes, progress=progress)
+        paths.append(path)
+    return tuple(paths)
+
+
+def _holds(path: Path, item: Artifact) -> bool:
+    if not path.is_file() or path.stat().st_size != item.size_bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
