@@ -154,7 +154,9 @@ class JobReadQueries:
         return self._connection.scalar(count) or 0
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
-        live, eligible = self._nodes.live(job.id, project_id=job.project_id, seen_since_ms=seen_since_ms)
+        live, eligible = self._nodes.live(
+            job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms
+        )
         ahead = self.ahead(
             kind=job.kind,
             interrupted=job.interrupted,

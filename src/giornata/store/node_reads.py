@@ -22,16 +22,16 @@ class NodeReads:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
-    def live(self, job_id: str, *, project_id: str, seen_since_ms: int) -> tuple[int, int]:
-        """How many nodes could serve the project now, and how many of them are not banned from the job."""
+    def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> tuple[int, int]:
+        """How many nodes could do this kind of job for the project now, and how many of them are not banned."""
         banned = sa.exists().where(bans.c.job_id == job_id, bans.c.machine_id == nodes.c.machine_id)
-        query = sa.select(sa.func.count(), sa.func.count().filter(~banned)).where(
+        query = sa.select(nodes.c.kinds, banned.label("banned")).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,
             nodes.c.draining.is_(sa.false()),
         )
-        live, eligible = self._connection.execute(query).one()
-        return live, eligible
+        able = [row.banned for row in self._connection.execute(query) if kind in row.kinds]
+        return len(able), len([banned for banned in able if not banned])
 
     def page(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int

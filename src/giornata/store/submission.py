@@ -52,7 +52,7 @@ class SubmissionQueries:
         )
         return self._connection.scalar(query)
 
-    def inherit_checkpoints(self, *, source: str, target: str, project_id: str, at_ms: int) -> int:
+    def inherit_checkpoints(self, *, source: str, target: str, project_id: str) -> int:
         kept = (checkpoints.c.job_id == source) & (checkpoints.c.project_id == project_id)
         kept &= checkpoints.c.rejected.is_(sa.false())
         names = ["job_id", "step", "project_id", "attempt_number", "sha256", "size_bytes", "created_at_ms"]
@@ -63,7 +63,7 @@ class SubmissionQueries:
             sa.literal(INHERITED),
             checkpoints.c.sha256,
             checkpoints.c.size_bytes,
-            sa.literal(at_ms, sa.BigInteger),
+            checkpoints.c.created_at_ms,
         ).where(kept)
         self._connection.execute(sa.insert(checkpoints).from_select(names, copies))
         highest = self._connection.scalar(

@@ -3,7 +3,8 @@
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+
+from giornata.store.dialect_insert import insert_for
 
 
 def insert_unless_there(dialect_name: str, table: sa.Table, **values: Any) -> sa.Executable:
@@ -11,7 +12,6 @@ def insert_unless_there(dialect_name: str, table: sa.Table, **values: Any) -> sa
 
     On PostgreSQL it waits for a transaction that is just inserting the same key, and inserts if that one rolls back.
     """
-    key = list(table.primary_key.columns)
-    if dialect_name == "postgresql":
-        return postgresql.insert(table).values(**values).on_conflict_do_nothing().returning(*key)
-    return sqlite.insert(table).values(**values).on_conflict_do_nothing().returning(*key)
+    statement = insert_for(dialect_name, table).values(**values).on_conflict_do_nothing()
+    returning: sa.Executable = statement.returning(*table.primary_key.columns)
+    return returning

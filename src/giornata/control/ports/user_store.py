@@ -183,7 +183,7 @@ class Submission(Protocol):
     def live_retry(self, job_id: str, *, project_id: str) -> str | None:
         """The id of a queued or running job that is a retry of this one."""
 
-    def inherit_checkpoints(self, *, source: str, target: str, project_id: str, at_ms: int) -> int:
+    def inherit_checkpoints(self, *, source: str, target: str, project_id: str) -> int:
         """Give the target the source's accepted checkpoints (attempt 0); the highest step, 0 for none."""
 
 

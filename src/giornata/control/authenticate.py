@@ -1,0 +1,38 @@
+"""From a secret to the one who calls."""
+
+import hmac
+import re
+from contextlib import suppress
+
+from giornata.control.context import Caller, Context
+from giornata.control.create_key import secret_hash
+from giornata.domain.errors import Unauthenticated, Unavailable
+from giornata.protocol.admin import Scope
+
+USE_NOTED_EVERY_MS = 60_000
+SECRET = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{1,200}", re.ASCII)
+REFUSAL = "this key is unknown or revoked; pass one as `Authorization: Bearer gk_…`"
+
+
+def authenticate(ctx: Context, secret: str) -> Caller:
+    """Whose secret this is. Raises Unauthenticated when it is malformed, unknown or revoked: one answer for all.
+
+    Found by its hash, whose lookup tells nothing about the secret, and compared in constant time.
+    """
+    if SECRET.fullmatch(secret) is None:
+        raise Unauthenticated(REFUSAL)
+    wanted = secret_hash(secret)
+    with ctx.store.read() as tx:
+        key = tx.keys.by_secret(wanted)
+    if key is None or not hmac.compare_digest(key.secret_sha256, wanted) or key.revoked_at_ms is not None:
+        raise Unauthenticated(REFUSAL)
+    now_ms = ctx.clock.now_ms()
+    if key.last_used_at_ms is None or key.last_used_at_ms < now_ms - USE_NOTED_EVERY_MS:
+        _note_use(ctx, key.id, now_ms)
+    return Caller(project_id=key.project_id, scope=Scope(key.scope), key_id=key.id)
+
+
+def _note_use(ctx: Context, key_id: str, now_ms: int) -> None:
+    # A database that is too busy for a note must not turn away a key that is good.
+    with suppress(Unavailable), ctx.store.begin() as tx:
+        tx.keys.used(key_id, at_ms=now_ms, unless_since_ms=now_ms - USE_NOTED_EVERY_MS)

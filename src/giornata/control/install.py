@@ -1,0 +1,32 @@
+"""The first start of an installation."""
+
+from giornata.control.context import Context
+from giornata.control.create_key import draw_key
+from giornata.control.ports.records import ProjectRecord
+from giornata.domain.errors import Unavailable
+from giornata.protocol.admin import ROOT_PROJECT, Scope
+
+
+def install(ctx: Context) -> str | None:
+    """Write the installation's signing key, the operator's project and an admin key, once.
+
+    Returns that key's secret, which is stored nowhere; None when the installation has its rows already. Of servers
+    that start together one gets the secret.
+    """
+    now_ms = ctx.clock.now_ms()
+    secret, key = draw_key(ctx, project_id=ROOT_PROJECT, scope=Scope.ADMIN, name="first admin key")
+    with ctx.store.begin() as tx:
+        if not tx.projects.install(signing_key=ctx.names.secret(), at_ms=now_ms):
+            return None
+        tx.projects.add(ProjectRecord(id=ROOT_PROJECT, name=ROOT_PROJECT, created_at_ms=now_ms))
+        tx.keys.add(key)
+    return secret
+
+
+def signing_key(ctx: Context) -> bytes:
+    """What URLs and attempt tokens are signed with. Raises Unavailable before `install`."""
+    with ctx.store.read() as tx:
+        key = tx.projects.signing_key()
+    if key is None:
+        raise Unavailable("the installation has no signing key yet: `install` has not run on this database")
+    return key.encode()

@@ -1,0 +1,50 @@
+"""What can be wrong with a list of pictures before anybody looks at them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from giornata.control.policy import Policy
+from giornata.control.ports.records import BlobRecord
+from giornata.control.texts import text_faults
+from giornata.domain.errors import Fault
+from giornata.protocol.datasets import DatasetItem
+
+
+def item_faults(policy: Policy, items: Sequence[DatasetItem]) -> Iterable[Fault]:
+    """Counts, captions, and names that mean two things."""
+    yield from count_faults(policy, len({item.sha256 for item in items}), where="items")
+    seen: dict[str, DatasetItem] = {}
+    for item in items:
+        yield from _caption_faults(item)
+        first = seen.setdefault(item.name, item)
+        if first.sha256 != item.sha256:
+            yield Fault(where=item.name, message="two different pictures have this name", hint="rename one of them")
+        elif first.caption != item.caption:
+            yield Fault(where=item.name, message="is given twice with different captions", hint="keep one of them")
+
+
+def count_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:
+    """Too few different pictures, or too many."""
+    if count < policy.min_pictures:
+        hint = "add more; a subject is learned well from 5 to 50"
+        yield Fault(where=where, message=f"{count} pictures are fewer than {policy.min_pictures}", hint=hint)
+    if count > policy.max_pictures:
+        hint = "leave some out; a subject is learned well from 5 to 50"
+        yield Fault(where=where, message=f"{count} pictures are more than {policy.max_pictures}", hint=hint)
+
+
+def missing_faults(policy: Policy, items: Sequence[DatasetItem], blobs: Mapping[str, BlobRecord]) -> Iterable[Fault]:
+    """Every item whose bytes the project does not have, or that is too large for a picture."""
+    for item in items:
+        blob = blobs.get(item.sha256)
+        if blob is None:
+            hint = "upload it, and complete the upload"
+            yield Fault(where=item.name, message=f"there are no bytes with sha256 {item.sha256}", hint=hint)
+        elif blob.size_bytes > policy.max_picture_bytes:
+            message = f"has {blob.size_bytes} bytes; a picture has at most {policy.max_picture_bytes}"
+            yield Fault(where=item.name, message=message, hint="save it smaller; it is trained at about a megapixel")
+
+
+def _caption_faults(item: DatasetItem) -> Iterable[Fault]:
+    if item.caption is not None and not item.caption.strip():
+        yield Fault(where=item.name, message="its caption is blank", hint="write one, or leave the caption out")
+    yield from text_faults(item.name, item.caption)

@@ -1,0 +1,123 @@
+"""A job as its owner sees it."""
+
+from collections.abc import Sequence
+
+from giornata.control.instants import instant
+from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
+from giornata.domain.accounting import Run, Seconds, account, total
+from giornata.domain.job import JobState
+from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
+from giornata.domain.reasons import BLAME, INTERRUPTION, Reason
+from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
+
+
+def job_reply(
+    job: JobRecord, attempts: Sequence[AttemptRecord], *, waiting_because: str | None = None, whole: bool = True
+) -> Job:
+    """The job with its money and time, summed over all attempts; `whole` lists the attempts too."""
+    spent = sum(attempt.amount_micro_usd for attempt in attempts)
+    seconds = _seconds(attempts)
+    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
+    return Job(
+        id=job.id,
+        project_id=job.project_id,
+        kind=job.kind,
+        name=job.name,
+        state=JobState(job.state),
+        spec=job.spec,
+        priority=job.priority,
+        labels=job.labels,
+        created_at=instant(job.created_at_ms),
+        started_at=instant(job.started_at_ms),
+        ended_at=instant(job.ended_at_ms),
+        deadline_at=instant(job.deadline_at_ms),
+        recovering=job.state == JobState.QUEUED and job.interrupted,
+        waiting_because=waiting_because,
+        phase=job.phase,
+        step=job.step,
+        total_steps=job.total_steps,
+        committed_step=job.committed_step,
+        interruptions=sum(_interrupted(attempt) for attempt in attempts),
+        useful_s=seconds.useful_ms / 1000,
+        lost_s=seconds.lost_ms / 1000,
+        cost_micro_usd=spent,
+        cost_usd=spent / MICRO_USD,
+        cost_per_step_usd=None if per_step is None else per_step / MICRO_USD,
+        error=job.error,
+        faults=tuple(FaultReply.model_validate(fault) for fault in job.faults),
+        result=job.result,
+        retry_of=job.retry_of,
+        attempts=tuple(map(_attempt_reply, attempts)) if whole else (),
+        urls=_urls(job.id),
+    )
+
+
+def waiting_because(job: JobRecord, view: QueueView) -> str | None:
+    """Why no node has a queued job, as far as the server knows; None for any other job."""
+    if job.state != JobState.QUEUED:
+        return None
+    if view.live_nodes == 0:
+        return f"no node for jobs of kind {job.kind} is connected"
+    if view.eligible_nodes == 0:
+        return f"every connected node ({view.live_nodes}) has failed this job before and is banned from it"
+    return f"waiting for its turn, position {view.ahead + 1} in the queue"
+
+
+def _seconds(attempts: Sequence[AttemptRecord]) -> Seconds:
+    return total(account(_run(attempt)) for attempt in attempts)
+
+
+def _run(attempt: AttemptRecord) -> Run:
+    reason = None if attempt.reason is None else Reason(attempt.reason)
+    return Run(
+        started_at_ms=attempt.started_at_ms,
+        first_step_at_ms=attempt.first_step_at_ms,
+        seen_at_ms=attempt.renewed_at_ms,
+        ended_at_ms=attempt.ended_at_ms,
+        reason=reason,
+        silent=attempt.lapsed or reason in {Reason.LEASE_EXPIRED, Reason.SUPERSEDED},
+        start_step=attempt.start_step,
+        last_step=attempt.last_step,
+        committed_step=attempt.committed_step,
+    )
+
+
+def _safe_steps(job: JobRecord, attempts: Sequence[AttemptRecord]) -> int:
+    """Steps that the money of these attempts bought: a retry did not pay for those that it inherited."""
+    reached = job.step if job.state == JobState.SUCCEEDED else job.committed_step
+    return reached - attempts[0].start_step if attempts else 0
+
+
+def _interrupted(attempt: AttemptRecord) -> bool:
+    return attempt.lapsed if attempt.reason is None else INTERRUPTION[Reason(attempt.reason)]
+
+
+def _attempt_reply(attempt: AttemptRecord) -> Attempt:
+    reason = None if attempt.reason is None else Reason(attempt.reason)
+    return Attempt(
+        id=attempt.id,
+        number=attempt.number,
+        node_id=attempt.node_id,
+        machine_id=attempt.machine_id,
+        node_name=attempt.node_name,
+        started_at=instant(attempt.started_at_ms),
+        first_step_at=instant(attempt.first_step_at_ms),
+        ended_at=instant(attempt.ended_at_ms),
+        reason=reason,
+        blame=None if reason is None else BLAME[reason],
+        message=attempt.message,
+        lease_expires_at=instant(attempt.lease_expires_at_ms),
+        lapsed=attempt.lapsed,
+        start_step=attempt.start_step,
+        last_step=attempt.last_step,
+        committed_step=attempt.committed_step,
+        phase=attempt.phase,
+        billed_s=attempt.billed_ms / 1000,
+        cost_micro_usd=attempt.amount_micro_usd,
+    )
+
+
+def _urls(job_id: str) -> JobUrls:
+    own = f"/v1/jobs/{job_id}"
+    rest = {name: f"{own}/{name}" for name in JobUrls.model_fields if name != "self"}
+    return JobUrls.model_validate({"self": own} | rest)

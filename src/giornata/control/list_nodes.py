@@ -1,0 +1,58 @@
+"""The nodes that a key sees."""
+
+from giornata.control.context import Caller, Context
+from giornata.control.instants import instant
+from giornata.control.pages import check_limit, cut, decode_cursor
+from giornata.control.permissions import require_user
+from giornata.control.ports.records import NodeRecord
+from giornata.protocol.admin import Node, NodePage, NodeState
+
+SHOWN_WHEN_GONE_MS = 3_600_000
+
+
+def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, limit: int) -> NodePage:
+    """Nodes of the caller's project, of all projects for an admin of the installation; newest first.
+
+    Nodes not heard of for an hour are left out unless `gone`. Raises Forbidden, InvalidInput.
+    """
+    require_user(caller)
+    check_limit(limit)
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        rows = tx.job_reads.nodes(
+            project_id=None if caller.is_root_admin else caller.project_id,
+            seen_since_ms=None if gone else now_ms - SHOWN_WHEN_GONE_MS,
+            before=decode_cursor(cursor),
+            limit=limit + 1,
+        )
+    page, following = cut(rows, limit, lambda node: (node.first_seen_at_ms, node.id))
+    silent_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
+    return NodePage(items=tuple(_node_reply(node, silent_since_ms) for node in page), next=following)
+
+
+def _node_reply(node: NodeRecord, silent_since_ms: int) -> Node:
+    return Node(
+        id=node.id,
+        machine_id=node.machine_id,
+        name=node.name,
+        fleet=node.fleet,
+        state=_state(node, silent_since_ms),
+        job_ids=node.job_ids,
+        pid=node.pid,
+        engine_pid=node.engine_pid,
+        device=node.device,
+        vram_bytes=node.vram_bytes,
+        price_micro_usd_per_hour=node.price_micro_usd_per_hour,
+        held_models=tuple(node.held_models),
+        first_seen_at=instant(node.first_seen_at_ms),
+        last_seen_at=instant(node.last_seen_at_ms),
+        strikes=node.strikes,
+    )
+
+
+def _state(node: NodeRecord, silent_since_ms: int) -> NodeState:
+    if node.last_seen_at_ms < silent_since_ms:
+        return NodeState.GONE
+    if node.draining:
+        return NodeState.DRAINING
+    return NodeState.BUSY if node.job_ids else NodeState.IDLE

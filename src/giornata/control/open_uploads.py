@@ -1,0 +1,106 @@
+"""Places for bytes on their way: what users and attempts have in common."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from giornata.control.context import Context
+from giornata.control.instants import instant
+from giornata.control.ports.records import BlobRecord, UploadRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.signed_urls import ticket
+from giornata.control.texts import is_id
+from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.parts import plan_parts
+from giornata.protocol.uploads import FileToUpload, RenewParts, UploadReply, UploadRequest, UploadTicket
+
+MOST_PARTS_PER_REQUEST = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploader:
+    """Who sends. `project_id` finds the project inside a transaction, and refuses who may not (any more) send."""
+
+    project_id: Callable[[Transaction], str]
+    attempt_id: str | None
+
+
+def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> UploadReply:
+    """A ticket for each distinct sha256, in the order asked. All or nothing.
+
+    Bytes that the project has are not asked for again, and are kept for another while for whoever is about to
+    refer to them. Raises InvalidInput with every fault.
+    """
+    files = {file.sha256: file for file in request.files}
+    faults = list(_faults(ctx, request))
+    with ctx.store.begin() as tx:
+        project_id = uploader.project_id(tx)
+        there = tx.uploads.blobs(project_id, list(files))
+        faults += _contradictions(files, there)
+        if faults:
+            raise InvalidInput(faults)
+        tx.uploads.touch_blobs(project_id, sorted(there), at_ms=ctx.clock.now_ms())
+    uploads = [_begin(ctx, uploader, project_id, file) for sha256, file in files.items() if sha256 not in there]
+    with ctx.store.begin() as tx:
+        uploader.project_id(tx)
+        tx.uploads.add(uploads)
+    tickets = {upload.sha256: ticket(ctx, upload) for upload in uploads}
+    tickets |= {sha256: UploadTicket(sha256=sha256, exists=True) for sha256 in there}
+    return UploadReply(items=tuple(tickets[sha256] for sha256 in files))
+
+
+def renew(ctx: Context, uploader: Uploader, upload_id: str, request: RenewParts) -> UploadTicket:
+    """Fresh URLs for an upload of this uploader. Raises NotFound, and InvalidInput for parts that it has not."""
+    with ctx.store.begin() as tx:
+        project_id = uploader.project_id(tx)
+        upload = tx.uploads.get(upload_id, project_id=project_id) if is_id(upload_id) else None
+    if upload is None or upload.attempt_id != uploader.attempt_id:
+        raise NotFound(f"there is no upload {upload_id}")
+    if upload.completed_at_ms is not None:
+        return UploadTicket(sha256=upload.sha256, exists=True, upload_id=upload.id)
+    parts = 0 if upload.multipart_id is None else len(plan_parts(upload.size_bytes) or [])
+    wrong = sorted({number for number in request.numbers if not 1 <= number <= parts})
+    if wrong:
+        has = f"has parts 1 to {parts}" if parts else "is sent in one piece"
+        raise InvalidInput([Fault(where="numbers", message=f"there is no part {wrong[0]}: this upload {has}")])
+    return ticket(ctx, upload, request.numbers)
+
+
+def _faults(ctx: Context, request: UploadRequest) -> Iterable[Fault]:
+    limit = ctx.policy.max_upload_bytes
+    sizes: dict[str, int] = {}
+    for number, file in enumerate(request.files):
+        where = file.name or f"files.{number}"
+        if file.size_bytes > limit:
+            yield Fault(where=where, message=f"has {file.size_bytes} bytes; at most {limit} are taken")
+        if sizes.setdefault(file.sha256, file.size_bytes) != file.size_bytes:
+            yield Fault(where=where, message="has the sha256 of another file of this request, but not its size")
+    parts = sum(len(plan_parts(size) or []) for size in sizes.values() if size <= limit)
+    if parts > MOST_PARTS_PER_REQUEST:
+        message = f"these files make {parts} parts; at most {MOST_PARTS_PER_REQUEST} are signed at once"
+        yield Fault(where="files", message=message, hint="ask for fewer files at once")
+
+
+def _contradictions(files: dict[str, FileToUpload], there: dict[str, BlobRecord]) -> Iterable[Fault]:
+    for sha256, blob in there.items():
+        file = files[sha256]
+        if blob.size_bytes != file.size_bytes:
+            message = f"has {file.size_bytes} bytes, but the bytes of this sha256 are {blob.size_bytes}"
+            yield Fault(where=file.name or sha256, message=message, hint="hash and measure the file again")
+
+
+def _begin(ctx: Context, uploader: Uploader, project_id: str, file: FileToUpload) -> UploadRecord:
+    now_ms = ctx.clock.now_ms()
+    upload_id = ctx.names.new("up")
+    # Each upload has a key of its own, so that deleting one never harms another of the same bytes.
+    owner = uploader.attempt_id or f"{instant(now_ms):%Y%m}"
+    key = f"{project_id}/{owner}/{upload_id}/{file.sha256}"
+    return UploadRecord(
+        id=upload_id,
+        project_id=project_id,
+        attempt_id=uploader.attempt_id,
+        sha256=file.sha256,
+        size_bytes=file.size_bytes,
+        key=key,
+        multipart_id=ctx.blobs.begin_multipart(key) if plan_parts(file.size_bytes) else None,
+        created_at_ms=now_ms,
+    )

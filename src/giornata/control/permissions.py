@@ -1,0 +1,29 @@
+"""What the scope of a key reaches. Whose project it is, is asked in every query."""
+
+from giornata.control.context import Caller
+from giornata.domain.errors import Forbidden
+from giornata.protocol.admin import Scope
+
+
+def require_user(caller: Caller) -> None:
+    """Raises Forbidden for a node's key: a node works, and sees no more than its lease."""
+    if caller.scope is Scope.NODE:
+        raise Forbidden("a key of scope node only claims work; use one of scope member or admin")
+
+
+def require_node(caller: Caller) -> None:
+    """Raises Forbidden unless the key is a node's."""
+    if caller.scope is not Scope.NODE:
+        raise Forbidden(f"work is claimed with a key of scope node; this one has scope {caller.scope}")
+
+
+def require_admin(caller: Caller) -> None:
+    """Raises Forbidden unless the key governs its project."""
+    if caller.scope is not Scope.ADMIN:
+        raise Forbidden(f"this takes a key of scope admin; this one has scope {caller.scope}")
+
+
+def require_root_admin(caller: Caller) -> None:
+    """Raises Forbidden unless the key governs the installation."""
+    if not caller.is_root_admin:
+        raise Forbidden("this takes an admin key of the operator's own project")

@@ -1,0 +1,107 @@
+"""From a request to a job that could be queued: every check, and every default that is drawn or derived."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from giornata.control.context import Caller, Context
+from giornata.control.item_faults import count_faults
+from giornata.control.ports.records import ItemRecord, JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.spec_faults import parse_spec
+from giornata.control.texts import is_id, label_faults, text_faults
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.job import JobState
+from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.specs import TrainSpec, model_key, total_steps
+
+SHOWN = 5
+
+
+def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> JobRecord:
+    """The row of the new job. Raises InvalidInput with everything that is wrong with the request.
+
+    The stored spec is whole: the seed is drawn and the adapter's alpha written down when they were not given.
+    """
+    parsed, faults = parse_spec(request.kind, request.spec)
+    faults += [*text_faults("name", request.name), *label_faults(request.labels)]
+    faults += _dataset_faults(ctx, tx, caller, request)
+    if faults or parsed is None:
+        raise InvalidInput(faults)
+    spec = parsed.model_dump(mode="json")
+    if isinstance(parsed, TrainSpec):
+        spec["seed"] = ctx.names.seed() if parsed.seed is None else parsed.seed
+        spec["alpha"] = float(parsed.rank) if parsed.alpha is None else parsed.alpha
+    now_ms = ctx.clock.now_ms()
+    job_id = ctx.names.new("job")
+    return JobRecord(
+        id=job_id,
+        project_id=caller.project_id,
+        kind=request.kind,
+        name=request.name or job_id,
+        state=JobState.QUEUED,
+        spec=spec,
+        model_key=model_key(request.kind, spec),
+        priority=request.priority,
+        interrupted=False,
+        labels=request.labels,
+        total_steps=total_steps(request.kind, spec),
+        retry_of=None,
+        attempt_id=None,
+        step=0,
+        committed_step=0,
+        phase="",
+        error=None,
+        faults=[],
+        result={},
+        created_at_ms=now_ms,
+        started_at_ms=None,
+        ended_at_ms=None,
+        deadline_at_ms=None if request.deadline_s is None else now_ms + request.deadline_s * 1000,
+    )
+
+
+def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
+    """Looks at the raw spec, so that a fault of another field does not hide these."""
+    if request.kind != "train":
+        return
+    items = _items(tx, caller, request.spec, "dataset")
+    if items is not None:
+        yield from count_faults(ctx.policy, len({item.sha256 for item in items}), where="spec.dataset")
+        yield from _caption_faults(request.spec, items)
+    elif _is_text(request.spec, "dataset"):
+        yield _no_dataset(request.spec, "dataset")
+    if _is_text(request.spec, "class_dataset") and _items(tx, caller, request.spec, "class_dataset") is None:
+        yield _no_dataset(request.spec, "class_dataset")
+
+
+def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:
+    if not _is_text(spec, field):
+        return None
+    if tx.datasets.get(spec[field], project_id=caller.project_id) is None:
+        return None
+    return tx.datasets.items(spec[field], project_id=caller.project_id)
+
+
+def _is_text(spec: Mapping[str, Any], field: str) -> bool:
+    # What cannot be an id of ours has a fault already, and is no business of the database.
+    value = spec.get(field)
+    return isinstance(value, str) and is_id(value)
+
+
+def _no_dataset(spec: Mapping[str, Any], field: str) -> Fault:
+    return Fault(
+        where=f"spec.{field}",
+        message=f"this project has no dataset {spec[field]}",
+        hint="create it first, or check the id",
+    )
+
+
+def _caption_faults(spec: Mapping[str, Any], items: Sequence[ItemRecord]) -> Iterable[Fault]:
+    prompt = spec.get("instance_prompt")
+    bare = [item.name for item in items if item.caption is None]
+    if prompt is None and bare:
+        names = ", ".join(bare[:SHOWN]) + (f" and {len(bare) - SHOWN} more" if len(bare) > SHOWN else "")
+        message = f"is required: there is no caption for {names}"
+        yield Fault(where="spec.instance_prompt", message=message, hint="such as: a photo of sks dog")
+    if isinstance(prompt, str) and prompt and not prompt.strip():
+        yield Fault(where="spec.instance_prompt", message="is blank", hint="such as: a photo of sks dog")

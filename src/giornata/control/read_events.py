@@ -1,0 +1,33 @@
+"""The history of a job."""
+
+from giornata.control.context import Caller, Context
+from giornata.control.instants import instant
+from giornata.control.pages import check_after, check_limit
+from giornata.control.permissions import require_user
+from giornata.control.read_jobs import own_job
+from giornata.protocol.jobs import Event, EventPage
+
+
+def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> EventPage:
+    """Events with ids above `after`, oldest first; `next` is the last one's id when there are more.
+
+    Raises Forbidden, NotFound, InvalidInput.
+    """
+    require_user(caller)
+    check_limit(limit)
+    check_after(after, where="after")
+    with ctx.store.read() as tx:
+        own_job(tx, caller, job_id)
+        rows = tx.job_reads.events(job_id, project_id=caller.project_id, after=after, limit=limit + 1)
+    events = tuple(
+        Event(
+            id=row.id,
+            job_id=row.job_id,
+            type=row.type,
+            at=instant(row.at_ms),
+            attempt=row.attempt_number,
+            data=row.data,
+        )
+        for row in rows[:limit]
+    )
+    return EventPage(items=events, next=str(events[-1].id) if len(rows) > limit else None)

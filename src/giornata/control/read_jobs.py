@@ -1,0 +1,75 @@
+"""Looking at jobs."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from giornata.control.context import Caller, Context
+from giornata.control.job_reply import job_reply, waiting_because
+from giornata.control.pages import check_limit, cut, decode_cursor
+from giornata.control.permissions import require_user
+from giornata.control.ports.records import AttemptRecord, JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.control.texts import is_id, label_faults
+from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.job import JobState
+from giornata.protocol.jobs import Job, JobPage
+
+
+def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
+    """A job, whole. Raises Forbidden, NotFound."""
+    require_user(caller)
+    with ctx.store.read() as tx:
+        return read_job(ctx, tx, caller, job_id)
+
+
+def list_jobs(
+    ctx: Context,
+    caller: Caller,
+    *,
+    states: Sequence[JobState],
+    labels: Mapping[str, str],
+    kind: str | None,
+    cursor: str | None,
+    limit: int,
+) -> JobPage:
+    """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first.
+
+    Attempts, and why a job waits, are said by `get_job` only. Raises Forbidden, InvalidInput.
+    """
+    require_user(caller)
+    check_limit(limit)
+    faults = label_faults(labels)
+    if kind is not None and not is_id(kind):
+        faults.append(Fault(where="kind", message=f"{kind[:40]!r} is no kind"))
+    if faults:
+        raise InvalidInput(faults)
+    place = decode_cursor(cursor)
+    with ctx.store.read() as tx:
+        rows = tx.job_reads.page(
+            project_id=caller.project_id, states=states, labels=labels, kind=kind, before=place, limit=limit + 1
+        )
+        page, following = cut(rows, limit, lambda job: (job.created_at_ms, job.id))
+        found = tx.job_reads.attempts([job.id for job in page], project_id=caller.project_id)
+    attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
+    for attempt in found:
+        attempts[attempt.job_id].append(attempt)
+    return JobPage(items=tuple(job_reply(job, attempts[job.id], whole=False) for job in page), next=following)
+
+
+def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
+    """The job as this transaction sees it. Raises NotFound."""
+    job = own_job(tx, caller, job_id)
+    because = None
+    if job.state == JobState.QUEUED:
+        seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+        because = waiting_because(job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
+    attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
+    return job_reply(job, attempts, waiting_because=because)
+
+
+def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
+    """The row of a job of the caller's project. Raises NotFound, for another project's job too."""
+    job = tx.job_reads.get(job_id, project_id=caller.project_id) if is_id(job_id) else None
+    if job is None:
+        raise NotFound(f"there is no job {job_id}")
+    return job

@@ -1,0 +1,60 @@
+"""Another go at a job that ended badly."""
+
+from dataclasses import replace
+
+from giornata.control.context import Caller, Context
+from giornata.control.permissions import require_user
+from giornata.control.ports.records import JobRecord
+from giornata.control.read_jobs import own_job, read_job
+from giornata.control.submit import enqueue
+from giornata.domain.errors import IllegalTransition, NotFound
+from giornata.domain.job import JobState
+from giornata.protocol.jobs import Job
+
+RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+
+
+def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
+    """A new job with the same spec and seed that goes on from the old one's checkpoints.
+
+    While a retry is queued or running, asking again gives that one. Raises Forbidden, NotFound, and
+    IllegalTransition for a job that succeeded or has not ended.
+    """
+    require_user(caller)
+    with ctx.store.begin() as tx:
+        own_job(tx, caller, job_id)
+        old = tx.submission.lock(job_id, project_id=caller.project_id)
+        if old is None:
+            raise NotFound(f"there is no job {job_id}")
+        if old.state not in RETRYABLE:
+            raise IllegalTransition(f"a job that is {old.state} cannot be retried")
+        new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
+        if new_id is None:
+            new_id = ctx.names.new("job")
+            enqueue(tx, _afresh(old, new_id, ctx.clock.now_ms()))
+            tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
+        return read_job(ctx, tx, caller, new_id)
+
+
+def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
+    """The same request, with as much time as it was given the first time."""
+    given_ms = None if old.deadline_at_ms is None else old.deadline_at_ms - old.created_at_ms
+    return replace(
+        old,
+        id=job_id,
+        name=job_id if old.name == old.id else old.name,
+        state=JobState.QUEUED,
+        interrupted=False,
+        retry_of=old.id,
+        attempt_id=None,
+        step=0,
+        committed_step=0,
+        phase="",
+        error=None,
+        faults=[],
+        result={},
+        created_at_ms=now_ms,
+        started_at_ms=None,
+        ended_at_ms=None,
+        deadline_at_ms=None if given_ms is None else now_ms + given_ms,
+    )

@@ -1,0 +1,93 @@
+"""What can be wrong with a spec, in words that name its fields."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from giornata.control.texts import text_faults
+from giornata.domain.errors import Fault
+from giornata.protocol.model import Message
+from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, spec_type
+
+
+def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list[Fault]]:
+    """The spec of this kind, or every fault that keeps it from being one.
+
+    Contradictions between fields are looked for when each field is fine by itself.
+    """
+    expected = spec_type(kind)
+    if expected is None:
+        return None, [_unknown_kind(kind)]
+    faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]
+    try:
+        return expected.model_validate(spec), faults
+    except ValidationError as error:
+        found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
+        return None, [*found, *faults]
+
+
+def _unknown_kind(kind: str) -> Fault:
+    known = ", ".join(sorted(KINDS))
+    near = difflib.get_close_matches(kind, KINDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known kinds: {known}; your own begin with {OWN_KIND_PREFIX}"
+    return Fault(where="kind", message=f"there is no kind {kind}", hint=hint)
+
+
+def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
+    place = ".".join(str(part) for part in detail["loc"])
+    where = f"spec.{place}" if place else "spec"
+    match detail["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(place, _names(expected), n=1)
+            yield Fault(
+                where=where, message="unknown field", hint=f"did you mean {near[0]}?" if near else "remove it"
+            )
+        case "missing":
+            field = expected.model_fields.get(place)
+            yield Fault(where=where, message="is required", hint=(field.description or "") if field else "")
+        case "value_error" if not place:
+            yield from (_contradiction(expected, message) for message in _words(detail).split("; "))
+        case _:
+            yield Fault(where=where, message=_words(detail) + _given(detail))
+
+
+def _contradiction(expected: type[BaseModel], message: str) -> Fault:
+    first = message.split(" ", 1)[0]
+    return Fault(where=f"spec.{first}" if first in expected.model_fields else "spec", message=message)
+
+
+def _names(expected: type[BaseModel]) -> list[str]:
+    names = set(expected.model_fields)
+    for field in expected.model_fields.values():
+        if isinstance(field.validation_alias, AliasChoices):
+            names |= {choice for choice in field.validation_alias.choices if isinstance(choice, str)}
+    return sorted(names)
+
+
+def _words(detail: ErrorDetails) -> str:
+    message = detail["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _given(detail: ErrorDetails) -> str:
+    value = detail["input"]
+    if isinstance(value, str | int | float | bool):
+        shown = repr(value)
+        return f"; it is {shown}" if len(shown) <= 80 else ""
+    return ""
+
+
+def _deep_text_faults(where: str, value: Any) -> Iterable[Fault]:
+    # Walked with a list, not by recursion: how deep it goes is the sender's choice.
+    waiting = [(where, value)]
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, str):
+            yield from text_faults(where, value)
+        elif isinstance(value, Mapping):
+            waiting += [(f"{where}.{name}", inner) for name, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{where}.{number}", inner) for number, inner in enumerate(value)]

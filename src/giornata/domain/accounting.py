@@ -1,0 +1,75 @@
+"""Which seconds of an attempt were of use."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from giornata.domain.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What the accounting knows of an attempt. Instants are epoch milliseconds.
+
+    `seen_at_ms` is the last proof that the node lived; `reason` is None while the attempt has not ended. A node
+    that fell silent proved nothing after `seen_at_ms`, however much later its attempt was ended.
+    """
+
+    started_at_ms: int
+    first_step_at_ms: int | None
+    seen_at_ms: int
+    ended_at_ms: int | None
+    reason: Reason | None
+    silent: bool
+    start_step: int
+    last_step: int
+    committed_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Milliseconds of work. `at_risk_ms` is what a running attempt did since its last committed step."""
+
+    useful_ms: int = 0
+    lost_ms: int = 0
+    at_risk_ms: int = 0
+
+
+def account(run: Run) -> Seconds:
+    """Split an attempt into useful, lost and undecided time.
+
+    The whole run counts from its start to its end, to the last proof of life for one that is running or fell
+    silent. All of it is useful when it succeeded. Otherwise it is useful up to the moment of the last committed
+    step, which is read off the line between the first step's end (`first_step_at_ms`) and the end of the run
+    (`last_step`); nothing is useful before a step was committed, because the next attempt begins afresh. The rest
+    is lost, or at risk while the attempt runs.
+    """
+    end_ms = run.seen_at_ms if run.ended_at_ms is None or run.silent else run.ended_at_ms
+    whole_ms = max(0, end_ms - run.started_at_ms)
+    useful_ms = whole_ms if run.reason is Reason.SUCCEEDED else min(whole_ms, _until_committed_ms(run, end_ms))
+    rest_ms = whole_ms - useful_ms
+    return Seconds(
+        useful_ms=useful_ms,
+        lost_ms=0 if run.reason is None else rest_ms,
+        at_risk_ms=rest_ms if run.reason is None else 0,
+    )
+
+
+def total(parts: Iterable[Seconds]) -> Seconds:
+    """The sum over a job's attempts."""
+    useful_ms = lost_ms = at_risk_ms = 0
+    for part in parts:
+        useful_ms += part.useful_ms
+        lost_ms += part.lost_ms
+        at_risk_ms += part.at_risk_ms
+    return Seconds(useful_ms=useful_ms, lost_ms=lost_ms, at_risk_ms=at_risk_ms)
+
+
+def _until_committed_ms(run: Run, end_ms: int) -> int:
+    committed = run.committed_step - run.start_step
+    done = max(run.last_step - run.start_step, committed)
+    if committed <= 0:
+        return 0
+    first_ms = run.started_at_ms if run.first_step_at_ms is None else min(run.first_step_at_ms, end_ms)
+    # With nothing after the committed step, the run is good to its end, as far as anybody knows.
+    share = 1.0 if done == committed else (committed - 1) / (done - 1)
+    return round(first_ms - run.started_at_ms + share * (end_ms - first_ms))
