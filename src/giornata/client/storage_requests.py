@@ -1,0 +1,88 @@
+"""Requests to storage by signed URLs: what is sent, how long to wait, and what the answers mean."""
+
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+
+from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, GiornataError, TooLarge, Unavailable
+from giornata.protocol.uploads import SignedUrl
+
+_TIMEOUT = httpx.Timeout(connect=10, read=120, write=60, pool=60)
+_EXPIRED = frozenset({401, 403})
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to try, and how long to wait in between: full jitter below a doubling bound.
+
+    The bound begins at `first_wait_s` and ends at `longest_wait_s`. `tries` in a row may fail; whatever moves
+    things on starts the count again.
+    """
+
+    tries: int = 8
+    first_wait_s: float = 0.5
+    longest_wait_s: float = 30.0
+    sleep: Callable[[float], None] = time.sleep
+    jitter: Callable[[], float] = random.random
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def wait(self, failed: int) -> None:
+        """Wait after the `failed`-th failure in a row (from 1)."""
+        bound_s = min(self.longest_wait_s, self.first_wait_s * 2 ** (failed - 1))
+        self.sleep(bound_s * self.jitter())
+
+
+class Trouble(Exception):
+    """It failed, and trying again may help. `error` is what to raise when it does not."""
+
+    def __init__(self, error: GiornataError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def storage_request(signed: SignedUrl, more: dict[str, str], body: Iterator[bytes] | None = None) -> httpx.Request:
+    """The signed request with `more` headers, and nothing of the client's own."""
+    # Not the client's build_request, which would add its key, its cookies and its default headers.
+    headers = httpx.Headers(signed.headers)
+    headers.update(more)
+    return httpx.Request(
+        signed.method, signed.url, headers=headers, content=body, extensions={"timeout": _TIMEOUT.as_dict()}
+    )
+
+
+def refusal(response: httpx.Response) -> Exception:
+    """What a status means: a Trouble when it may pass."""
+    status, text = response.status_code, response.text
+    said = f"storage answered {status}: {text[:300]}"
+    if status in _EXPIRED:
+        return Trouble(Forbidden(said))
+    # S3 calls a body that came too slowly a bad request.
+    if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text):
+        return Trouble(Unavailable(said))
+    code = _problem_code(text)
+    if status == 413 or code == TooLarge.code:
+        return TooLarge(said)
+    if status in {404, 410} or code == BlobMissing.code:
+        return BlobMissing(said)
+    return BlobMismatch(said) if status in {400, 409, 412, 422} else Unavailable(said)
+
+
+def _problem_code(text: str) -> str:
+    """The `code` of a problem document; empty when it is none."""
+    with contextlib.suppress(ValueError):
+        problem = json.loads(text)
+        if isinstance(problem, dict):
+            return str(problem.get("code", ""))
+    return ""
+
+
+def lost(error: httpx.TransportError) -> Unavailable:
+    """What a failed connection is called."""
+    return Unavailable(f"the connection to storage failed: {type(error).__name__}: {error}")
