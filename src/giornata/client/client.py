@@ -154,8 +154,8 @@ class Client:
         return self._connection.call("POST", f"{_job(job_id)}/cancel", Job)
 
     def retry(self, job_id: str) -> Job:
-        """A new job that goes on where a failed, canceled or expired one stopped."""
-        return self._connection.call("POST", f"{_job(job_id)}/retry", Job, repeatable=False)
+        """A new job that goes on where a failed, canceled or expired one stopped; while that one lives, the same."""
+        return self._connection.call("POST", f"{_job(job_id)}/retry", Job)
 
     def wait(
         self,

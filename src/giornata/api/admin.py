@@ -1,0 +1,69 @@
+"""Routes of projects, keys and nodes."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, status
+
+from giornata.api.callers import Ctx, User
+from giornata.api.openapi import USER, USER_ITEM, refusals
+from giornata.api.paging import Cursor, Limit
+from giornata.control import create_key as creating_key
+from giornata.control import create_project as creating_project
+from giornata.control import list_keys as listing_keys
+from giornata.control import list_nodes as listing_nodes
+from giornata.control import list_projects as listing_projects
+from giornata.control import revoke_key as revoking_key
+from giornata.protocol.admin import (
+    CreatedKey,
+    CreateKey,
+    CreateProject,
+    Key,
+    KeyPage,
+    NodePage,
+    Project,
+    ProjectPage,
+)
+
+router = APIRouter(prefix="/v1", tags=["administration"])
+
+
+@router.get("/nodes", responses=USER)
+def list_nodes(
+    ctx: Ctx,
+    caller: User,
+    gone: Annotated[bool, Query(description="Also those that left long ago.")] = False,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> NodePage:
+    """The nodes that the caller may see, with what they hold."""
+    return listing_nodes.list_nodes(ctx, caller, gone=gone, cursor=cursor, limit=limit)
+
+
+@router.post("/projects", status_code=status.HTTP_201_CREATED, responses=refusals(401, 403, 409))
+def create_project(ctx: Ctx, caller: User, body: CreateProject) -> Project:
+    """A new tenant."""
+    return creating_project.create_project(ctx, caller, body)
+
+
+@router.get("/projects", responses=USER)
+def list_projects(ctx: Ctx, caller: User, cursor: Cursor = None, limit: Limit = 100) -> ProjectPage:
+    """All projects for a root admin, else the caller's own."""
+    return listing_projects.list_projects(ctx, caller, cursor, limit)
+
+
+@router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)
+def create_key(ctx: Ctx, caller: User, body: CreateKey) -> CreatedKey:
+    """A new key. Its secret is shown this once."""
+    return creating_key.create_key(ctx, caller, body)
+
+
+@router.get("/keys", responses=USER)
+def list_keys(ctx: Ctx, caller: User, cursor: Cursor = None, limit: Limit = 100) -> KeyPage:
+    """The project's keys, without their secrets."""
+    return listing_keys.list_keys(ctx, caller, cursor, limit)
+
+
+@router.delete("/keys/{key_id}", responses=USER_ITEM)
+def revoke_key(ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)]) -> Key:
+    """The key is refused from now on. Repeating it changes nothing."""
+    return revoking_key.revoke_key(ctx, caller, key_id)

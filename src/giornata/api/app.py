@@ -1,0 +1,92 @@
+"""The HTTP API, put together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from giornata import __version__
+from giornata.api import admin, histories, jobs, node, uploads
+from giornata.api.blobs import blob_routes, serves_blobs
+from giornata.api.health import Check, health_routes
+from giornata.api.intake import Intake
+from giornata.api.metrics import Metrics
+from giornata.api.observed import Observed
+from giornata.api.openapi import install_openapi
+from giornata.api.problems import install_handlers
+from giornata.api.settings import ApiSettings
+from giornata.api.wakeup import Wakeup
+from giornata.control.context import Context
+from giornata.control.install import signing_key
+from giornata.control.loops import LoopStatus
+from giornata.control.read_gauges import read_gauges
+
+DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
+
+Every error is an `application/problem+json` document with a stable `code`; invalid input lists every fault.
+"""
+_CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Range", "X-API-Key"]
+_CORS_REPLY = ["Content-Range", "ETag", "Location", "Retry-After", "X-Request-Id"]
+
+
+def create_app(
+    ctx: Context,
+    *,
+    settings: ApiSettings | None = None,
+    loops_status: Callable[[], Sequence[LoopStatus]] | None = None,
+    checks: Mapping[str, Check] | None = None,
+) -> FastAPI:
+    """The app over `ctx`.
+
+    `loops_status` is `Loops.status` of the loops that run beside it. `checks` are what `/readyz` asks besides the
+    store; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting nodes that a
+    job may be there.
+    """
+    settings = settings or ApiSettings()
+    loops_status = loops_status or (lambda: ())
+    metrics = Metrics(
+        read_gauges=partial(read_gauges, ctx),
+        now_ms=ctx.clock.now_ms,
+        loops_status=loops_status,
+        kept_s=settings.gauges_kept_s,
+    )
+    app = FastAPI(
+        title="Giornata",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        middleware=_middleware(settings, metrics),
+    )
+    app.state.context, app.state.settings, app.state.metrics, app.state.wakeup = ctx, settings, metrics, Wakeup()
+    install_handlers(app)
+    for routes in (uploads.router, jobs.router, histories.router, admin.router, node.router, node.attempts):
+        app.include_router(routes)
+    if serves_blobs(ctx.blobs):
+        app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))
+    app.include_router(health_routes({"store": partial(_ask_store, ctx), **(checks or {})}, loops_status))
+    install_openapi(app, settings)
+    return app
+
+
+def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
+    cross_origin = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.allowed_origins),
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        allow_headers=_CORS_REQUEST,
+        expose_headers=_CORS_REPLY,
+        max_age=3600,
+    )
+    return [
+        *([cross_origin] if settings.allowed_origins else []),
+        Middleware(Observed, metrics=metrics),
+        Middleware(Intake, max_json_bytes=settings.max_json_bytes),
+    ]
+
+
+def _ask_store(ctx: Context) -> None:
+    signing_key(ctx)

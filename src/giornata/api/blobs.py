@@ -1,0 +1,103 @@
+"""Routes of signed URLs, for storage that has no server of its own. The signature is all the permission there is."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import TypeGuard
+
+import anyio.from_thread
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
+from starlette.requests import ClientDisconnect
+
+from giornata.api.intake import DRAINED_BYTES
+from giornata.api.openapi import refusals
+from giornata.control.ports.blobs import BlobRequest, ServesBlobs
+from giornata.domain.errors import GiornataError, Unavailable
+
+_REFUSALS = refusals(403, 409)
+_BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+
+
+def serves_blobs(storage: object) -> TypeGuard[ServesBlobs]:
+    """Whether this storage has no server of its own, and leaves its signed URLs to us."""
+    return all(hasattr(storage, verb) for verb in ("accept_put", "accept_part", "open_get"))
+
+
+def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
+    """`/v1/blobs/{key}` over `storage`.
+
+    At most `threads` bodies are received at a time, in threads of their own: slow uplinks must not keep heartbeats
+    waiting.
+    """
+    router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
+    limiter = CapacityLimiter(threads)
+
+    @router.put("/{key:path}", responses=_REFUSALS | {200: {"description": "Stored; the ETag header names it."}})
+    async def put(request: Request, key: str) -> Response:
+        """Store the body at the signed URL."""
+        asked = _asked(request, key)
+        accept = storage.accept_part if "part" in asked.query else storage.accept_put
+        etag = await _poured(accept, asked, request, limiter)
+        return Response(headers={"ETag": f'"{etag}"'})
+
+    @router.get(
+        "/{key:path}",
+        response_class=FileResponse,
+        responses=_REFUSALS
+        | {200: _BYTES | {"description": "The bytes."}, 206: _BYTES | {"description": "The range asked for."}},
+    )
+    def get(request: Request, key: str) -> FileResponse:
+        """The bytes at the signed URL, or a range of them."""
+        opened = storage.open_get(_asked(request, key))
+        return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
+
+    return router
+
+
+def _asked(request: Request, key: str) -> BlobRequest:
+    declared = request.headers.get("content-length", "")
+    return BlobRequest(
+        method=request.method,
+        key=key,
+        query=dict(request.query_params),
+        content_length=int(declared) if declared.isdigit() else None,
+    )
+
+
+async def _poured(
+    accept: Callable[[BlobRequest, Iterator[bytes]], str],
+    asked: BlobRequest,
+    request: Request,
+    limiter: CapacityLimiter,
+) -> str:
+    body = aiter(request.stream())
+    try:
+        return await anyio.to_thread.run_sync(partial(accept, asked, _from_loop(body)), limiter=limiter)
+    except ClientDisconnect:
+        raise Unavailable("the client went away before it had sent everything") from None
+    except GiornataError:
+        await _drained(body)
+        raise
+
+
+async def _drained(body: AsyncIterator[bytes]) -> None:
+    # A client that is cut off while it sends may never get to read why.
+    drained_bytes = 0
+    with contextlib.suppress(ClientDisconnect):
+        async for chunk in body:
+            drained_bytes += len(chunk)
+            if drained_bytes >= DRAINED_BYTES:
+                return
+
+
+def _from_loop(chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
+    """The event loop's chunks, for a thread that it started."""
+
+    async def following() -> bytes | None:
+        return await anext(chunks, None)
+
+    while (chunk := anyio.from_thread.run(following)) is not None:
+        yield chunk

@@ -1,0 +1,70 @@
+"""Who asks: a key for users and nodes, an attempt's own token for everything that an attempt writes."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+
+from giornata.api.settings import ApiSettings
+from giornata.api.wakeup import Wakeup
+from giornata.control.attempt_token import verify
+from giornata.control.authenticate import authenticate
+from giornata.control.context import Caller, Context
+from giornata.domain.errors import Unauthenticated
+
+MAX_KEY_LENGTH = 512
+
+_bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`Authorization: Bearer gk_…`")
+_header = APIKeyHeader(name="X-API-Key", auto_error=False, scheme_name="key_header")
+_token = HTTPBearer(auto_error=False, scheme_name="attempt_token", description="The `token` of the lease.")
+
+Bearer = HTTPAuthorizationCredentials | None
+
+
+async def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+async def _settings(request: Request) -> ApiSettings:
+    settings: ApiSettings = request.app.state.settings
+    return settings
+
+
+async def _wakeup(request: Request) -> Wakeup:
+    wakeup: Wakeup = request.app.state.wakeup
+    return wakeup
+
+
+Ctx = Annotated[Context, Depends(_context)]
+Settings = Annotated[ApiSettings, Depends(_settings)]
+Wake = Annotated[Wakeup, Depends(_wakeup)]
+
+
+def _caller(
+    ctx: Ctx,
+    bearer: Annotated[Bearer, Depends(_bearer)],
+    header: Annotated[str | None, Depends(_header)],
+) -> Caller:
+    secret = bearer.credentials if bearer else header
+    if not secret:
+        raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")
+    if len(secret) > MAX_KEY_LENGTH:
+        raise Unauthenticated("this is no key of this installation")
+    return authenticate(ctx, secret)
+
+
+def _attempt(
+    ctx: Ctx,
+    bearer: Annotated[Bearer, Depends(_token)],
+    attempt_id: Annotated[str, Path(max_length=64, description="The lease's `attempt_id`.")],
+) -> str:
+    token = bearer.credentials if bearer else ""
+    if not token or len(token) > MAX_KEY_LENGTH:
+        raise Unauthenticated("send the lease's token: Authorization: Bearer att_…")
+    verify(ctx, attempt_id, token)
+    return attempt_id
+
+
+User = Annotated[Caller, Depends(_caller)]
+Attempt = Annotated[str, Depends(_attempt)]

@@ -1,0 +1,119 @@
+"""Server-sent events (WHATWG HTML, section 9.2): a page that goes on.
+
+Each item is one message with its `id`; `Last-Event-ID` takes a stream up again behind it. A comment line is sent
+when nothing else was for a while. After the job's end, and when everything was sent, comes a message named `end`;
+a stream that closes without one is to be taken up again.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Protocol
+
+from fastapi import Header, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from giornata.api.settings import ApiSettings
+from giornata.api.wakeup import Wakeup
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import EventPage
+
+MEDIA_TYPE = "text/event-stream"
+PAGE = 500
+ENDS = frozenset({EventType.JOB_SUCCEEDED, EventType.JOB_FAILED, EventType.JOB_CANCELED, EventType.JOB_EXPIRED})
+END_MESSAGE = b"event: end\ndata: {}\n\n"
+KEEP_ALIVE = b": still here\n\n"
+
+LastEventId = Annotated[
+    int | None, Header(alias="Last-Event-ID", ge=0, lt=2**63, description="Go on behind this event; wins over after.")
+]
+
+
+class Item(Protocol):
+    """What a stream is made of."""
+
+    @property
+    def id(self) -> int: ...
+    def model_dump_json(self) -> str: ...
+
+
+class Page(Protocol):
+    """Items in ascending order of their ids."""
+
+    @property
+    def items(self) -> Sequence[Item]: ...
+
+
+class Ending:
+    """Watches a job's events for the one that ends it. `read_events` takes (after, limit)."""
+
+    def __init__(self, read_events: Callable[[int, int], EventPage]) -> None:
+        self._read_events, self._after, self._reached = read_events, 0, False
+
+    def reached(self) -> bool:
+        """Whether the job has ended. Reads only what is new since the last time."""
+        while not self._reached:
+            items = self._read_events(self._after, PAGE).items
+            if not items:
+                break
+            self._after = items[-1].id
+            self._reached = any(item.type in ENDS for item in items)
+        return self._reached
+
+
+class Stream:
+    """One client that follows one job. `read_page` takes (after, limit); both callables are synchronous."""
+
+    def __init__(
+        self,
+        *,
+        read_page: Callable[[int, int], Page],
+        ending: Ending,
+        after: int,
+        settings: ApiSettings,
+        wakeup: Wakeup,
+    ) -> None:
+        self._read_page, self._ending, self._after = read_page, ending, after
+        self._settings, self._wakeup = settings, wakeup
+
+    async def respond(self) -> Response:
+        """The reply. 204 when there is nothing left to send: it tells an EventSource not to come back."""
+        items, over = await run_in_threadpool(self._next)
+        if over and not items:
+            return Response(status_code=204)
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._messages(items, over), media_type=MEDIA_TYPE, headers=headers)
+
+    def _next(self) -> tuple[Sequence[Item], bool]:
+        # The end is looked for first, so that nothing written between the two reads is missed.
+        over = self._ending.reached()
+        items = self._read_page(self._after, PAGE).items
+        return items, over
+
+    async def _messages(self, items: Sequence[Item], over: bool) -> AsyncIterator[bytes]:
+        silent_s = 0.0
+        yield KEEP_ALIVE
+        with self._wakeup.listen() as listener:
+            while not self._wakeup.closed:
+                if items:
+                    yield b"".join(map(_message, items))
+                    self._after, silent_s = items[-1].id, 0.0
+                elif over:
+                    yield END_MESSAGE
+                    return
+                else:
+                    await listener.wait(self._settings.stream_poll_s)
+                    silent_s += self._settings.stream_poll_s
+                    if silent_s >= self._settings.keep_alive_s:
+                        yield KEEP_ALIVE
+                        silent_s = 0.0
+                items, over = await run_in_threadpool(self._next)
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the client asked for events rather than a page."""
+    return MEDIA_TYPE in request.headers.get("accept", "")
+
+
+def _message(item: Item) -> bytes:
+    # JSON holds no line feed, so one data line carries the whole item.
+    return f"id: {item.id}\ndata: {item.model_dump_json()}\n\n".encode()

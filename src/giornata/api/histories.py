@@ -1,0 +1,97 @@
+"""Routes of what a job leaves behind: events, logs, metrics, checkpoints, artifacts."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from giornata.api.callers import Ctx, Settings, User, Wake
+from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
+from giornata.api.openapi import USER_ITEM
+from giornata.api.paging import After, AfterStep, JobId, Limit
+from giornata.control import read_artifacts as reading_artifacts
+from giornata.control import read_checkpoints as reading_checkpoints
+from giornata.control import read_events as reading_events
+from giornata.control import read_logs as reading_logs
+from giornata.control import read_metrics as reading_metrics
+from giornata.control.context import Caller, Context
+from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["histories"])
+
+STREAMED: dict[int | str, dict[str, Any]] = USER_ITEM | {
+    200: {
+        "description": "A page; with `Accept: text/event-stream` a stream that ends after the job has.",
+        "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+    },
+    204: {"description": "The job has ended, and the stream has nothing more to send."},
+}
+
+P = TypeVar("P", bound=Page)
+
+
+def _reader(verb: Callable[..., P], ctx: Context, caller: Caller, job_id: str) -> Callable[[int, int], P]:
+    return lambda after, limit: verb(ctx, caller, job_id, after=after, limit=limit)
+
+
+@router.get("/events", response_model=EventPage, responses=STREAMED)
+async def read_events(
+    *,
+    request: Request,
+    ctx: Ctx,
+    caller: User,
+    settings: Settings,
+    wakeup: Wake,
+    job_id: JobId,
+    after: After = 0,
+    limit: Limit = 100,
+    last_event_id: LastEventId = None,
+) -> EventPage | Response:
+    """What happened to the job, oldest first."""
+    read = _reader(reading_events.read_events, ctx, caller, job_id)
+    if not wants_stream(request):
+        return await run_in_threadpool(read, after, limit)
+    start = after if last_event_id is None else last_event_id
+    stream = Stream(read_page=read, ending=Ending(read), after=start, settings=settings, wakeup=wakeup)
+    return await stream.respond()
+
+
+@router.get("/logs", response_model=LogPage, responses=STREAMED)
+async def read_logs(
+    *,
+    request: Request,
+    ctx: Ctx,
+    caller: User,
+    settings: Settings,
+    wakeup: Wake,
+    job_id: JobId,
+    after: After = 0,
+    limit: Limit = 500,
+    last_event_id: LastEventId = None,
+) -> LogPage | Response:
+    """The lines that the workload wrote, oldest first."""
+    read = _reader(reading_logs.read_logs, ctx, caller, job_id)
+    if not wants_stream(request):
+        return await run_in_threadpool(read, after, limit)
+    ending = Ending(_reader(reading_events.read_events, ctx, caller, job_id))
+    start = after if last_event_id is None else last_event_id
+    return await Stream(read_page=read, ending=ending, after=start, settings=settings, wakeup=wakeup).respond()
+
+
+@router.get("/metrics", responses=USER_ITEM)
+def read_metrics(ctx: Ctx, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500) -> MetricPage:
+    """What was measured, by ascending steps."""
+    return reading_metrics.read_metrics(ctx, caller, job_id, after_step=after_step, limit=limit)
+
+
+@router.get("/checkpoints", responses=USER_ITEM)
+def read_checkpoints(ctx: Ctx, caller: User, job_id: JobId) -> CheckpointPage:
+    """Committed checkpoints with URLs to fetch them, highest step first."""
+    return reading_checkpoints.read_checkpoints(ctx, caller, job_id)
+
+
+@router.get("/artifacts", responses=USER_ITEM)
+def read_artifacts(ctx: Ctx, caller: User, job_id: JobId) -> ArtifactPage:
+    """Results with URLs to fetch them."""
+    return reading_artifacts.read_artifacts(ctx, caller, job_id)

@@ -1,0 +1,114 @@
+"""What may come in: bounded bodies, text that every layer below can hold, and JSON as the standard has it."""
+
+import json
+from typing import Any, NoReturn
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from giornata.api.problems import problem_of, respond
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
+
+BLOBS_PATH = "/v1/blobs/"
+DRAINED_BYTES = 32 * 2**20
+# Nothing but these bytes can make a JSON document that Python reads and that the standard, or a database, does not.
+_SUSPECTS = (b"\\u0000", b"\\ud", b"\\uD", b"NaN", b"Infinity", b"\x00")
+
+
+class Intake:
+    """ASGI middleware. Reads the whole body, at most `max_json_bytes`, before the app sees the request.
+
+    Bytes for `/v1/blobs/` pass by: they are streamed, and bounded by what their URL was signed for.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_json_bytes: int) -> None:
+        self._app, self._max_json_bytes = app, max_json_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer with the problem that it has."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            _check_address(scope)
+            if not scope["path"].startswith(BLOBS_PATH):
+                receive = await self._bounded(receive)
+        except GiornataError as error:
+            await respond(problem_of(error), {"Connection": "close"})(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _bounded(self, receive: Receive) -> Receive:
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return _replayed(message, receive)
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_json_bytes:
+                await drain(receive, more=more)
+                raise TooLarge(f"the body is larger than {self._max_json_bytes} bytes; send less at once")
+        check_json_text(bytes(body))
+        return _replayed({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
+
+
+async def drain(receive: Receive, *, more: bool) -> None:
+    """Read what the client still sends, up to DRAINED_BYTES, and forget it.
+
+    A client that is cut off while it sends may never get to read why.
+    """
+    drained_bytes = 0
+    while more and drained_bytes < DRAINED_BYTES:
+        message = await receive()
+        drained_bytes += len(message.get("body", b""))
+        more = message.get("more_body", False)
+
+
+def check_json_text(body: bytes) -> None:
+    """Raise InvalidInput for NaN, infinities, NUL characters and lone surrogates in a JSON body.
+
+    A body that is no JSON at all is left to whoever parses it.
+    """
+    if not any(suspect in body for suspect in _SUSPECTS):
+        return
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return
+    _check_strings(value)
+
+
+def _check_address(scope: Scope) -> None:
+    if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+        raise InvalidInput([Fault(where="path", message="a NUL character has no place in an address")])
+
+
+def _check_strings(value: Any) -> None:
+    # A stack of our own: the depth of what came in is not ours to trust.
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, str) and not _plain(item):
+            message = f"{item[:40]!r} holds a NUL character or half of a surrogate pair"
+            raise InvalidInput([Fault(where="body", message=message, hint="send plain Unicode text")])
+
+
+def _plain(text: str) -> bool:
+    return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidInput([Fault(where="body", message=f"{name} is not JSON", hint="leave the field out")])
+
+
+def _replayed(first: Message, receive: Receive) -> Receive:
+    waiting = [first]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

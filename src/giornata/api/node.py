@@ -1,0 +1,152 @@
+"""Routes of nodes: claim with a node's key, everything else with the lease's token."""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Request, status
+from starlette.concurrency import run_in_threadpool
+
+from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
+from giornata.api.openapi import ATTEMPT, refusals
+from giornata.api.paging import LARGEST_ID, UploadId
+from giornata.control import attempt_uploads, cache, claim, complete, fail, heartbeat, release, report
+from giornata.control import commit_artifact as committing_artifact
+from giornata.control import commit_checkpoint as committing_checkpoint
+from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
+from giornata.protocol.work import (
+    AttemptEnded,
+    CacheReply,
+    Claim,
+    ClaimReply,
+    CommitArtifact,
+    CommitCache,
+    CommitCheckpoint,
+    Committed,
+    CompleteAttempt,
+    FailAttempt,
+    Heartbeat,
+    HeartbeatReply,
+    LogLines,
+    MetricBatch,
+    NoticeReport,
+    ReleaseAttempt,
+)
+
+router = APIRouter(prefix="/v1/node", tags=["node"])
+attempts = APIRouter(prefix="/v1/node/attempts/{attempt_id}", tags=["node"])
+
+CacheKey = Annotated[str, Path(max_length=255, pattern=r"^[A-Za-z0-9._:/-]+$")]
+NO_BODY = status.HTTP_204_NO_CONTENT
+
+
+@router.post("/claim", responses=refusals(401, 403))
+async def claim_job(
+    *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Claim
+) -> ClaimReply:
+    """A job, or why there is none; waits up to `wait_s` for one.
+
+    A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
+    """
+    ends_s = time.monotonic() + body.wait_s
+    with wakeup.listen() as listener:
+        while True:
+            reply = await run_in_threadpool(claim.claim_once, ctx, caller, body)
+            left_s = ends_s - time.monotonic()
+            if reply.lease is not None or reply.drain or left_s <= 0 or wakeup.closed:
+                return reply
+            await listener.wait(min(left_s, settings.claim_poll_s))
+            if await request.is_disconnected():
+                return reply
+
+
+@attempts.post("/heartbeat", responses=ATTEMPT)
+def beat(ctx: Ctx, attempt_id: Attempt, body: Heartbeat) -> HeartbeatReply:
+    """Renew the lease. 409 `lease-lost`: the job is another's, or over; drop it at once."""
+    return heartbeat.heartbeat(ctx, attempt_id, body)
+
+
+@attempts.post("/log", status_code=NO_BODY, responses=ATTEMPT)
+def log(ctx: Ctx, attempt_id: Attempt, body: LogLines) -> None:
+    """Append lines to the job's log. Lines that are there already are not added again."""
+    report.add_log_lines(ctx, attempt_id, body)
+
+
+@attempts.post("/metrics", status_code=NO_BODY, responses=ATTEMPT)
+def metrics(ctx: Ctx, attempt_id: Attempt, body: MetricBatch) -> None:
+    """Record metrics by step."""
+    report.put_metrics(ctx, attempt_id, body)
+
+
+@attempts.post("/notice", status_code=NO_BODY, responses=ATTEMPT)
+def notice(ctx: Ctx, attempt_id: Attempt, body: NoticeReport) -> None:
+    """Put something into the job's events."""
+    report.add_notice(ctx, attempt_id, body)
+
+
+@attempts.post("/uploads", responses=ATTEMPT)
+def request_uploads(ctx: Ctx, attempt_id: Attempt, body: UploadRequest) -> UploadReply:
+    """Ask where to put files."""
+    return attempt_uploads.request_attempt_uploads(ctx, attempt_id, body)
+
+
+@attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT | refusals(401, 404, 409))
+def renew_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: RenewParts) -> UploadTicket:
+    """Fresh URLs for an upload that takes longer than its URLs live."""
+    return attempt_uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
+
+
+@attempts.post("/checkpoints", responses=ATTEMPT)
+def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: CommitCheckpoint) -> Committed:
+    """Make an uploaded checkpoint exist, after verifying its bytes. May be repeated."""
+    return committing_checkpoint.commit_checkpoint(ctx, attempt_id, body)
+
+
+@attempts.post("/checkpoints/{step}/reject", status_code=NO_BODY, responses=ATTEMPT | refusals(401, 404, 409))
+def reject_checkpoint(
+    ctx: Ctx,
+    attempt_id: Attempt,
+    step: Annotated[int, Path(ge=0, le=LARGEST_ID)],
+    message: Annotated[str, Body(embed=True, max_length=4000)],
+) -> None:
+    """Say that a committed checkpoint's bytes do not hold; the one before counts from now on."""
+    committing_checkpoint.reject_checkpoint(ctx, attempt_id, step, message)
+
+
+@attempts.post("/artifacts", responses=ATTEMPT)
+def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: CommitArtifact) -> Committed:
+    """Make an uploaded artifact exist, after verifying its bytes. May be repeated."""
+    return committing_artifact.commit_artifact(ctx, attempt_id, body)
+
+
+@attempts.get("/cache/{key:path}", responses=ATTEMPT)
+def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
+    """What an earlier job of the project left under this key, if any."""
+    return cache.get_cache(ctx, attempt_id, key)
+
+
+@attempts.put("/cache/{key:path}", responses=ATTEMPT)
+def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: CommitCache) -> Committed:
+    """Leave uploaded bytes under this key. The first commit stands."""
+    return cache.commit_cache(ctx, attempt_id, key, body)
+
+
+@attempts.post("/complete", responses=ATTEMPT)
+def complete_attempt(ctx: Ctx, attempt_id: Attempt, body: CompleteAttempt) -> AttemptEnded:
+    """The job is done. May be repeated."""
+    return complete.complete(ctx, attempt_id, body)
+
+
+@attempts.post("/fail", responses=ATTEMPT)
+def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: FailAttempt) -> AttemptEnded:
+    """The attempt cannot go on. May be repeated; it counts once."""
+    ended = fail.fail(ctx, attempt_id, body)
+    wakeup.notify()
+    return ended
+
+
+@attempts.post("/release", responses=ATTEMPT)
+def release_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: ReleaseAttempt) -> AttemptEnded:
+    """Give the job back; another node goes on with it. May be repeated."""
+    ended = release.release(ctx, attempt_id, body)
+    wakeup.notify()
+    return ended

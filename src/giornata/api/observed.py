@@ -1,0 +1,62 @@
+"""What is seen of every request: an access line, a count, and a problem document where we failed."""
+
+import json
+import logging
+import time
+import uuid
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from giornata.api.metrics import Metrics
+from giornata.api.problems import internal_problem, respond
+
+access = logging.getLogger("giornata.access")
+log = logging.getLogger("giornata.api")
+
+
+class Observed:
+    """ASGI middleware, around everything else.
+
+    The access line is one JSON object. It holds the route rather than the address, and no query: signatures and
+    names of objects do not belong in a log.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, and note how it went."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id, status, began_s = uuid.uuid4().hex, 0, time.perf_counter()
+
+        async def noting_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except Exception:  # the supervisor of requests
+            log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
+            if status:
+                raise  # the reply has begun: all that is left is to cut the connection
+            await respond(internal_problem(request_id))(scope, receive, noting_send)
+        finally:
+            self._note(scope, status, request_id, time.perf_counter() - began_s)
+
+    def _note(self, scope: Scope, status: int, request_id: str, took_s: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.count_request(route=route, method=scope["method"], status=status)
+        line = {
+            "request_id": request_id,
+            "method": scope["method"],
+            "route": route,
+            "status": status,
+            "took_ms": round(took_s * 1000, 1),
+        }
+        access.info(json.dumps(line))

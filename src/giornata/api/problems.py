@@ -1,0 +1,173 @@
+"""The one place where errors become HTTP: RFC 9457 problem documents with a stable `code`."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from giornata.domain.errors import (
+    BlobMismatch,
+    BlobMissing,
+    Conflict,
+    Fault,
+    Forbidden,
+    GiornataError,
+    IdempotencyMismatch,
+    IllegalTransition,
+    InvalidInput,
+    KeyInFlight,
+    LeaseLost,
+    NotFound,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from giornata.protocol.jobs import FaultReply
+from giornata.protocol.model import Reply
+
+log = logging.getLogger("giornata.api")
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:giornata:problem:"
+
+STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
+    {
+        InvalidInput: HTTPStatus.BAD_REQUEST,
+        Unauthenticated: HTTPStatus.UNAUTHORIZED,
+        Forbidden: HTTPStatus.FORBIDDEN,
+        NotFound: HTTPStatus.NOT_FOUND,
+        Conflict: HTTPStatus.CONFLICT,
+        IllegalTransition: HTTPStatus.CONFLICT,
+        LeaseLost: HTTPStatus.CONFLICT,
+        BlobMissing: HTTPStatus.CONFLICT,
+        BlobMismatch: HTTPStatus.CONFLICT,
+        KeyInFlight: HTTPStatus.CONFLICT,
+        IdempotencyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
+        TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+        GiornataError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    }
+)
+
+# What the framework itself refuses, before one of our errors could be raised.
+CODE_OF_STATUS: Mapping[int, str] = MappingProxyType(
+    {
+        HTTPStatus.BAD_REQUEST: InvalidInput.code,
+        HTTPStatus.NOT_FOUND: NotFound.code,
+        HTTPStatus.METHOD_NOT_ALLOWED: "method-not-allowed",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: TooLarge.code,
+    }
+)
+
+RETRY_AFTER_S = 5
+
+
+class Problem(Reply):
+    """What every error's body looks like. `code` is stable; `detail` is for people.
+
+    `retryable` says that the very same request may succeed later. `faults` lists all that is wrong with the input.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    retryable: bool = False
+    faults: tuple[FaultReply, ...] = ()
+
+
+def status_of(error: GiornataError) -> HTTPStatus:
+    """The status of the nearest class of the error's own tree that has a row."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def problem_of(error: GiornataError) -> Problem:
+    """The document that says `error`."""
+    faults = error.faults if isinstance(error, InvalidInput) else ()
+    detail = f"{len(faults)} things are wrong" if len(faults) > 1 else str(error)
+    return _problem(status_of(error), error.code, detail, retryable=error.retryable, faults=faults)
+
+
+def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The reply that carries a problem, with the headers that its status calls for."""
+    own = dict(headers or {})
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        own["WWW-Authenticate"] = "Bearer"
+    if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        own["Retry-After"] = str(RETRY_AFTER_S)
+    return JSONResponse(problem.model_dump(mode="json"), problem.status, headers=own, media_type=MEDIA_TYPE)
+
+
+def internal_problem(request_id: str) -> Problem:
+    """What a client is told of a defect of ours: where to look, and nothing of what went wrong."""
+    detail = f"the server failed; its log says why under request {request_id}"
+    return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, GiornataError.code, detail, retryable=True)
+
+
+def faults_of(errors: Iterable[Mapping[str, Any]]) -> tuple[Fault, ...]:
+    """Pydantic's errors as faults; `where` is the path in the body, or `query.limit` and the like."""
+    return tuple(_fault(error) for error in errors)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Make the app answer every error with a problem document."""
+    app.add_exception_handler(GiornataError, _on_domain_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+
+
+def _problem(
+    status: HTTPStatus, code: str, detail: str, *, retryable: bool = False, faults: Sequence[Fault] = ()
+) -> Problem:
+    return Problem(
+        type=TYPE_PREFIX + code,
+        title=status.phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        retryable=retryable,
+        faults=tuple(FaultReply(where=fault.where, message=fault.message, hint=fault.hint) for fault in faults),
+    )
+
+
+def _fault(error: Mapping[str, Any]) -> Fault:
+    kind, where = error["type"], [str(part) for part in error["loc"]]
+    if kind == "json_invalid":
+        message = f"not JSON at character {where[-1]}: {error['ctx']['error']}"
+        return Fault(where="body", message=message, hint="send one JSON object as application/json")
+    if where[0] == "body" and len(where) > 1:
+        del where[0]
+    if kind == "extra_forbidden":
+        return Fault(where=".".join(where), message="there is no such field", hint="see /openapi.json")
+    hint = "send JSON with Content-Type: application/json" if where == ["body"] else ""
+    return Fault(where=".".join(where), message=str(error["msg"]), hint=hint)
+
+
+def _on_domain_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, GiornataError)  # noqa: S101  (registered for this class alone)
+    if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("%s %s: %s", request.method, request.url.path, error)
+    return respond(problem_of(error))
+
+
+def _on_invalid_request(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    return respond(problem_of(InvalidInput(faults_of(error.errors()))))
+
+
+def _on_http_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    status = HTTPStatus(error.status_code)
+    code = CODE_OF_STATUS.get(status, status.phrase.lower().replace(" ", "-"))
+    details = {
+        HTTPStatus.NOT_FOUND: "there is no such path; /openapi.json lists all there are",
+        HTTPStatus.METHOD_NOT_ALLOWED: "this path does not take this method; the Allow header says which it takes",
+    }
+    return respond(_problem(status, code, details.get(status, str(error.detail))), error.headers)

@@ -1,0 +1,162 @@
+"""The API on a socket. Stops without cutting anybody off: requests finish, and those that only wait are let go."""
+
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
+
+log = logging.getLogger("giornata.api")
+
+GRACE_S = 20
+START_TIMEOUT_S = 30.0
+MAX_HEADER_BYTES = 32 * 2**10
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 picks a free one. Raises Unavailable for a port in use, else InvalidInput."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Unavailable(f"port {port} of {host} is in use; choose another with --port") from error
+        fault = Fault(where="host", message=f"cannot listen on {host}:{port}: {error.strerror or error}")
+        raise InvalidInput([fault]) from error
+    except OverflowError:
+        raise InvalidInput([Fault(where="port", message=f"{port} is no port", hint="0 to 65535")]) from None
+    return sock
+
+
+class HttpServer:
+    """Serves `app` on a bound socket, in a thread of its own (`start`) or in the caller's (`run`)."""
+
+    def __init__(self, app: FastAPI, sock: socket.socket, *, grace_s: int = GRACE_S) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            http="h11",
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=grace_s,
+        )
+        self._sock, self._server = sock, _Server(config, on_shutdown=app.state.wakeup.close)
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """`http://host:port`, with the port that was really bound."""
+        host, port = self._sock.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Serve until `stop` is called; signals are the caller's."""
+        try:
+            self._server.run(sockets=[self._sock])
+        finally:
+            self._over.set()
+            self._server.ready.set()
+
+    def start(self) -> None:
+        """Serve in a thread; returns when requests are accepted. Raises Unavailable when that fails."""
+        self._thread = threading.Thread(target=self.run, name="http", daemon=True)
+        self._thread.start()
+        self._server.ready.wait(START_TIMEOUT_S)
+        if self._over.is_set() or not self._server.started:
+            raise Unavailable("the HTTP server did not start; its log says why")
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Take no more requests and let those under way finish, up to the grace; `at_once` cuts them off."""
+        self._server.should_exit = True
+        self._server.force_exit = self._server.force_exit or at_once
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def serve(
+    app: FastAPI,
+    host: str,
+    port: int,
+    *,
+    on_bound: Callable[[str], None] | None = None,
+    on_started: Callable[[str], None] | None = None,
+    before_stop: Callable[[], None] | None = None,
+    grace_s: int = GRACE_S,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then stop gracefully; a second signal cuts everything off.
+
+    `on_bound` gets the URL before the first request can come, `on_started` once they are accepted. `before_stop` runs after the first signal while requests
+    are still served: nodes that drain need the server to take their checkpoints. Call it in the main thread.
+    """
+    server = HttpServer(app, listen(host, port), grace_s=grace_s)
+    asked, again = threading.Event(), threading.Event()
+    if on_bound is not None:
+        on_bound(server.url)
+    with _signals(asked, again):
+        server.start()
+        if on_started is not None:
+            on_started(server.url)
+        asked.wait()
+        leaving = threading.Thread(target=_leave, args=(server, before_stop), name="leaving", daemon=True)
+        leaving.start()
+        while leaving.is_alive():
+            leaving.join(0.2)
+            if again.is_set():
+                server.stop(at_once=True)
+                return
+
+
+def _leave(server: HttpServer, before_stop: Callable[[], None] | None) -> None:
+    if before_stop is not None:
+        before_stop()
+    server.stop()
+
+
+@contextlib.contextmanager
+def _signals(asked: threading.Event, again: threading.Event) -> Iterator[None]:
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        (again if asked.is_set() else asked).set()
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, lets waiting requests go when it stops, and leaves signals to its owner."""
+
+    def __init__(self, config: uvicorn.Config, *, on_shutdown: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+        self._on_shutdown = on_shutdown
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_shutdown()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,21 @@
+"""How the HTTP layer behaves."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """Defaults suit a server behind a reverse proxy.
+
+    `base_url` is where clients reach the server; it is only shown in the OpenAPI document. `claim_poll_s` is how
+    often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does.
+    """
+
+    base_url: str | None = None
+    allowed_origins: tuple[str, ...] = ()
+    max_json_bytes: int = 2**20
+    claim_poll_s: float = 0.5
+    stream_poll_s: float = 0.5
+    keep_alive_s: float = 10.0
+    blob_threads: int = 16
+    gauges_kept_s: float = 5.0

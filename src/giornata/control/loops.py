@@ -1,0 +1,142 @@
+"""What the server does by itself, over and over: lapse leases, expire jobs, collect garbage.
+
+Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
+server: the store lets one at a time do it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from giornata.control.collect import collect
+from giornata.control.context import Context
+from giornata.control.expire import expire_deadlines
+from giornata.control.lapse import lapse_leases
+
+log = logging.getLogger("giornata.loops")
+
+LONGEST_PAUSE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """One thing to do every `every_s` seconds. `run` says what it did; a true value is worth a line in the log."""
+
+    name: str
+    every_s: float
+    run: Callable[[Context], object]
+
+
+DEFAULT_SCHEDULE: tuple[Loop, ...] = (
+    Loop(name="lapse", every_s=1.0, run=lapse_leases),
+    Loop(name="expire", every_s=5.0, run=expire_deadlines),
+    Loop(name="collect", every_s=600.0, run=collect),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopStatus:
+    """How a loop fares. `last_success_age_s` counts from the start of the process before the first success."""
+
+    name: str
+    every_s: float
+    runs: int = 0
+    errors: int = 0
+    errors_in_a_row: int = 0
+    last_success_age_s: float = 0.0
+    last_error: str = ""
+
+    @property
+    def late(self) -> bool:
+        """Whether it has not succeeded for so long that somebody should look."""
+        return self.last_success_age_s > 3 * self.every_s + LONGEST_PAUSE_S
+
+
+class Loops:
+    """Runs the schedule until `stop`. `after_work` is called when a loop changed something."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        schedule: Sequence[Loop] = DEFAULT_SCHEDULE,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        after_work: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ctx, self._schedule, self._monotonic_s, self._after_work = ctx, tuple(schedule), monotonic_s, after_work
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._status = {loop.name: LoopStatus(name=loop.name, every_s=loop.every_s) for loop in self._schedule}
+        self._succeeded_at_s = dict.fromkeys(self._status, monotonic_s())
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start one thread for each loop."""
+        for loop in self._schedule:
+            thread = threading.Thread(target=self._keep_running, args=(loop,), name=f"loop-{loop.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Let every loop finish what it is at; whether all did within `timeout_s`. May be repeated."""
+        self._stopping.set()
+        ends_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, ends_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def status(self) -> tuple[LoopStatus, ...]:
+        """How each loop fares now."""
+        now_s = self._monotonic_s()
+        with self._lock:
+            return tuple(
+                replace(status, last_success_age_s=now_s - self._succeeded_at_s[name])
+                for name, status in self._status.items()
+            )
+
+    def run_once(self, loop: Loop) -> bool:
+        """One turn of one loop; whether it went well."""
+        try:
+            with self._ctx.store.only_here(f"loop-{loop.name}") as mine:
+                done = loop.run(self._ctx) if mine else None
+            if done:
+                log.info("loop %s: %s", loop.name, done)
+                self._after_work()
+        except Exception as error:  # the supervisor of loops
+            log.exception("loop %s failed; it will be tried again", loop.name)
+            self._note(loop, f"{type(error).__name__}: {error}")
+            return False
+        self._note(loop, None)
+        return True
+
+    def _note(self, loop: Loop, error: str | None) -> None:
+        with self._lock:
+            old = self._status[loop.name]
+            if error is None:
+                self._succeeded_at_s[loop.name] = self._monotonic_s()
+                self._status[loop.name] = replace(old, runs=old.runs + 1, errors_in_a_row=0)
+                return
+            self._status[loop.name] = replace(
+                old,
+                runs=old.runs + 1,
+                errors=old.errors + 1,
+                errors_in_a_row=old.errors_in_a_row + 1,
+                last_error=error,
+            )
+
+    def _keep_running(self, loop: Loop) -> None:
+        while not self._stopping.is_set():
+            self.run_once(loop)
+            self._stopping.wait(pause_s(loop, errors_in_a_row=self._status[loop.name].errors_in_a_row))
+
+
+def pause_s(loop: Loop, *, errors_in_a_row: int) -> float:
+    """Seconds until the next turn. A failing loop comes back sooner than a slow one would, and ever more rarely.
+
+    After n errors: 2^(n-1) seconds, at most a minute, but never more often than the loop's own pace.
+    """
+    if not errors_in_a_row:
+        return loop.every_s
+    return max(min(loop.every_s, 1.0), min(2.0 ** min(errors_in_a_row - 1, 10), LONGEST_PAUSE_S))

@@ -1,0 +1,31 @@
+"""What the operator's gauges ask of the store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from giornata.protocol.admin import NodeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """The whole installation at one moment. `oldest_queued_at_ms` is None when the queue is empty."""
+
+    jobs: Mapping[tuple[str, str], int]  # by (kind, state)
+    oldest_queued_at_ms: int | None
+    nodes: Mapping[NodeState, int]
+    attempts_ended: Mapping[str, int]  # by reason, since the installation began
+
+
+class GaugeQueries(Protocol):
+    """Counts over all projects; never who owns what."""
+
+    def now(self, *, seen_since_ms: int) -> Gauges:
+        """Nodes not heard of since `seen_since_ms` count as gone."""
+
+
+class GaugeTransaction(Protocol):
+    """The group of queries that the gauges use."""
+
+    @property
+    def gauges(self) -> GaugeQueries: ...

@@ -1,0 +1,11 @@
+"""The installation in numbers, for whoever operates it."""
+
+from giornata.control.context import Context
+from giornata.control.ports.gauges import Gauges
+
+
+def read_gauges(ctx: Context) -> Gauges:
+    """Counts of jobs, nodes and ended attempts, of all projects together. Raises Unavailable."""
+    since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    with ctx.store.read() as tx:
+        return tx.gauges.now(seen_since_ms=since_ms)

@@ -1,0 +1,50 @@
+"""Counts for the operator's gauges."""
+
+import sqlalchemy as sa
+
+from giornata.control.ports.gauges import Gauges
+from giornata.protocol.admin import NodeState
+from giornata.store.schema import attempts, jobs, nodes
+
+
+class GaugeQueries:
+    """Counts over all projects."""
+
+    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
+        self._connection = connection
+
+    def now(self, *, seen_since_ms: int) -> Gauges:
+        """Nodes not heard of since `seen_since_ms` count as gone."""
+        return Gauges(
+            jobs=self._jobs(),
+            oldest_queued_at_ms=self._oldest_queued_at_ms(),
+            nodes=self._nodes(seen_since_ms),
+            attempts_ended=self._attempts_ended(),
+        )
+
+    def _jobs(self) -> dict[tuple[str, str], int]:
+        query = sa.select(jobs.c.kind, jobs.c.state, sa.func.count()).group_by(jobs.c.kind, jobs.c.state)
+        return {(kind, state): count for kind, state, count in self._connection.execute(query)}
+
+    def _oldest_queued_at_ms(self) -> int | None:
+        # The state is spelled out, so that the planner sees the partial index of the queue.
+        query = sa.select(sa.func.min(jobs.c.created_at_ms)).where(sa.text("state = 'queued'"))
+        oldest: int | None = self._connection.scalar(query)
+        return oldest
+
+    def _nodes(self, seen_since_ms: int) -> dict[NodeState, int]:
+        works = sa.exists().where(attempts.c.node_id == nodes.c.id, attempts.c.ended_at_ms.is_(None))
+        state = sa.case(
+            (nodes.c.last_seen_at_ms < seen_since_ms, NodeState.GONE.value),
+            (nodes.c.draining, NodeState.DRAINING.value),
+            (works, NodeState.BUSY.value),
+            else_=NodeState.IDLE.value,
+        ).label("state")
+        inner = sa.select(state).subquery()
+        query = sa.select(inner.c.state, sa.func.count()).group_by(inner.c.state)
+        return {NodeState(name): count for name, count in self._connection.execute(query)}
+
+    def _attempts_ended(self) -> dict[str, int]:
+        ended = attempts.c.ended_at_ms.is_not(None) & attempts.c.reason.is_not(None)
+        query = sa.select(attempts.c.reason, sa.func.count()).where(ended).group_by(attempts.c.reason)
+        return dict(self._connection.execute(query).tuples().all())
