@@ -19,7 +19,7 @@ from giornata.cli.output import reporting
 from giornata.cli.serve import parse_workloads
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import InvalidInput
 from giornata.domain.money import MICRO_USD
 
 
@@ -92,8 +92,7 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         cache_bytes=settings.cache_bytes,
         environment=dict(os.environ),
     )
-    faults = [Fault(where=where, message=message, hint=hint) for where, message, hint in agent.faults()]
-    if faults:
+    if faults := agent.faults():
         raise InvalidInput(faults)
     return agent
 

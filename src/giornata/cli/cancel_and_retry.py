@@ -1,0 +1,31 @@
+"""`giornata cancel` and `giornata retry`."""
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.options import JobId, JsonFlag, settings_of
+from giornata.cli.output import reporting
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(cancel)
+    app.command()(retry)
+
+
+def cancel(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """End a job. Its checkpoints stay: retry goes on from them."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        job = client.cancel(job_id)
+        out.say(f"{job.id} is {job.state}")
+        out.hint(f"  go on later   giornata retry {job.id}")
+        out.result(job)
+
+
+def retry(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Go on where a failed, canceled or expired job stopped, as a new job."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        job = client.retry(job_id)
+        out.say(f"{job.id} goes on from step {job.committed_step} of {job_id}")
+        out.hint(f"  follow it     giornata events {job.id} --follow")
+        out.result(job)

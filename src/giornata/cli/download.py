@@ -1,0 +1,78 @@
+"""`giornata checkpoints` and `giornata download`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.model import run_model_code
+from giornata.cli.options import JobId, JsonFlag, settings_of
+from giornata.cli.output import Output, reporting
+from giornata.cli.words import ago, size
+from giornata.client import Client
+from giornata.domain.errors import NotFound
+
+
+class Format(StrEnum):
+    """Files that other programs load."""
+
+    KOHYA = "kohya"
+    DIFFUSERS = "diffusers"
+
+
+FILE_OF = {Format.KOHYA: "lora-kohya.safetensors", Format.DIFFUSERS: "pytorch_lora_weights.safetensors"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(checkpoints)
+    app.command()(download)
+
+
+def checkpoints(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """List a job's checkpoints, highest step first."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        found = client.checkpoints(job_id)
+        rows = [(str(c.step), f"#{c.attempt}", size(c.size_bytes), ago(c.created_at), c.sha256[:16]) for c in found]
+        out.table(("step", "attempt", "size", "written", "sha256"), rows, right=(0, 2, 3))
+        out.result({"items": [each.model_dump(mode="json") for each in found]})
+
+
+def download(
+    context: typer.Context,
+    job_id: JobId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to put the files.", show_default=False)],
+    checkpoint: Annotated[
+        int | None, typer.Option(help="Make the files from the checkpoint of this step.", show_default=False)
+    ] = None,
+    formats: Annotated[
+        list[Format] | None, typer.Option("--format", help="With --checkpoint: only these formats.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fetch a job's results, verified; or make them from one of its checkpoints."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        if checkpoint is None:
+            files = client.download(job_id, output)
+            if not files:
+                raise NotFound(f"{job_id} has no results yet; see giornata job {job_id}")
+        else:
+            files = _from_checkpoint(client, job_id, checkpoint, output, formats or list(Format), out)
+        for file in files:
+            out.say(f"{file}  {size(file.stat().st_size)}")
+        out.result({"files": [str(file) for file in files]})
+
+
+def _from_checkpoint(
+    client: Client, job_id: str, step: int, output: Path, formats: list[Format], out: Output
+) -> tuple[Path, ...]:
+    state = client.download_checkpoint(job_id, step, output)
+    out.hint(f"making LoRA files of {state.name} ...")
+    files = []
+    for each in formats:
+        file = output / FILE_OF[each]
+        run_model_code("giornata.diffusion.export", [str(state), str(file), "--format", each])
+        files.append(file)
+    return (state, *files)

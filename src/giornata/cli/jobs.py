@@ -1,0 +1,100 @@
+"""`giornata jobs` and `giornata job`."""
+
+from typing import Annotated
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.options import JobId, JsonFlag, settings_of
+from giornata.cli.output import Output, reporting
+from giornata.cli.words import ago, cost, duration, standing, steps
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.job import JobState
+from giornata.protocol.jobs import Job
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("jobs")(list_jobs)
+    app.command("job")(show_job)
+
+
+def list_jobs(
+    context: typer.Context,
+    state: Annotated[list[JobState] | None, typer.Option(help="Only these states.", show_default=False)] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only these labels.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """List jobs, newest first."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        found = client.jobs(states=state or (), labels=_labels(label or []))
+        jobs = [job for job, _ in zip(found, range(limit), strict=False)]
+        if jobs or not out.live:
+            rows = [
+                (
+                    j.id,
+                    j.name,
+                    standing(j),
+                    steps(j),
+                    "⚡" * j.interruptions,
+                    cost(j.cost_micro_usd),
+                    ago(j.created_at),
+                )
+                for j in jobs
+            ]
+            out.table(("id", "name", "state", "steps", "", "cost", "submitted"), rows, right=(3, 5, 6))
+        else:
+            out.hint('No jobs yet. Start one with: giornata train PICTURES --instance-prompt "a photo of sks dog"')
+        out.result({"items": [job.model_dump(mode="json") for job in jobs]})
+
+
+def show_job(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Show one job with its attempts and its cost."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        job = client.get_job(job_id)
+        _describe(job, out)
+        out.result(job)
+
+
+def _describe(job: Job, out: Output) -> None:
+    out.say(f"{job.name}  {job.id}")
+    out.say(f"  state       {standing(job)}" + (f": {job.waiting_because}" if job.waiting_because else ""))
+    out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
+    out.say(f"  submitted   {ago(job.created_at)}")
+    out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
+    per_step = f", ${job.cost_per_step_usd:.8f} per step" if job.cost_per_step_usd is not None else ""
+    out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}")
+    if job.retry_of:
+        out.say(f"  goes on from {job.retry_of}")
+    if job.error:
+        out.say(f"  error       {job.error}")
+    for fault in job.faults:
+        out.say(f"    {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))
+    if job.attempts:
+        out.say("")
+        rows = [
+            (
+                f"#{a.number}",
+                a.node_name,
+                a.phase if a.ended_at is None else str(a.reason),
+                f"{a.start_step}–{a.last_step}",
+                str(a.committed_step),
+                duration(a.billed_s),
+                cost(a.cost_micro_usd),
+            )
+            for a in job.attempts
+        ]
+        out.table(("attempt", "node", "state", "steps", "safe", "billed", "cost"), rows, right=(3, 4, 5, 6))
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    faults = [
+        Fault(where="--label", message=f"{''.join(pair)!r} is not KEY=VALUE")
+        for pair in pairs
+        if not pair[0] or not pair[1]
+    ]
+    if faults:
+        raise InvalidInput(faults)
+    return {key: value for key, _, value in pairs}

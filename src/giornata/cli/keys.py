@@ -1,0 +1,98 @@
+"""`giornata key …` and `giornata project …`."""
+
+from typing import Annotated
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.output import reporting
+from giornata.cli.words import ago
+from giornata.protocol.admin import Scope
+
+ProjectOption = Annotated[
+    str | None, typer.Option("--project", help="Another project than your own.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the groups."""
+    key = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
+    key.command("create")(create_key)
+    key.command("list")(list_keys)
+    key.command("revoke")(revoke_key)
+    app.add_typer(key, name="key")
+    project = typer.Typer(no_args_is_help=True, help="Make and list projects (tenants).")
+    project.command("create")(create_project)
+    project.command("list")(list_projects)
+    app.add_typer(project, name="project")
+
+
+def create_key(
+    context: typer.Context,
+    scope: Annotated[Scope, typer.Option(help="What the key may do.")] = Scope.MEMBER,
+    name: Annotated[str, typer.Option(help="For people.")] = "key",
+    project: ProjectOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a key. Its secret is shown once."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        made = client.create_key(scope=scope, name=name, project_id=project)
+        out.say(made.secret)
+        out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
+        out.result(made)
+
+
+def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List keys, without their secrets."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        keys = list(client.keys())
+        rows = [
+            (
+                key.prefix,
+                key.name,
+                key.scope,
+                key.project_id,
+                ago(key.created_at),
+                ago(key.last_used_at) if key.last_used_at else "never used",
+                "revoked" if key.revoked_at else "",
+                key.id,
+            )
+            for key in keys
+        ]
+        out.table(("prefix", "name", "scope", "project", "made", "used", "", "id"), rows)
+        out.result({"items": [key.model_dump(mode="json") for key in keys]})
+
+
+def revoke_key(
+    context: typer.Context,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Refuse a key from now on."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        key = client.revoke_key(key_id)
+        out.say(f"{key.prefix}… is revoked")
+        out.result(key)
+
+
+def create_project(
+    context: typer.Context,
+    project_id: Annotated[str, typer.Argument(metavar="ID", help="Lower-case letters, digits, dashes.")],
+    name: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a project."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        project = client.create_project(project_id, name=name)
+        out.say(f"{project.id} is made")
+        out.hint(f"  its first key   giornata key create --project {project.id} --scope admin")
+        out.result(project)
+
+
+def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List projects."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        projects = list(client.projects())
+        out.table(("id", "name", "made"), [(each.id, each.name, ago(each.created_at)) for each in projects])
+        out.result({"items": [each.model_dump(mode="json") for each in projects]})

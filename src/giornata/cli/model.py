@@ -1,0 +1,52 @@
+"""`giornata tiny-model`."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import reporting
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+
+MISSING_EXTRA = "No module named"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("tiny-model")(tiny_model)
+
+
+def tiny_model(
+    directory: Annotated[Path, typer.Argument(help="Where to put it.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Build the tiny SDXL: the real architecture, a few million random parameters, no download."""
+    with reporting(as_json) as out:
+        run_model_code("giornata.diffusion.tiny_model", [str(directory)])
+        out.say(f"The tiny SDXL is in {directory}")
+        out.result({"model": str(directory)})
+
+
+def run_model_code(module: str, arguments: Sequence[str]) -> None:
+    """Run model code in a process of its own: the command line never loads torch.
+
+    Raises InvalidInput when the extra with the model code is not installed, and GiornataError when it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode == 0:
+        return
+    if MISSING_EXTRA in done.stderr:
+        message = done.stderr.strip().splitlines()[-1]
+        raise InvalidInput([Fault(where="installation", message=message, hint="pip install 'giornata[train]'")])
+    words = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    raise GiornataError(words[-1] if words else f"{module} ended with status {done.returncode}")

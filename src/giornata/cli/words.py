@@ -1,0 +1,54 @@
+"""How times, sizes and sums are written for people."""
+
+from datetime import UTC, datetime
+
+from giornata.domain.money import format_usd
+from giornata.protocol.jobs import Job
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+
+
+def duration(seconds: float) -> str:
+    """`0.8 s`, `42 s`, `3:07 min`, `1:02:03 h`, `3.5 d`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < MINUTE_S:
+        return f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S}:{whole % MINUTE_S:02d} min"
+    if whole < DAY_S:
+        return f"{whole // HOUR_S}:{whole % HOUR_S // MINUTE_S:02d}:{whole % MINUTE_S:02d} h"
+    return f"{seconds / DAY_S:.1f} d"
+
+
+def ago(then: datetime, now: datetime | None = None) -> str:
+    """How long ago that was."""
+    return f"{duration(max(0.0, ((now or datetime.now(UTC)) - then).total_seconds()))} ago"
+
+
+def size(count: int) -> str:
+    """Bytes with a decimal prefix."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def steps(job: Job) -> str:
+    """`120/500`, or `120` when the job's kind does not say how many there are."""
+    return f"{job.step}/{job.total_steps}" if job.total_steps is not None else str(job.step)
+
+
+def cost(micro_usd: int) -> str:
+    """A sum; a dash when nothing was charged."""
+    return format_usd(micro_usd) if micro_usd else "–"
+
+
+def standing(job: Job) -> str:
+    """The state with what makes it understood."""
+    if job.recovering:
+        return "recovering"
+    return str(job.state)
