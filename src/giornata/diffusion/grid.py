@@ -14,7 +14,9 @@ from pathlib import Path
 
 import torch
 from diffusers import StableDiffusionXLPipeline
+from diffusers.utils import logging as diffusers_logging
 from PIL import Image, ImageOps, UnidentifiedImageError
+from transformers.utils import logging as transformers_logging
 
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
 from giornata.diffusion.model_folder import check_model_folder
@@ -109,7 +111,7 @@ def make_grid(
         pictures = paint_row(pipeline, row, sampling, side_px=side_px)
         trained = (_training_pictures(row, cell_px),) if shown else ()
         sheet_rows.append(SheetRow(label=row.label, text=row.prompt, pictures=(*trained, *pictures)))
-    subtitle = f"{sampling.steps} steps, guidance {sampling.guidance:g}, {side_px} px, same seeds in both columns"
+    subtitle = f"{sampling.steps} steps, guidance {sampling.guidance:g}, {side_px} px, same seeds for base and LoRA"
     sheet = compose_sheet(sheet_rows, groups, title=title, subtitle=subtitle, cell_px=cell_px)
     out.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(out, format="PNG", optimize=True)
@@ -196,6 +198,9 @@ def _rows(texts: Sequence[str], folders: Sequence[str]) -> list[Row]:
 def main(arguments: list[str] | None = None) -> int:
     """Command line; 0 when the sheet was written, 2 when the input was wrong."""
     given = _arguments().parse_args(arguments)
+    diffusers_logging.set_verbosity_error()  # it warns of each model that a LoRA leaves alone
+    diffusers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
     sampling = Sampling(
         seeds=tuple(given.seeds),
         steps=given.steps,

@@ -12,7 +12,7 @@ GROUP_GAP_PX = 30
 ROW_GAP_PX = 22
 LABEL_PX = 210
 MIN_CELL_PX, MAX_CELL_PX = 128, 256
-PAPER, INK, FAINT, EMPTY = "#ffffff", "#1d1f23", "#6c7079", "#eeeff1"
+PAPER, INK, FAINT, EMPTY, EDGE = "#ffffff", "#1d1f23", "#6c7079", "#eeeff1", "#d5d7db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def _draw_headings(
         draw.text((columns[0], bottom_px - 40), group.heading, fill=INK, font=ImageFont.load_default(16))
         draw.line((columns[0], bottom_px - 18, columns[-1] + cell_px, bottom_px - 18), fill=FAINT, width=1)
         for left, caption in zip(columns, group.captions, strict=True):
-            draw.text((left, bottom_px - 14), caption, fill=FAINT, font=ImageFont.load_default(11))
+            draw.text((left, bottom_px - 15), caption, fill=FAINT, font=ImageFont.load_default(12))
 
 
 def _draw_row(
@@ -89,18 +89,20 @@ def _draw_row(
 ) -> None:
     label_font, text_font = ImageFont.load_default(18), ImageFont.load_default(13)
     room_px = LABEL_PX - 22
-    y = float(top_px)
-    for line in _wrapped(row.label, label_font, room_px):
+    y = float(top_px) - 4  # the letters' tops in line with the pictures'
+    for line in _at_most(2, _wrapped(row.label, label_font, room_px)):
         draw.text((MARGIN_PX, y), line, fill=INK, font=label_font)
         y += 23
     y += 4
-    for line in _wrapped(row.text, text_font, room_px):
+    for line in _at_most((top_px + cell_px - y) // 17, _wrapped(row.text, text_font, room_px)):
         draw.text((MARGIN_PX, y), line, fill=FAINT, font=text_font)
         y += 17
     for columns, pictures in zip(lefts, row.pictures, strict=True):
         for number, left in enumerate(columns):
             if number < len(pictures):
                 sheet.paste(fitted(pictures[number], cell_px), (left, top_px))
+                box = (left - 1, top_px - 1, left + cell_px, top_px + cell_px)
+                draw.rectangle(box, outline=EDGE)  # or a white picture would have no edge
             else:
                 draw.rectangle((left, top_px, left + cell_px - 1, top_px + cell_px - 1), fill=EMPTY)
 
@@ -120,6 +122,12 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room
             rest = rest[fits:]
         lines.append(rest)
     return lines
+
+
+def _at_most(count: float, lines: list[str]) -> list[str]:
+    """The first lines, with an ellipsis when there are more: a label must not run into the next row's."""
+    room = max(int(count), 1)
+    return lines if len(lines) <= room else [*lines[: room - 1], f"{lines[room - 1][:-1]}…"]
 
 
 def _width_px(text: str, size: int) -> float:

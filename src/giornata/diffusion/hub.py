@@ -4,6 +4,7 @@ A name that the hub does not know is the job's fault (BAD_SPEC). Anything that k
 the hub, or from getting whole files, is not (NODE_DOWNLOAD): another machine may have more luck.
 """
 
+import errno
 import json
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,8 @@ from giornata.diffusion.model_folder import PIPELINES
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})
 
 
 class Hub(Protocol):
@@ -94,5 +97,7 @@ def download_failed(
     elif isinstance(error, ValueError) and variant and variant in str(error):
         fault = Fault(where="spec.variant", message=f"{what} has no variant {variant}", hint="leave it out")
     else:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            return WorkloadFailed(Reason.NODE_DISK, f"{what} could not be kept on disk: {error}")
         return WorkloadFailed(Reason.NODE_DOWNLOAD, f"{what} could not be fetched from the hub: {error}")
     return WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))

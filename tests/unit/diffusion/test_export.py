@@ -1,0 +1,85 @@
+"""Any checkpoint becomes a user's file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from giornata.diffusion.export import export_checkpoint, main
+from giornata.diffusion.formats import Format, write_lora
+from giornata.diffusion.lora import add_adapters
+from giornata.diffusion.lora_facts import facts_of
+from giornata.diffusion.models import BaseModel
+from giornata.domain.errors import InvalidInput
+from giornata.protocol.specs import TrainSpec
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_folder: Path) -> TrainSpec:
+    fields = {"model": str(tiny_folder), "dataset": "ds_1", "seed": 5, "rank": 4, "alpha": 2, "resolution": 64}
+    return TrainSpec.model_validate({**fields, "instance_prompt": "sks toy", "output_dtype": "bfloat16"})
+
+
+@pytest.fixture(scope="module")
+def weights(tiny_base: BaseModel, spec: TrainSpec) -> dict[str, torch.Tensor]:
+    with add_adapters(tiny_base, spec) as adapters:
+        return {name: value + 0.01 for name, value in adapters.tensors().items()}
+
+
+def checkpoint(path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], **changes: Any) -> Path:
+    tensors = {f"adapter.{name}": value for name, value in weights.items()}
+    tensors |= {f"optimizer.exp_avg.{name}": value * 2 for name, value in weights.items()}
+    told = {"step": 12, "spec": spec.model_dump(mode="json") | changes, "fingerprint": {}}
+    save_file(tensors, path, metadata={"giornata": json.dumps(told, sort_keys=True)})
+    return path
+
+
+@pytest.mark.parametrize("kind", ["kohya", "diffusers"])
+def test_the_file_is_the_one_that_the_job_would_have_written(
+    tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], kind: Format
+) -> None:
+    saved = checkpoint(tmp_path / "step-12.safetensors", spec, weights)
+    exported = export_checkpoint(saved, tmp_path / "toy.safetensors", kind)
+    facts = facts_of(spec, step=12, output_name="toy", layers_per_block=1)
+    wanted = write_lora(kind, tmp_path / "wanted", weights, facts, dtype="bfloat16")
+    assert exported.read_bytes() == wanted.read_bytes()
+
+
+def test_the_command_line_takes_format_and_dtype(
+    tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor]
+) -> None:
+    saved = checkpoint(tmp_path / "step-12.safetensors", spec, weights)
+    out = tmp_path / "out.safetensors"
+    assert main([str(saved), str(out), "--format", "kohya", "--dtype", "float32", "--name", "mine"]) == 0
+    with safe_open(out, framework="pt") as opened:
+        assert opened.metadata()["ss_output_name"] == "mine"
+        assert opened.metadata()["ss_steps"] == "12"
+    down = {name: value for name, value in load_file(out).items() if name.endswith("lora_down.weight")}
+    assert {value.dtype for value in down.values()} == {torch.float32}
+
+
+def test_what_is_no_checkpoint_is_told_apart(
+    tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "garbage").write_bytes(b"not a file of tensors")
+    save_file({"a": torch.ones(1)}, tmp_path / "other")
+    checkpoint(tmp_path / "empty", spec, {})
+    checkpoint(tmp_path / "future", spec, weights, rank=-1, wings=2)
+    told = {
+        "none": "cannot be read",
+        "garbage": "cannot be read",
+        "other": "no whole `giornata` header",
+        "empty": "holds no adapter weights",
+        "future": "rank, wings",
+    }
+    for name, message in told.items():
+        with pytest.raises(InvalidInput, match=message) as error:
+            export_checkpoint(tmp_path / name, tmp_path / "out", "kohya")
+        assert error.value.faults[0].where == str(tmp_path / name)
+    assert main([str(tmp_path / "none"), str(tmp_path / "out")]) == 2
+    assert str(tmp_path / "none") in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
