@@ -35,12 +35,15 @@ class Jobs:
             return "banned"
         return "no-such-kind" if self._any(*in_project(wanted)) else "empty-queue"
 
+    def get(self, job_id: str) -> JobRow | None:
+        return self._one(sa.select(*_COLUMNS).where(jobs.c.id == job_id))
+
     def lock(self, job_id: str) -> JobRow | None:
-        return self._locked(jobs.c.id == job_id)
+        return self._one(sa.select(*_COLUMNS).where(jobs.c.id == job_id).with_for_update())
 
     def lock_of_attempt(self, attempt_id: str) -> JobRow | None:
         owner = sa.select(attempts.c.job_id).where(attempts.c.id == attempt_id).scalar_subquery()
-        return self._locked(jobs.c.id == owner)
+        return self._one(sa.select(*_COLUMNS).where(jobs.c.id == owner).with_for_update())
 
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         target = next_state(job.state, event)
@@ -64,8 +67,8 @@ class Jobs:
     def _any(self, *conditions: sa.ColumnElement[bool]) -> bool:
         return self._connection.execute(sa.select(jobs.c.id).where(QUEUED, *conditions).limit(1)).first() is not None
 
-    def _locked(self, condition: sa.ColumnElement[bool]) -> JobRow | None:
-        row = self._connection.execute(sa.select(*_COLUMNS).where(condition).with_for_update()).first()
+    def _one(self, query: sa.Select[Any]) -> JobRow | None:
+        row = self._connection.execute(query).first()
         return None if row is None else _job(row)
 
 

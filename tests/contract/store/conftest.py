@@ -10,6 +10,7 @@ from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     postgres_server,
     postgres_template,
 )
+from tests.fixtures.work import Workshop
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
@@ -46,3 +47,9 @@ def ctx(store: Database, clock: ManualClock, tmp_path: Path) -> Context:
     """The use cases' world on a fresh database; `install` has not run."""
     blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
     return Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+
+
+@pytest.fixture
+def shop(ctx: Context, store: Database, clock: ManualClock) -> Workshop:
+    """The same world, installed, with shorthands for tests of the node's side."""
+    return Workshop(ctx, store, clock)

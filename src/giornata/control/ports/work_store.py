@@ -162,6 +162,9 @@ class Jobs(Protocol):
     def why_nothing(self, wanted: Wanted) -> str:
         """`empty-queue`, `no-such-kind` or `banned`, when `take` found nothing."""
 
+    def get(self, job_id: str) -> JobRow | None:
+        """The job as it is just now; it may change at any moment."""
+
     def lock(self, job_id: str) -> JobRow | None:
         """The job, held until the transaction ends. Lock a job before any row that hangs on it."""
 

@@ -1,0 +1,53 @@
+"""What a node needs to begin: spec, pictures, checkpoints, numbers. Part of the claim's transaction."""
+
+from collections.abc import Iterator
+
+from giornata.control.attempt_token import attempt_token
+from giornata.control.context import Context
+from giornata.control.interruptions import fleet_mtbi_s
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_store import AttemptRow, BlobRow, JobRow
+from giornata.control.signed_urls import download
+from giornata.domain.attempt import renew_every_s
+from giornata.domain.errors import Unavailable
+from giornata.protocol.uploads import Download
+from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
+
+# Which field of the spec names a dataset, and the part that its pictures play.
+ROLES = {"dataset": "instance", "class_dataset": "class"}
+
+
+def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> Lease:
+    """The lease of a live attempt. Asked again it says the same, with fresh URLs."""
+    key = tx.projects.signing_key()
+    if key is None:
+        raise Unavailable("the installation has no signing key yet: `install` has not run on this database")
+    usable = tx.checkpoints.usable(job.id)
+    return Lease(
+        attempt_id=attempt.id,
+        attempt=attempt.number,
+        token=attempt_token(key.encode(), attempt.id),
+        job_id=job.id,
+        job_name=job.name,
+        kind=job.kind,
+        spec=dict(job.spec),
+        lease_s=ctx.policy.lease_s,
+        renew_every_s=renew_every_s(ctx.policy.lease_s),
+        inputs=tuple(_inputs(tx, ctx, job)),
+        checkpoints=tuple(LeaseCheckpoint(step=row.step, download=_download(ctx, row.blob)) for row in usable),
+        mtbi_s=fleet_mtbi_s(tx, at_ms=at_ms),
+        max_at_risk_s=ctx.policy.max_at_risk_s,
+    )
+
+
+def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
+    for field, role in ROLES.items():
+        dataset_id = job.spec.get(field)
+        if not isinstance(dataset_id, str):
+            continue
+        for item in tx.inputs.of_dataset(job.project_id, dataset_id):
+            yield LeaseInput(role=role, name=item.name, caption=item.caption, download=_download(ctx, item.blob))
+
+
+def _download(ctx: Context, blob: BlobRow) -> Download:
+    return download(ctx, sha256=blob.sha256, size_bytes=blob.size_bytes, key=blob.key)

@@ -1,0 +1,42 @@
+"""The fence before every write of a node: the attempt lives, and cannot end before the write is done."""
+
+from giornata.control.context import Context
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.domain.errors import LeaseLost
+
+
+def locked(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
+    """The attempt, ended or not, and its job, held until the transaction ends. Raises LeaseLost for an unknown id."""
+    job = tx.jobs.lock_of_attempt(attempt_id)
+    attempt = tx.attempts.get(attempt_id)  # read after the lock was had: nobody ends it from here on
+    if job is None or attempt is None:
+        raise LeaseLost(f"there is no attempt {attempt_id}")
+    return job, attempt
+
+
+def live(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
+    """As `locked`, for an attempt that has not ended. Raises LeaseLost."""
+    job, attempt = locked(tx, attempt_id)
+    refuse_ended(job, attempt)
+    return job, attempt
+
+
+def refuse_ended(job: JobRow, attempt: AttemptRow) -> None:
+    """Raises LeaseLost, saying why it ended and what the job is now."""
+    if attempt.ended_at_ms is not None:
+        raise LeaseLost(f"attempt {attempt.id} has ended ({attempt.reason}); the job is {job.state}: drop it")
+
+
+def glimpse(ctx: Context, attempt_id: str) -> str:
+    """The project of an attempt that lives now, without holding it. Raises LeaseLost.
+
+    For work that is done before the transaction, such as verifying bytes; the transaction asks again.
+    """
+    with ctx.store.read() as tx:
+        attempt = tx.attempts.get(attempt_id)
+        job = tx.jobs.get(attempt.job_id) if attempt else None
+    if job is None or attempt is None:
+        raise LeaseLost(f"there is no attempt {attempt_id}")
+    refuse_ended(job, attempt)
+    return job.project_id

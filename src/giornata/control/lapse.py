@@ -1,0 +1,54 @@
+"""Leases that ran out: the job is queued again, and its attempt may come back until somebody takes it."""
+
+from giornata.control.context import Context
+from giornata.control.end_attempt import end_attempt
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.requeue import fail_job, fruitless_after, verdict
+from giornata.domain.job import JobEvent
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+
+AT_MOST = 200
+
+
+def lapse_leases(ctx: Context) -> int:
+    """Deal with attempts whose lease is over; returns how many. A loop calls it again and again."""
+    with ctx.store.only_here("lapse") as ours:
+        if not ours:
+            return 0
+        with ctx.store.read() as tx:
+            run_out = tx.attempts.run_out(at_ms=ctx.clock.now_ms(), limit=AT_MOST)
+        # One transaction each: a long one would hold up the heartbeats of all the others.
+        return sum(_lapse(ctx, attempt_id) for attempt_id in run_out)
+
+
+def _lapse(ctx: Context, attempt_id: str) -> bool:
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock_of_attempt(attempt_id)
+        attempt = tx.attempts.get(attempt_id)
+        if job is None or attempt is None or attempt.ended_at_ms is not None or attempt.lapsed:
+            return False
+        if attempt.lease_expires_at_ms >= now_ms:
+            return False  # it was renewed just now
+        fruitless = fruitless_after(job, attempt)
+        why = verdict(tx, ctx, job, attempt, reason=Reason.LEASE_EXPIRED, fruitless=fruitless)
+        if why is None:
+            _back_to_queue(tx, job, attempt, fruitless=fruitless, at_ms=now_ms)
+        else:
+            _give_up(tx, job, attempt, why=why, at_ms=now_ms)
+        return True
+
+
+def _back_to_queue(tx: Transaction, job: JobRow, attempt: AttemptRow, *, fruitless: int, at_ms: int) -> None:
+    tx.jobs.change(job, JobEvent.LAPSE, interrupted=True, fruitless=fruitless, phase="")
+    tx.attempts.update_live(attempt.id, lapsed=True)
+    tx.ledger.extend(attempt.id, to_ms=attempt.renewed_at_ms)  # billed up to the last sign of life
+    tx.events.add(job.id, job.project_id, EventType.ATTEMPT_LAPSED, attempt.number, {}, at_ms)
+
+
+def _give_up(tx: Transaction, job: JobRow, attempt: AttemptRow, *, why: str, at_ms: int) -> None:
+    message = "its node fell silent"
+    end_attempt(tx, job, attempt, reason=Reason.LEASE_EXPIRED, at_ms=at_ms, alive=False, message=message)
+    fail_job(tx, job, attempt, error=f"{message}: {why}", faults=(), at_ms=at_ms)

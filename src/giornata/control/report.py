@@ -1,0 +1,41 @@
+"""What a node says along the way: log lines, metrics, notices. Fenced like everything that it writes."""
+
+from giornata.control.context import Context
+from giornata.control.fence import live
+from giornata.protocol.events import EventType
+from giornata.protocol.work import LogLines, MetricBatch, NoticeReport
+
+
+def add_log_lines(ctx: Context, attempt_id: str, report: LogLines) -> None:
+    """Append lines; a line whose number is there already is left alone. Raises LeaseLost.
+
+    A job keeps `policy.max_log_lines_per_job` lines; the rest are dropped, and one notice says so.
+    """
+    now_ms = ctx.clock.now_ms()
+    most = ctx.policy.max_log_lines_per_job
+    with ctx.store.begin() as tx:
+        job, attempt = live(tx, attempt_id)
+        room = most - tx.reports.count_lines(job.id, up_to=most)
+        if room <= 0:
+            return
+        tx.reports.add_lines(attempt, first=report.first, lines=report.lines[:room], at_ms=now_ms)
+        if tx.reports.count_lines(job.id, up_to=most) >= most:
+            data = {"name": "log-full", "lines": most, "message": "the rest of the log is not kept"}
+            tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, data, now_ms)
+
+
+def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
+    """Record metrics by step. A step done again by a later attempt shows its values. Raises LeaseLost."""
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        _, attempt = live(tx, attempt_id)
+        tx.reports.put_metrics(attempt, {point.step: point.values for point in batch.points}, at_ms=now_ms)
+
+
+def add_notice(ctx: Context, attempt_id: str, report: NoticeReport) -> None:
+    """Put something into the job's history. Raises LeaseLost."""
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job, attempt = live(tx, attempt_id)
+        data = {**report.data, "name": report.name}
+        tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, data, now_ms)
