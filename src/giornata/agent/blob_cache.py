@@ -1,0 +1,76 @@
+"""Inputs that were fetched before, by content, so that the next job on the same pictures fetches nothing."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from giornata.agent.digest import sha256_of
+from giornata.protocol.uploads import Download
+
+
+class BlobCache:
+    """Files named by their sha256, at most `max_bytes` of them; the least recently used go first.
+
+    Several processes may share the directory: files appear by rename, whole, and a user takes a hard link, which
+    stays when the file is evicted.
+    """
+
+    def __init__(self, directory: Path, *, max_bytes: int) -> None:
+        self._directory = directory
+        self._max_bytes = max_bytes
+
+    def place(self, what: Download, target: Path, fetch: Callable[[Download, Path], None]) -> None:
+        """Have the bytes at `target`, by `fetch` unless they are here already and still hash to their name.
+
+        `fetch` puts verified bytes at the path that it is given, whole, or raises.
+        """
+        if what.size_bytes > self._max_bytes // 2:
+            fetch(what, target)
+            return
+        entry = self._directory / what.sha256[:2] / what.sha256
+        if not _intact(entry, what):
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            fetch(what, entry)
+            self._trim(keep=entry)
+        try:
+            os.utime(entry)
+            link_or_copy(entry, target)
+        except FileNotFoundError:  # another process has evicted it meanwhile
+            fetch(what, target)
+
+    def _trim(self, *, keep: Path) -> None:
+        found: list[tuple[float, int, Path]] = []
+        for path in self._directory.glob("??/*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        surplus_bytes = sum(size for _, size, _ in found) - self._max_bytes
+        for _, size_bytes, path in sorted(found):
+            if surplus_bytes <= 0:
+                return
+            if path != keep:
+                path.unlink(missing_ok=True)
+                surplus_bytes -= size_bytes
+
+
+def _intact(entry: Path, what: Download) -> bool:
+    """Whether the file is there and holds what it should. A disk that forgot bits must not spoil a job."""
+    try:
+        if entry.stat().st_size == what.size_bytes and sha256_of(entry) == what.sha256:
+            return True
+    except FileNotFoundError:
+        return False
+    entry.unlink(missing_ok=True)
+    return False
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for the file; a copy where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)

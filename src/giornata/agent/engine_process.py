@@ -1,0 +1,200 @@
+"""One engine process: its start, its two streams, its end."""
+
+import collections
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+from pydantic import ValidationError
+
+from giornata.agent.events import Event, Gone, Muttered, Said
+from giornata.agent.held_lease import Monotonic
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol import VERSION
+from giornata.protocol.pipe import FROM_ENGINE, TO_ENGINE, Alive, FromEngine, Held, Hello, Shutdown, ToEngine
+
+TAIL_LINES = 200
+LONGEST_LINE_BYTES = 2**20
+LAST_WORDS_S = 5.0  # for what is still in the pipes when the process has ended
+
+Sink = Callable[[Event], None]
+
+
+class EngineProcess:
+    """Starts `command` in a process group of its own and speaks the pipe protocol with it.
+
+    Must be made by a thread that lives as long as the engine shall: Linux ends the engine together with the thread
+    that started it. Threads of this class read the streams and pass events on to the sink that is attached.
+    Raises InvalidInput when the command cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], monotonic_s: Monotonic) -> None:
+        self.command = tuple(command)
+        self._monotonic_s = monotonic_s
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self.held: tuple[str, ...] = ()
+        self.says_alive = False
+        self.heard_at_s = monotonic_s()
+        self.exit_code: int | None = None
+        self._sink: Sink | None = None
+        self._sink_lock = threading.Lock()
+        self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._gone = threading.Event()
+        self._process = _popen(self.command, environment)
+        assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101 - for mypy
+        self._readers = [
+            _thread("engine-stdout", self._read_messages, self._process.stdout),
+            _thread("engine-stderr", self._read_mutterings, self._process.stderr),
+        ]
+        _thread("engine-stdin", self._write, self._process.stdin)
+        threading.Thread(target=self._await_end, name="engine-end", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id, which is its group's too."""
+        return self._process.pid
+
+    def await_hello(self, timeout_s: float) -> Hello:
+        """The engine's first message. Raises InvalidInput, and ends the process, when it does not come in time or
+        speaks another protocol."""
+        try:
+            hello = self._hello.get(timeout=timeout_s)
+        except queue.Empty:
+            self.kill()
+            raise self._unusable(f"said no hello within {timeout_s:g} s") from None
+        if hello is None:
+            raise self._unusable(f"ended with {self.exit_code} before it said hello")
+        if hello.protocol != VERSION:
+            self.kill()
+            raise self._unusable(f"speaks protocol {hello.protocol}; this node speaks {VERSION}")
+        return hello
+
+    def _unusable(self, message: str) -> InvalidInput:
+        last = " | ".join(list(self.tail)[-5:])
+        return InvalidInput([Fault(where=f"engine {' '.join(self.command)}", message=message, hint=last)])
+
+    def attach(self, sink: Sink) -> None:
+        """Pass events to `sink` from now on; at once, when the engine is gone already."""
+        with self._sink_lock:
+            self._sink = sink
+            if self._gone.is_set():
+                sink(Gone(exit_code=self.exit_code or 0))
+
+    def detach(self) -> None:
+        """Nobody listens any more."""
+        with self._sink_lock:
+            self._sink = None
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message. Never blocks; a message to an engine that is gone is lost, and its end is an event."""
+        self._outbox.put(TO_ENGINE.dump_json(message) + b"\n")
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return not self._gone.is_set() and self._process.poll() is None
+
+    def shut_down(self, grace_s: float) -> None:
+        """Ask the engine to end, then end it."""
+        self.send(Shutdown())
+        self._outbox.put(None)
+        if not self._gone.wait(grace_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """End the whole process group, and wait until it has ended."""
+        self.kill_now()
+        self._gone.wait(2 * LAST_WORDS_S)
+
+    def kill_now(self) -> None:
+        """End the whole process group, and wait for nothing: for signal handlers."""
+        _kill_group(self.pid, self._process)
+
+    # ---- threads ----
+
+    def _await_end(self) -> None:
+        code = self._process.wait()
+        # What the engine has started has no business without it, and would hold the pipes open.
+        _kill_group(self.pid, None)
+        for reader in self._readers:
+            reader.join(LAST_WORDS_S)
+        self._outbox.put(None)
+        with self._sink_lock:
+            self.exit_code = code
+            self._gone.set()
+            if self._sink is not None:
+                self._sink(Gone(exit_code=code))
+        self._hello.put(None)
+
+    def _read_messages(self, stream: IO[bytes]) -> None:
+        while line := stream.readline(LONGEST_LINE_BYTES):
+            self.heard_at_s = self._monotonic_s()
+            try:
+                message = FROM_ENGINE.validate_json(line)
+            except ValidationError:
+                self._mutter(line)
+            else:
+                self._take(message)
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case Alive():
+                self.says_alive = True
+            case Held():
+                self.held = message.models
+            case Hello():
+                self._hello.put(message)
+            case _:
+                self._post(Said(message=message))
+
+    def _read_mutterings(self, stream: IO[bytes]) -> None:
+        while line := stream.readline(LONGEST_LINE_BYTES):
+            self._mutter(line)
+
+    def _mutter(self, line: bytes) -> None:
+        # A progress bar redraws its line after a carriage return: what it showed last is what counts.
+        text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
+        if text:
+            self.tail.append(text)
+            self._post(Muttered(line=text))
+
+    def _post(self, event: Event) -> None:
+        with self._sink_lock:
+            if self._sink is not None:
+                self._sink(event)
+
+    def _write(self, stream: IO[bytes]) -> None:
+        with suppress(OSError), stream:  # a broken pipe: the end of the process says it better
+            while (line := self._outbox.get()) is not None:
+                stream.write(line)
+                stream.flush()
+
+
+def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            list(command), stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), start_new_session=True
+        )
+    except OSError as error:
+        fault = Fault(where=f"engine {' '.join(command)}", message=f"cannot be started: {error}")
+        raise InvalidInput([fault]) from error
+
+
+def _thread(name: str, target: Callable[[IO[bytes]], None], stream: IO[bytes]) -> threading.Thread:
+    thread = threading.Thread(target=target, args=(stream,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _kill_group(group: int, leader: subprocess.Popen[bytes] | None) -> None:
+    """SIGKILL to the group. While the leader is not reaped the number cannot belong to anybody else."""
+    if leader is not None and leader.returncode is not None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,73 @@
+"""The node's engine: which process it is now, and when it is replaced."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from giornata.agent.engine_process import EngineProcess
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.pipe import Hello
+
+log = logging.getLogger(__name__)
+
+Launch = Callable[[Sequence[str]], EngineProcess]
+
+# Names that decide the bits of a result, or keep the engine from talking to anybody.
+DETERMINISM = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "PYTHONHASHSEED": "0",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+OWN_PREFIX = "GIORNATA_"
+
+
+def engine_environment(inherited: Mapping[str, str], *, threads: int) -> dict[str, str]:
+    """What an engine gets: the node's environment without its settings (the key is one of them), and what makes
+    results repeatable."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith(OWN_PREFIX)}
+    return kept | DETERMINISM | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+class Engines:
+    """One engine at a time: two would share the GPU's memory. `commands` maps kinds to command lines."""
+
+    def __init__(
+        self, *, commands: Mapping[str, tuple[str, ...]], launch: Launch, hello_s: float, stop_grace_s: float
+    ) -> None:
+        self._commands, self._launch = commands, launch
+        self._hello_s, self._stop_grace_s = hello_s, stop_grace_s
+        self.current: EngineProcess | None = None
+        self.hello: Hello | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Every kind that this node can do."""
+        return tuple(self._commands)
+
+    def ready(self, kind: str | None = None) -> EngineProcess:
+        """A running engine that can do `kind`; with None, whichever runs, or that of the first kind.
+
+        Raises InvalidInput when it cannot be started, speaks another protocol or does not know the kind.
+        """
+        wanted = self._commands[kind or self.kinds[0]]
+        current = self.current
+        if current is not None and current.is_alive() and (kind is None or current.command == wanted):
+            return current
+        self.stop()
+        return self._start(wanted, kind)
+
+    def _start(self, command: tuple[str, ...], kind: str | None) -> EngineProcess:
+        engine = self.current = self._launch(command)
+        self.hello = engine.await_hello(self._hello_s)
+        if kind is not None and kind not in self.hello.kinds:
+            engine.kill()
+            said = ", ".join(self.hello.kinds)
+            raise InvalidInput([Fault(where=f"engine {' '.join(command)}", message=f"does {said}, not {kind}")])
+        log.info("engine %d is ready on %s for %s", engine.pid, self.hello.device, ", ".join(self.hello.kinds))
+        return engine
+
+    def stop(self) -> None:
+        """End the engine, if there is one."""
+        if self.current is not None and self.current.is_alive():
+            self.current.shut_down(self._stop_grace_s)
+        self.current = self.hello = None

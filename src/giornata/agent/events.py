@@ -1,0 +1,87 @@
+"""What the threads of an attempt tell its loop."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.protocol.pipe import FromEngine
+from giornata.protocol.work import Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message of the engine."""
+
+    message: FromEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Muttered:
+    """A line that the engine wrote to its standard error, or to its standard output without being a message."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """The server wants something else than to go on."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Nothing more may be written for this attempt."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """A file is committed; `checkpoint_step` when it was a checkpoint."""
+
+    what: str
+    checkpoint_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelivered:
+    """A file could not be committed, after all that could be tried. `needed`: the job is not done without it."""
+
+    what: str
+    needed: bool
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFound:
+    """The answer to the engine's question; None when there is nothing, or it could not be fetched."""
+
+    key: str
+    path: Path | None
+
+
+Event = Said | Muttered | Gone | Ordered | Lost | Delivered | Undelivered | CacheFound
+
+
+class AttemptFailed(Exception):
+    """The attempt cannot go on; carries what the server is told."""
+
+    def __init__(
+        self, reason: Reason, message: str, *, faults: tuple[Fault, ...] = (), exit_code: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason, self.message, self.faults, self.exit_code = reason, message, faults, exit_code
+
+
+class Leaving(Exception):
+    """The node was told to leave while it could give the job back at once."""

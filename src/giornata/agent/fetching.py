@@ -1,0 +1,126 @@
+"""Everything that an attempt needs on disk before the engine starts."""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from giornata.agent.blob_cache import BlobCache
+from giornata.agent.calls import Calls
+from giornata.agent.events import AttemptFailed
+from giornata.agent.held_lease import Monotonic
+from giornata.agent.transport import Storage
+from giornata.agent.workplace import Room
+from giornata.client.node import NodeClient
+from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost, NotFound
+from giornata.domain.reasons import Reason
+from giornata.protocol.pipe import InputFile, ResumePoint
+from giornata.protocol.uploads import Download
+from giornata.protocol.work import LeaseCheckpoint, LeaseInput
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 6
+DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
+# The checkpoint itself is bad or not there; the one before may do.
+BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
+
+
+class Fetching:
+    """Fetches inputs and a checkpoint, verified. `check` is asked all the while and raises when that is in vain.
+
+    All methods raise AttemptFailed with NODE_DOWNLOAD or NODE_DISK, or whatever `check` raises.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: NodeClient,
+        calls: Calls,
+        storage: Storage,
+        cache: BlobCache,
+        monotonic_s: Monotonic,
+        patience_s: float,
+        check: Callable[[], None],
+    ) -> None:
+        self._node, self._calls, self._storage, self._cache = node, calls, storage, cache
+        self._monotonic_s, self._patience_s, self._check = monotonic_s, patience_s, check
+
+    def inputs(self, listed: tuple[LeaseInput, ...], room: Room) -> tuple[InputFile, ...]:
+        """The pictures, several at a time, each under its hash: names of users are not names of files."""
+        distinct = {each.download.sha256: each for each in listed}
+
+        def place(item: LeaseInput) -> None:
+            self._check()
+            target = room.inputs / item.download.sha256
+            with _named(item.name):
+                self._cache.place(item.download, target, self._download)
+
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch") as pool:
+            futures = [pool.submit(place, item) for item in distinct.values()]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return tuple(_input_file(each, room.inputs / each.download.sha256) for each in listed)
+
+    def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], room: Room) -> ResumePoint | None:
+        """The newest checkpoint whose bytes hold. Those that do not are rejected, so that nobody tries them again."""
+        for candidate in checkpoints:
+            self._check()
+            path = room.inputs / f"checkpoint-{candidate.step}"
+            try:
+                with _named(f"checkpoint of step {candidate.step}", passing=BAD_BYTES):
+                    self._download(candidate.download, path)
+            except BAD_BYTES as error:
+                self._reject(candidate.step, str(error))
+            else:
+                return ResumePoint(step=candidate.step, path=path)
+        return None
+
+    def _reject(self, step: int, message: str) -> None:
+        log.warning("checkpoint of step %d rejected: %s", step, message)
+        self._calls.persist(lambda lease: self._node.reject_checkpoint(lease, step, message))
+
+    def cached(self, key: str, room: Room) -> Path | None:
+        """What the platform holds under the key; None when it has nothing or cannot be asked."""
+        try:
+            download = self._calls.once(lambda lease: self._node.get_cache(lease, key)).download
+            if download is None:
+                return None
+            path = room.cache / download.sha256
+            self._cache.place(download, path, self._download)
+        except LeaseLost:
+            raise
+        except (GiornataError, OSError) as error:
+            log.warning("cache %s: %s", key, error)
+            return None
+        return path
+
+    def _download(self, what: Download, path: Path) -> None:
+        until_s = self._monotonic_s() + self._patience_s
+        self._calls.persist(
+            lambda _: self._storage.download(what, path, progress=lambda _: self._check()), until_s=until_s
+        )
+
+
+@contextmanager
+def _named(what: str, *, passing: tuple[type[GiornataError], ...] = ()) -> Iterator[None]:
+    """Turn errors into AttemptFailed that names what could not be fetched; those of `passing` go through."""
+    try:
+        yield
+    except (GiornataError, OSError) as error:
+        if isinstance(error, (LeaseLost, *passing)):
+            raise
+        disk = isinstance(error, OSError) and error.errno in DISK_ERRNOS
+        reason = Reason.NODE_DISK if disk else Reason.NODE_DOWNLOAD
+        raise AttemptFailed(reason, f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _input_file(item: LeaseInput, path: Path) -> InputFile:
+    role = "class" if item.role == "class" else "instance"
+    return InputFile(role=role, path=path, sha256=item.download.sha256, name=item.name, caption=item.caption)

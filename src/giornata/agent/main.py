@@ -1,0 +1,85 @@
+"""A node's composition root: the real clock, network, signals and engine."""
+
+import functools
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+import httpx
+
+from giornata.agent.agent import Agent, ExitCode
+from giornata.agent.departure import Departure
+from giornata.agent.engine_process import EngineProcess
+from giornata.agent.engines import engine_environment
+from giornata.agent.held_lease import Monotonic
+from giornata.agent.settings import AgentSettings
+from giornata.agent.transport import HttpStorage
+from giornata.client.node import NodeClient
+from giornata.domain.errors import InvalidInput
+
+log = logging.getLogger(__name__)
+
+EXIT_AT_ONCE = 130
+
+
+def monotonic_s() -> float:
+    """Seconds that also pass while the machine is suspended: a lease does not wait for a laptop to wake up."""
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot_clock is None else time.clock_gettime(boot_clock)
+
+
+def run_node(settings: AgentSettings) -> int:
+    """Run a node in this process until SIGTERM or SIGINT, and return its exit code.
+
+    The first signal lets the job at hand write a checkpoint, commit it and go back to the queue; the second ends
+    everything at once. Must be called from the main thread.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    environment = os.environ if settings.environment is None else settings.environment
+    departure = Departure()
+    limits = httpx.Limits(max_connections=32, max_keepalive_connections=8)
+    with httpx.Client(base_url=settings.url, limits=limits) as http, httpx.Client(limits=limits) as storage_http:
+        agent = Agent(
+            settings=settings,
+            node=NodeClient(http, node_key=settings.key),
+            storage=HttpStorage(storage_http),
+            launch=functools.partial(launch, environment=environment, threads=settings.threads, clock_s=monotonic_s),
+            departure=departure,
+            monotonic_s=monotonic_s,
+            rng=random.SystemRandom(),
+        )
+        _install_signals(agent, departure)
+        try:
+            return agent.run()
+        except InvalidInput as error:
+            for fault in error.faults:
+                log.error("%s", fault)
+            return ExitCode.UNUSABLE
+
+
+def launch(
+    command: Sequence[str], *, environment: Mapping[str, str], threads: int, clock_s: Monotonic
+) -> EngineProcess:
+    """Start an engine in the environment that engines get."""
+    return EngineProcess(command, environment=engine_environment(environment, threads=threads), monotonic_s=clock_s)
+
+
+def _install_signals(agent: Agent, departure: Departure) -> None:
+    def leave(number: int, _: FrameType | None) -> None:
+        if departure.requested:
+            engine = agent.engines.current
+            if engine is not None:
+                engine.kill_now()
+            os._exit(EXIT_AT_ONCE)
+        departure.ask()
+        # Not sys.stderr: the handler may interrupt a write to it, and buffers are not reentrant.
+        os.write(2, f"{signal.Signals(number).name}: finishing with a checkpoint; once more ends at once\n".encode())
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)

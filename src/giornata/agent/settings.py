@@ -1,0 +1,79 @@
+"""What a node is told when it starts."""
+
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from giornata.domain.errors import Fault
+from giornata.protocol.specs import OWN_KIND_PREFIX
+
+GIB = 2**30
+
+
+def draw_node_id() -> str:
+    """A new name for a process of a node: `node_` and 16 hex digits."""
+    return f"node_{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """One node. `workloads` maps own kinds (`x-…`) to the command that is their engine.
+
+    `give_up_after_s`: the node ends, with an error, when the server has not answered for this long while no job
+    is in hand. None: it asks for ever.
+    """
+
+    url: str
+    key: str = field(repr=False)
+    machine_id: str
+    name: str
+    work_dir: Path
+    node_id: str = field(default_factory=draw_node_id)
+    fleet: str = "local"
+    price_micro_usd_per_hour: int = 0
+    kinds: tuple[str, ...] = ("train",)
+    workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    threads: int = 1
+    device: str = "auto"
+    claim_wait_s: float = 5.0
+    grace_s: float = 25.0  # from the order to leave to the end of the process
+    stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
+    hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
+    alive_s: float = 30.0
+    stall_s: float = 600.0
+    fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
+    transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
+    cache_bytes: int = 20 * GIB
+    give_up_after_s: float | None = None
+    environment: Mapping[str, str] | None = None
+
+    def engine_commands(self) -> dict[str, tuple[str, ...]]:
+        """The command of the engine for each kind; kinds with equal commands share one engine."""
+        built_in = (
+            *(sys.executable, "-m", "giornata.engine", "--kinds", ",".join(self.kinds)),
+            *("--threads", str(self.threads), "--device", self.device),
+        )
+        return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Everything that is wrong with these settings."""
+        found = [
+            Fault(where="workloads", message=f"{kind!r} is no name for a kind of your own", hint="start it with x-")
+            for kind in self.workloads
+            if not kind.startswith(OWN_KIND_PREFIX)
+        ]
+        found += [
+            Fault(where="workloads", message=f"{kind!r} has no command", hint="write kind=command")
+            for kind, command in self.workloads.items()
+            if not command
+        ]
+        if not self.kinds and not self.workloads:
+            found.append(Fault(where="kinds", message="nothing to do", hint="name a kind or a workload"))
+        if not self.url.startswith(("http://", "https://")):
+            hint = "such as https://giornata.example"
+            found.append(Fault(where="url", message=f"{self.url!r} is no address of a server", hint=hint))
+        if not self.key:
+            found.append(Fault(where="key", message="is missing", hint="make one with: giornata key create"))
+        return tuple(found)

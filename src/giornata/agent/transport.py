@@ -1,0 +1,60 @@
+"""Bytes to and from storage, by signed URLs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from giornata.client import transfer
+from giornata.client.storage_requests import Pace
+from giornata.protocol.uploads import Download, SignedPart, UploadTicket
+
+# Few tries and short waits: the attempt itself goes on trying, and between tries asks whether it still makes sense.
+PACE = Pace(tries=4, longest_wait_s=5.0)
+
+Progress = Callable[[int], None]
+"""Called with the bytes that were moved so far; what it raises ends the transfer."""
+
+Renew = Callable[[list[int]], UploadTicket]
+"""Asks for fresh URLs for the parts of these numbers; an empty list means the single PUT."""
+
+
+class Storage(Protocol):
+    """What the agent needs of object storage. Errors are those of `giornata.domain.errors`, or OSError."""
+
+    def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
+        """Send the file. Returns the ETags of its parts, in order."""
+
+    def download(self, what: Download, path: Path, *, progress: Progress) -> None:
+        """Put the bytes at `path`, verified and complete, or raise."""
+
+
+class HttpStorage:
+    """Storage over HTTP. `http` carries no credentials: the URLs are signed."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def upload(self, path: Path, ticket: UploadTicket, *, renew: Renew, progress: Progress) -> tuple[str, ...]:
+        """See Storage."""
+
+        def renewed(numbers: list[int]) -> list[SignedPart]:
+            fresh = renew(numbers)
+            if fresh.put is None:
+                return list(fresh.parts)
+            return [SignedPart(number=1, size_bytes=path.stat().st_size, request=fresh.put)]
+
+        return tuple(transfer.upload_file(self._http, path, ticket, renew=renewed, progress=progress, pace=PACE))
+
+    def download(self, what: Download, path: Path, *, progress: Progress) -> None:
+        """See Storage."""
+        transfer.download(
+            self._http,
+            what.request,
+            path,
+            sha256=what.sha256,
+            size_bytes=what.size_bytes,
+            progress=progress,
+            pace=PACE,
+        )

@@ -1,0 +1,85 @@
+"""Directories of a node: one for each process, in it one for each attempt, and a cache that all share."""
+
+import fcntl
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from giornata.domain.errors import Fault, InvalidInput
+
+RUN_PREFIX = "run-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The directories of one attempt. The engine gets `work` and nothing else; all are on one file system."""
+
+    inputs: Path
+    work: Path
+    outbox: Path
+    cache: Path
+
+
+class Workplace:
+    """Holds `directory/run-…`, locked for as long as this process lives.
+
+    The lock is the kernel's and ends with the process, however that ends; process numbers would not tell, since in
+    a container each process may have the same one. What dead processes left is wiped here, at the start.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._root = directory
+        self.cache = directory / "cache"
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            self._wipe_stale()
+            self._run = directory / f"{RUN_PREFIX}{secrets.token_hex(6)}"
+            self._run.mkdir(mode=0o700)
+            self._lock = _locked(self._run)
+        except OSError as error:
+            fault = Fault(
+                where=f"work_dir {directory}", message=str(error), hint="name a directory that can be written"
+            )
+            raise InvalidInput([fault]) from error
+
+    def _wipe_stale(self) -> None:
+        for run in self._root.glob(f"{RUN_PREFIX}*"):
+            with suppress(OSError):
+                lock = _locked(run)
+                if lock is not None:
+                    shutil.rmtree(run, ignore_errors=True)
+                    lock.close()
+
+    @contextmanager
+    def room(self, attempt_id: str) -> Iterator[Room]:
+        """Fresh directories for an attempt, wiped afterwards."""
+        home = self._run / attempt_id
+        shutil.rmtree(home, ignore_errors=True)
+        room = Room(inputs=home / "inputs", work=home / "work", outbox=home / "outbox", cache=home / "cache")
+        try:
+            for each in (room.inputs, room.work, room.outbox, room.cache):
+                each.mkdir(parents=True)
+            yield room
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+    def close(self) -> None:
+        """Wipe what this process has left."""
+        shutil.rmtree(self._run, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _locked(run: Path) -> IO[bytes] | None:
+    """The lock file of a run, locked; None when a living process holds it."""
+    file = (run / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -1,0 +1,104 @@
+"""A node in the test's own thread, with a real engine process and a server that the test steers."""
+
+import functools
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_node_api import FakeNodeApi
+
+from giornata.agent.agent import Agent
+from giornata.agent.departure import Departure
+from giornata.agent.main import launch
+from giornata.agent.settings import AgentSettings
+from giornata.agent.transport import HttpStorage
+from giornata.client.node import NodeClient
+
+COUNT_ENGINE = Path(__file__).parents[2] / "system" / "scripts" / "count_engine.py"
+
+NodeFactory = Callable[..., "Node"]
+
+
+class Node:
+    """An agent, and what a test wants to reach of it. `naps` holds how long it wanted to wait between tries."""
+
+    def __init__(
+        self, api: FakeNodeApi, work_dir: Path, workloads: dict[str, tuple[str, ...]], **settings: Any
+    ) -> None:
+        self.api, self.work_dir = api, work_dir
+        self.departure = Departure()
+        self.naps: list[float] = []
+        fields: dict[str, Any] = {
+            "url": "http://server",
+            "key": "node-key",
+            "machine_id": "m-1",
+            "name": "test",
+            "work_dir": work_dir,
+            "kinds": (),
+            "workloads": workloads,
+            "claim_wait_s": 0.0,
+            "stop_grace_s": 5.0,
+            "hello_s": 20.0,
+        } | settings
+        self.settings = AgentSettings(**fields)
+        self.http = api.client()
+        self.agent = Agent(
+            settings=self.settings,
+            node=NodeClient(self.http, node_key="node-key"),
+            storage=HttpStorage(self.http),
+            launch=functools.partial(launch, environment=os.environ, threads=1, clock_s=time.monotonic),
+            departure=self.departure,
+            monotonic_s=time.monotonic,
+            rng=random.Random(7),
+            sleep=self.naps.append,
+        )
+
+    def run(self) -> int:
+        return self.agent.run()
+
+    def left_behind(self) -> list[str]:
+        """What is still in the work directory, the cache of inputs excepted."""
+        return [path.name for path in self.work_dir.iterdir() if path.name != "cache"]
+
+
+@pytest.fixture
+def api() -> FakeNodeApi:
+    return FakeNodeApi()
+
+
+@pytest.fixture
+def node(api: FakeNodeApi, tmp_path: Path) -> Iterator[NodeFactory]:
+    """Makes a node. `script` is the text of an engine of the test's own; without, the engine counts."""
+    made: list[Node] = []
+
+    def make(*, script: str | None = None, **settings: Any) -> Node:
+        path = COUNT_ENGINE
+        if script is not None:
+            path = tmp_path / "engine.py"
+            path.write_text(PRELUDE + script)
+        made.append(Node(api, tmp_path / "work", {"x-count": (sys.executable, str(path))}, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.agent.engines.stop()
+        each.http.close()
+
+
+PRELUDE = """
+import json, os, sys
+def say(type, **fields):
+    print(json.dumps({"type": type, **fields}), flush=True)
+def hear():
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(0)
+    return json.loads(line)
+def hello(protocol=1):
+    say("hello", protocol=protocol, pid=os.getpid(), kinds=["x-count"])
+"""

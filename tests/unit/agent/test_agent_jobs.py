@@ -1,0 +1,347 @@
+"""A node and its jobs, end to end: a real engine process, a server steered by the test."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from conftest import NodeFactory
+from fake_node_api import FakeNodeApi, cut, lease, problem
+
+from giornata.agent.agent import ExitCode
+
+LOST = problem(409, "lease-lost", "the attempt has ended")
+AWAY = problem(503, "unavailable", "away")
+ENDLESS = {"steps": 10**9, "every": 10**9, "step_s": 0.001}
+
+
+def counted(steps: int) -> bytes:
+    total = 0
+    for step in range(1, steps + 1):
+        total = (total * 31 + step) % 2**61
+    return f"{steps} {total}\n".encode()
+
+
+def test_a_job_is_done(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    made = node()
+    assert made.run() == ExitCode.DONE
+    assert api.artifacts == {"count.txt": counted(20)}
+    assert max(api.checkpoints) == 20
+    [done] = api.bodies("complete")
+    assert (done["step"], done["artifacts"]) == (20, ["count.txt"])
+    assert {call.bearer for call in api.calls if call.route == "claim"} == {"node-key"}
+    assert {call.bearer for call in api.calls if call.route != "claim"} == {"token-1"}
+    assert made.left_behind() == []
+
+
+def test_two_jobs_share_one_engine(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(), lease(attempt_id="att_2", token="token-2")]
+    assert node().run() == ExitCode.DONE
+    assert len(api.bodies("complete")) == 2
+    pids = {body["node"]["engine_pid"] for body in api.bodies("claim")}
+    assert len(pids) == 1
+    assert None not in pids
+
+
+def test_a_claim_whose_reply_was_lost_is_repeated_under_the_same_id(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    api.answers["claim"] = [cut, AWAY]
+    assert node().run() == ExitCode.DONE
+    first, second, third, fourth = (body["request_id"] for body in api.bodies("claim"))
+    assert first == second == third
+    assert fourth != first
+    assert api.artifacts == {"count.txt": counted(20)}
+
+
+def test_a_lost_lease_ends_the_job_and_nothing_more_is_written(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec=ENDLESS)]
+    api.answers["heartbeat"] = [api_ok, LOST]
+    made = node()
+    assert made.run() == ExitCode.DONE
+    last = max(place for place, call in enumerate(api.calls) if call.route == "heartbeat")
+    assert [call.route for call in api.calls[last + 1 :]] == ["claim"]
+    assert api.routes() == ["claim", "claim"]
+    assert made.left_behind() == []
+
+
+def api_ok(_: Any) -> Any:
+    import httpx
+
+    return httpx.Response(200, json={"order": "continue", "lease_s": 20.0, "renew_every_s": 0.05, "mtbi_s": 1000.0})
+
+
+def test_a_lease_lost_at_a_commit_ends_the_job(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={"steps": 10**9, "every": 5, "step_s": 0.001})]
+    api.always["checkpoints"] = LOST
+    assert node().run() == ExitCode.DONE
+    assert api.routes() == ["claim", "uploads", "checkpoints", "claim"]
+    assert api.checkpoints == {}
+
+
+def test_a_cancel_order_ends_the_job_and_nothing_more_is_written(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec=ENDLESS)]
+    api.order = "cancel"
+    assert node().run() == ExitCode.DONE
+    assert api.routes() == ["claim", "claim"]
+
+
+def test_a_server_that_is_away_for_less_than_a_lease_costs_nothing(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    api.answers["heartbeat"] = [AWAY, AWAY, AWAY]
+    api.answers["uploads"] = [AWAY, cut]
+    api.answers["checkpoints"] = [cut]
+    api.answers["artifacts"] = [cut, AWAY]
+    api.answers["complete"] = [AWAY, cut]
+    assert node().run() == ExitCode.DONE
+    assert api.artifacts == {"count.txt": counted(20)}
+    assert len(api.bodies("complete")) == 3
+    assert api.bodies("fail") == api.bodies("release") == []
+
+
+def test_a_server_that_is_away_for_longer_than_a_lease_is_not_waited_for(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec=ENDLESS, lease_s=0.4)]
+    api.always["heartbeat"] = AWAY
+    made = node()
+    assert made.run() == ExitCode.DONE
+    assert api.routes() == ["claim", "claim"]
+    assert made.left_behind() == []
+
+
+def test_complete_is_never_turned_into_a_failure(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(lease_s=0.6)]
+    api.always["heartbeat"] = AWAY
+    api.always["complete"] = AWAY
+    assert node().run() == ExitCode.DONE
+    assert len(api.bodies("complete")) >= 1
+    assert api.bodies("fail") == api.bodies("release") == []
+
+
+def test_the_order_to_leave_brings_a_checkpoint_and_gives_the_job_back(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec=ENDLESS)]
+    made = node()
+    api.hooks["heartbeat"] = lambda: None
+    beats = iter([None, None, made.departure.ask])
+
+    def at_the_third_beat() -> None:
+        act = next(beats)
+        if act is not None:
+            act()
+            return
+        api.hooks["heartbeat"] = at_the_third_beat
+
+    api.hooks["heartbeat"] = at_the_third_beat
+    assert made.run() == ExitCode.DONE
+    assert api.routes() == ["claim", "uploads", "checkpoints", "release"]
+    [step] = api.checkpoints
+    assert api.checkpoints[step] == counted(step)
+    [released] = api.bodies("release")
+    assert (released["reason"], released["step"]) == ("preempted", step)
+
+
+def test_a_drain_order_gives_the_job_back_and_ends_the_node(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec=ENDLESS)]
+    api.answers["heartbeat"] = [api_ok, api_ok]
+    api.order = "drain"
+    assert node().run() == ExitCode.DONE
+    assert api.routes()[-1] == "release"
+    assert len(api.bodies("claim")) == 1
+
+
+def test_a_job_goes_on_from_its_newest_checkpoint(api: FakeNodeApi, node: NodeFactory) -> None:
+    resume = {"step": 12, "download": api.add_blob(counted(12))}
+    api.leases = [lease(checkpoints=[resume])]
+    node().run()
+    assert api.artifacts == {"count.txt": counted(20)}
+    assert min(point["step"] for body in api.bodies("metrics") for point in body["points"]) == 13
+
+
+def test_a_checkpoint_that_does_not_hold_is_rejected_for_the_one_before(api: FakeNodeApi, node: NodeFactory) -> None:
+    bad = {"step": 12, "download": api.add_blob(counted(12), served=b"x" * len(counted(12)))}
+    good = {"step": 8, "download": api.add_blob(counted(8))}
+    api.leases = [lease(checkpoints=[bad, good])]
+    node().run()
+    assert len(api.bodies("checkpoints/12/reject")) == 1
+    assert api.artifacts == {"count.txt": counted(20)}
+    assert min(point["step"] for body in api.bodies("metrics") for point in body["points"]) == 9
+
+
+def picture(api: FakeNodeApi, content: bytes, **served: bytes) -> dict[str, Any]:
+    return {"role": "instance", "name": "a picture.png", "caption": None, "download": api.add_blob(content, **served)}
+
+
+def test_an_input_that_does_not_hash_ends_the_attempt(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(inputs=[picture(api, b"good"), picture(api, b"right", served=b"wrong")])]
+    made = node()
+    made.run()
+    [failed] = api.bodies("fail")
+    assert failed["reason"] == "node_download"
+    assert "a picture.png" in failed["message"]
+    assert api.artifacts == {}
+    assert len(made.naps) >= 1  # it does not ask again at once
+
+
+INPUTS_ENGINE = """
+import pathlib
+hello()
+start = hear()
+texts = [pathlib.Path(each["path"]).read_text() + ":" + each["name"] for each in start["inputs"]]
+path = pathlib.Path(start["directory"]) / "texts"
+path.write_text(" ".join(texts))
+say("artifact", attempt=start["attempt"], name="texts", path=str(path))
+say("done", attempt=start["attempt"], step=0)
+hear()
+"""
+
+
+def test_inputs_are_on_disk_before_the_engine_starts(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(inputs=[picture(api, b"one"), picture(api, b"two"), picture(api, b"one")])]
+    made = node(script=INPUTS_ENGINE)
+    made.run()
+    assert api.artifacts["texts"] == b"one:a picture.png two:a picture.png one:a picture.png"
+    cached = {path.name for path in (made.work_dir / "cache").glob("??/*")}
+    assert cached == {hashlib.sha256(each).hexdigest() for each in (b"one", b"two")}
+
+
+CACHE_ENGINE = """
+import pathlib
+hello()
+start = hear()
+attempt = start["attempt"]
+say("cache_get", attempt=attempt, key="latents")
+first = hear()
+path = pathlib.Path(start["directory"]) / "made"
+path.write_text("made once")
+say("cache_put", attempt=attempt, key="latents", path=str(path))
+say("notice", attempt=attempt, name="said", data={"found": first["path"]})
+say("done", attempt=attempt, step=1)
+hear()
+"""
+
+
+def test_the_cache_is_asked_and_filled(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    node(script=CACHE_ENGINE).run()
+    assert api.bodies("notice") == [{"name": "said", "data": {"found": None}}]
+    assert api.blobs[api.caches["latents"]] == b"made once"
+    api.leases = [lease()]
+    node(script=CACHE_ENGINE).run()
+    found = api.bodies("notice")[1]["data"]["found"]
+    assert found is not None
+    assert not Path(found).exists()  # it was the attempt's own, and went with it
+
+
+CRASHING_ENGINE = """
+hello()
+start = hear()
+say("progress", attempt=start["attempt"], step=3, total=9)
+print("the last words", file=sys.stderr)
+os._exit(7) if start["spec"].get("code") else os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_crash_is_reported_with_the_engines_last_words(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={"code": True})]
+    made = node(script=CRASHING_ENGINE)
+    assert made.run() == ExitCode.DONE
+    [failed] = api.bodies("fail")
+    assert (failed["reason"], failed["exit_code"], failed["step"]) == ("crashed", 7, 3)
+    assert "the last words" in failed["log_tail"]
+    assert "the last words" in api.log()
+    first, second = (body["node"]["engine_pid"] for body in api.bodies("claim"))
+    assert first != second  # another engine is ready for the next job
+
+
+def test_a_kill_by_the_system_is_named(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={})]
+    node(script=CRASHING_ENGINE).run()
+    [failed] = api.bodies("fail")
+    assert failed["exit_code"] == -9
+    assert re.search("SIGKILL.*out of memory", failed["message"])
+
+
+def test_an_engine_without_a_step_is_ended(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    node(script="hello()\nhear()\nhear()\n", stall_s=0.3).run()
+    [failed] = api.bodies("fail")
+    assert failed["reason"] == "too_slow"
+
+
+def test_an_engine_that_said_alive_and_fell_silent_is_ended(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    node(script="hello()\nhear()\nsay('alive')\nhear()\n", alive_s=0.3).run()
+    [failed] = api.bodies("fail")
+    assert failed["reason"] == "node_driver"
+
+
+FAILING_ENGINE = """
+hello()
+start = hear()
+fault = {"where": "a.png", "message": "is broken", "hint": "send it again"}
+say("failed", attempt=start["attempt"], reason=start["spec"]["reason"], message="cannot", faults=[fault])
+hear()
+"""
+
+
+def test_a_failure_is_passed_on_with_every_fault(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={"reason": "bad_data"})]
+    node(script=FAILING_ENGINE).run()
+    [failed] = api.bodies("fail")
+    assert failed["reason"] == "bad_data"
+    assert failed["faults"] == [{"where": "a.png", "message": "is broken", "hint": "send it again"}]
+
+
+def test_an_engine_cannot_name_a_reason_that_is_the_servers(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={"reason": "canceled"})]
+    node(script=FAILING_ENGINE).run()
+    assert api.bodies("fail")[0]["reason"] == "crashed"
+
+
+DEAF_ENGINE = """
+hello()
+start = hear()
+while True:
+    say("progress", attempt=start["attempt"], step=1)
+    __import__("time").sleep(0.01)
+"""
+
+
+def test_an_engine_that_does_not_stop_is_killed(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    api.answers["heartbeat"] = [api_ok, LOST]
+    assert node(script=DEAF_ENGINE, stop_grace_s=0.3).run() == ExitCode.DONE
+    first, second = (body["node"]["engine_pid"] for body in api.bodies("claim"))
+    assert first != second
+
+
+MISSING_ARTIFACT = """
+hello()
+start = hear()
+say("artifact", attempt=start["attempt"], name="a", path="/nowhere/at/all")
+say("done", attempt=start["attempt"], step=1)
+hear()
+"""
+
+
+def test_a_job_without_its_artifact_is_not_done(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    node(script=MISSING_ARTIFACT).run()
+    assert api.bodies("complete") == []
+    assert "/nowhere/at/all" in api.bodies("fail")[0]["message"]
+
+
+PRINTING_ENGINE = """
+hello()
+start = hear()
+print("a print of a library")
+print('{"type": "unknown"}')
+say("done", attempt=start["attempt"], step=1)
+hear()
+"""
+
+
+def test_what_is_no_message_becomes_a_line_of_the_log(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    node(script=PRINTING_ENGINE).run()
+    assert len(api.bodies("complete")) == 1
+    assert "a print of a library" in api.log()
