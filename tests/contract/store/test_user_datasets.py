@@ -1,0 +1,169 @@
+"""Datasets."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fixtures.users import ANN, BOB, NODE, PICTURES, have, move_in, new_dataset
+from tests.fixtures.world import FinePicture, FinePictures, ManualClock
+
+from giornata.control.context import Context
+from giornata.control.create_dataset import create_dataset
+from giornata.control.policy import Policy
+from giornata.control.read_datasets import get_dataset, list_datasets
+from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
+from giornata.protocol.datasets import CreateDataset, DatasetItem
+
+
+class PickyPictures:
+    """Finds fault with bytes that say so, and reads them from the file that it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[FinePicture]:
+        self.seen += [name for name, _ in files]
+        return [self._one(name, path.read_bytes()) for name, path in files]
+
+    def _one(self, name: str, data: bytes) -> FinePicture:
+        if not data.startswith(b"bad"):
+            return FinePicture(name=name, notes=["has a colour profile"])
+        faults = (Fault(where=name, message="is truncated"), Fault(where=name, message="is too small"))
+        return FinePicture(name=name, faults=faults)
+
+
+@pytest.fixture(autouse=True)
+def _home(ctx: Context) -> None:
+    move_in(ctx)
+
+
+def item(ctx: Context, data: bytes, name: str, caption: str | None = None) -> DatasetItem:
+    return DatasetItem(sha256=have(ctx, ANN, data), name=name, caption=caption)
+
+
+def faults_of(ctx: Context, *items: DatasetItem) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidInput) as caught:
+        create_dataset(ctx, ANN, CreateDataset(items=items))
+    return [(fault.where, fault.message) for fault in caught.value.faults]
+
+
+def test_the_same_items_are_the_same_dataset_whatever_their_order(ctx: Context, clock: ManualClock) -> None:
+    items = tuple(item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES))
+    first = create_dataset(ctx, ANN, CreateDataset(items=items, labels={"who": "me"}))
+    clock.advance_s(1)
+    assert create_dataset(ctx, ANN, CreateDataset(items=items[::-1])) == first
+    assert first.id.startswith("ds_")
+    assert len(first.id) == 35
+    assert (first.picture_count, first.size_bytes) == (4, sum(map(len, PICTURES)))
+    assert first.items == items
+    assert get_dataset(ctx, ANN, first.id) == first
+    captioned = (items[0].model_copy(update={"caption": "sks"}), *items[1:])
+    assert create_dataset(ctx, ANN, CreateDataset(items=captioned)).id != first.id
+
+
+def test_every_fault_of_every_picture_is_told_at_once_by_its_name(ctx: Context) -> None:
+    ctx = replace(ctx, pictures=PickyPictures(), policy=Policy(max_picture_bytes=50))
+    good = item(ctx, PICTURES[0], "good.png")
+    faults = faults_of(
+        ctx,
+        good,
+        item(ctx, b"bad one", "torn.png"),
+        item(ctx, b"x" * 51, "huge.png"),
+        DatasetItem(sha256="0" * 64, name="gone.png"),
+        DatasetItem(sha256="1" * 64, name="lost.png"),
+        item(ctx, PICTURES[1], "blank.png", "  "),
+        item(ctx, PICTURES[2], "bell.png", "a \x07 bell"),
+        DatasetItem(sha256=good.sha256, name="good.png", caption="two captions"),
+        item(ctx, PICTURES[3], "torn.png"),
+    )
+    assert sorted(where for where, _ in faults) == [
+        "bell.png",
+        "blank.png",
+        "gone.png",
+        "good.png",
+        "huge.png",
+        "lost.png",
+        "torn.png",
+        "torn.png",
+        "torn.png",
+    ]
+    assert ("torn.png", "is truncated") in faults
+    assert ("torn.png", "two different pictures have this name") in faults
+    assert list_datasets(ctx, ANN, None, 10).items == ()
+
+
+def test_d37_counts_are_bounded_and_the_same_picture_twice_counts_once(ctx: Context) -> None:
+    twins = [item(ctx, PICTURES[0], f"{number}.png") for number in range(3)]
+    assert faults_of(ctx, *twins) == [("items", "1 pictures are fewer than 3")]
+    many = [item(ctx, data, data.decode()) for data in PICTURES]
+    assert faults_of(replace(ctx, policy=Policy(max_pictures=3)), *many) == [("items", "4 pictures are more than 3")]
+
+
+def test_a_good_picture_is_inspected_once_and_a_bad_one_again(ctx: Context) -> None:
+    pictures = PickyPictures()
+    ctx = replace(ctx, pictures=pictures)
+    good = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
+    bad = item(ctx, b"bad", "bad.png")
+    faults_of(ctx, *good, bad)
+    pictures.seen.clear()
+    faults_of(ctx, *good, bad)
+    assert pictures.seen == ["bad.png"]
+    dataset = create_dataset(ctx, ANN, CreateDataset(items=tuple(good)))
+    assert pictures.seen == ["bad.png"]
+    assert dataset.notes == tuple(f"{number}.png: has a colour profile" for number in range(4))
+
+
+def test_twins_are_noted(ctx: Context) -> None:
+    items = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
+    dataset = create_dataset(ctx, ANN, CreateDataset(items=(*items, item(ctx, PICTURES[0], "copy.png"))))
+    assert dataset.notes == ("copy.png: the same picture as 0.png",)
+    assert dataset.size_bytes == sum(map(len, PICTURES))
+
+
+def test_d35_datasets_and_bytes_of_another_project_do_not_exist(ctx: Context) -> None:
+    dataset = new_dataset(ctx)
+    for unknown in (dataset.id, "ds_0", "ds_\x00"):
+        with pytest.raises(NotFound, match="there is no dataset"):
+            get_dataset(ctx, BOB, unknown)
+    assert list_datasets(ctx, BOB, None, 10).items == ()
+    with pytest.raises(InvalidInput) as caught:
+        create_dataset(ctx, BOB, CreateDataset(items=dataset.items))
+    assert len(caught.value.faults) == 4
+    assert new_dataset(ctx, BOB).id == dataset.id, "an id says nothing about the project"
+    for forbidden in (
+        lambda: create_dataset(ctx, NODE, CreateDataset(items=dataset.items)),
+        lambda: get_dataset(ctx, NODE, dataset.id),
+        lambda: list_datasets(ctx, NODE, None, 10),
+    ):
+        with pytest.raises(Forbidden):
+            forbidden()
+
+
+def test_d18_and_d34_a_dataset_is_a_manifest_and_lists_walk_all_pages(ctx: Context, clock: ManualClock) -> None:
+    made = []
+    for number in range(5):
+        clock.advance_s(1)
+        made.append(new_dataset(ctx, caption=f"caption {number}").id)
+    seen, cursor = [], None
+    for _ in range(3):
+        page = list_datasets(ctx, ANN, cursor, 2)
+        seen += [dataset.id for dataset in page.items]
+        cursor = page.next
+    assert cursor is None
+    assert seen == made[::-1]
+    wide = tuple(item(ctx, f"wide {number}".encode(), f"{number}.png") for number in range(20))
+    assert len(get_dataset(ctx, ANN, create_dataset(ctx, ANN, CreateDataset(items=wide)).id).items) == 20
+
+
+def test_labels_that_no_filter_could_name_are_refused(ctx: Context) -> None:
+    items = tuple(item(ctx, data, data.decode()) for data in PICTURES)
+    with pytest.raises(InvalidInput) as caught:
+        create_dataset(ctx, ANN, CreateDataset(items=items, labels={'a"b': "1", "ok": "x\x00", "fine": "yes"}))
+    assert [fault.where for fault in caught.value.faults] == ['labels.a"b', "labels.ok"]
+
+
+def test_the_server_is_no_place_for_pictures(ctx: Context) -> None:
+    assert isinstance(ctx.pictures, FinePictures)
+    new_dataset(ctx)
+    assert sorted(ctx.pictures.seen) == [f"{number}.png" for number in range(4)]
