@@ -12,7 +12,7 @@ from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.cli.settings import Settings
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
-from giornata.control.context import Context
+from giornata.control.context import Context, Foundations
 from giornata.control.install import install, signing_key
 from giornata.control.policy import Policy
 from giornata.domain.errors import Fault, InvalidInput
@@ -78,10 +78,11 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
     try:
         clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
         # The signing key lies in the database, and signed URLs need it: installing comes before blobs are opened.
-        first_admin_key = install(store, clock=clock, names=names)
+        foundations = Foundations(store=store, clock=clock, names=names)
+        first_admin_key = install(foundations)
         blobs = open_blobs(
             settings.blobs or f"file://{(settings.data / 'blobs').resolve()}",
-            signing_key=signing_key(store),
+            signing_key=signing_key(foundations),
             base_url=base_url,
             clock=clock,
             s3_credentials=_s3_credentials(settings),

@@ -11,13 +11,19 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Storage, time, fresh names, the inspector of pictures, and the operator's numbers."""
+class Foundations:
+    """What there is before the installation has a signing key, without which no URL of a blob can be signed."""
 
     store: Store
-    blobs: Blobs
     clock: Clock
     names: Names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Foundations):
+    """Storage, time, fresh names, the inspector of pictures, and the operator's numbers."""
+
+    blobs: Blobs
     pictures: Pictures
     policy: Policy = field(default_factory=Policy)
 

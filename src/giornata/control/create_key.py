@@ -2,7 +2,7 @@
 
 import hashlib
 
-from giornata.control.context import Caller, Context
+from giornata.control.context import Caller, Context, Foundations
 from giornata.control.instants import instant
 from giornata.control.permissions import require_admin
 from giornata.control.ports.records import KeyRecord
@@ -29,7 +29,7 @@ def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
 
 
-def draw_key(ctx: Context, *, project_id: str, scope: Scope, name: str) -> tuple[str, KeyRecord]:
+def draw_key(ctx: Foundations, *, project_id: str, scope: Scope, name: str) -> tuple[str, KeyRecord]:
     """A fresh secret `gk_<prefix>_<random>`, and the row to store: it holds the secret's sha256 only."""
     prefix = hashlib.sha256(ctx.names.secret().encode()).hexdigest()[:PREFIX_LENGTH]
     secret = f"gk_{prefix}_{ctx.names.secret()}"

@@ -1,13 +1,13 @@
 """The first start of an installation."""
 
-from giornata.control.context import Context
+from giornata.control.context import Foundations
 from giornata.control.create_key import draw_key
 from giornata.control.ports.records import ProjectRecord
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 
-def install(ctx: Context) -> str | None:
+def install(ctx: Foundations) -> str | None:
     """Write the installation's signing key, the operator's project and an admin key, once.
 
     Returns that key's secret, which is stored nowhere; None when the installation has its rows already. Of servers
@@ -23,7 +23,7 @@ def install(ctx: Context) -> str | None:
     return secret
 
 
-def signing_key(ctx: Context) -> bytes:
+def signing_key(ctx: Foundations) -> bytes:
     """What URLs and attempt tokens are signed with. Raises Unavailable before `install`."""
     with ctx.store.read() as tx:
         key = tx.projects.signing_key()

@@ -22,10 +22,3 @@ class GaugeQueries(Protocol):
 
     def now(self, *, seen_since_ms: int) -> Gauges:
         """Nodes not heard of since `seen_since_ms` count as gone."""
-
-
-class GaugeTransaction(Protocol):
-    """The group of queries that the gauges use."""
-
-    @property
-    def gauges(self) -> GaugeQueries: ...
