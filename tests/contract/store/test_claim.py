@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.work import PRICE, Workshop
 
 from giornata.control.attempt_token import verify
 from giornata.control.context import Caller, Context
@@ -16,7 +17,6 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import FailAttempt, Heartbeat
 from giornata.store import schema
-from tests.fixtures.work import PRICE, Workshop
 
 
 def test_a_claim_takes_the_job_and_says_all_that_the_node_needs(shop: Workshop) -> None:

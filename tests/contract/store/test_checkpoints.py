@@ -1,0 +1,207 @@
+"""Commits: what exists, what counts, what may go."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fixtures.work import Workshop
+
+from giornata.control.commit_artifact import commit_artifact
+from giornata.control.commit_checkpoint import commit_checkpoint, reject_checkpoint, to_prune
+from giornata.control.lapse import lapse_leases
+from giornata.control.ports.work_store import BlobRow, CheckpointRow
+from giornata.control.release import release
+from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, NotFound
+from giornata.protocol.work import CommitArtifact, CommitCheckpoint, Lease, ReleaseAttempt
+from giornata.store import schema
+
+KEEP_ALL = {"checkpoints_keep_latest": 100}
+
+
+def steps(lease: Lease) -> list[int]:
+    return [checkpoint.step for checkpoint in lease.checkpoints]
+
+
+def next_lease(shop: Workshop, lease: Lease, node: int = 2) -> Lease:
+    release(shop.ctx, lease.attempt_id, ReleaseAttempt())
+    return shop.lease(node)
+
+
+def test_d14_d17_resume_goes_by_the_highest_committed_step(shop: Workshop) -> None:
+    job_id = shop.add_job(spec=KEEP_ALL)
+    lease = shop.lease(1)
+    for step in (200, 300, 100):  # a slow upload of an old step comes last
+        shop.checkpoint(lease, step)
+    shop.artifact(lease, "lora.safetensors")
+    assert shop.job(job_id)["committed_step"] == 300
+    again = next_lease(shop, lease)
+    assert steps(again) == [300, 200, 100]
+    assert shop.attempt(again.attempt_id)["start_step"] == 300
+    assert shop.events(job_id).count("checkpoint.committed") == 3
+
+
+def test_d14_bytes_that_nobody_committed_do_not_exist(shop: Workshop) -> None:
+    shop.add_job()
+    lease = shop.lease(1)
+    shop.add_blob(b"uploaded, never committed")
+    assert steps(next_lease(shop, lease)) == []
+
+
+def test_a_commit_that_is_repeated_changes_nothing(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    assert not shop.checkpoint(lease, 10).superfluous
+    before = shop.rows(schema.checkpoints), shop.job(job_id), shop.events(job_id)
+    shop.clock.advance_s(3)
+    assert shop.checkpoint(lease, 10).superfluous
+    assert (shop.rows(schema.checkpoints), shop.job(job_id), shop.events(job_id)) == before
+
+
+def test_d15_a_checkpoint_that_does_not_hash_gives_way_to_the_one_before(shop: Workshop) -> None:
+    job_id = shop.add_job(spec=KEEP_ALL)
+    first = shop.lease(1)
+    for step in (100, 200):
+        shop.checkpoint(first, step)
+    second = next_lease(shop, first)
+    for _ in range(2):  # the reply may get lost
+        reject_checkpoint(shop.ctx, second.attempt_id, 200, "sha256 differs")
+    assert shop.job(job_id)["committed_step"] == 100
+    assert shop.attempt(second.attempt_id)["start_step"] == 100
+    assert shop.events(job_id).count("checkpoint.rejected") == 1
+    assert shop.last_event(job_id, "checkpoint.rejected") == {"step": 200, "message": "sha256 differs"}
+    assert steps(next_lease(shop, second, node=3)) == [100]
+    with pytest.raises(NotFound, match="step 7"):
+        reject_checkpoint(shop.ctx, shop.rows(schema.attempts)[-1]["id"], 7, "")
+
+
+def test_a_rejected_step_is_replaced_by_other_bytes_only(shop: Workshop) -> None:
+    job_id = shop.add_job(spec=KEEP_ALL)
+    lease = shop.lease(1)
+    shop.checkpoint(lease, 100)
+    reject_checkpoint(shop.ctx, lease.attempt_id, 100, "")
+    assert shop.checkpoint(lease, 100).superfluous
+    assert shop.job(job_id)["committed_step"] == 0
+    assert not shop.checkpoint(lease, 100, b"other bytes").superfluous
+    assert shop.job(job_id)["committed_step"] == 100
+    assert "notice" not in shop.events(job_id)
+
+
+def test_bytes_that_differ_from_an_earlier_attempts_are_taken_and_told(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    first = shop.lease(1)
+    shop.checkpoint(first, 100, b"one")
+    second = next_lease(shop, first)
+    shop.checkpoint(second, 100, b"two")
+    assert shop.last_event(job_id, "notice")["name"] == "checkpoint-bytes-differ"
+    (row,) = shop.rows(schema.checkpoints)
+    assert row["attempt_number"] == 2
+    with pytest.raises(Conflict, match="other bytes"):
+        shop.checkpoint(second, 100, b"three")
+
+
+def test_equal_bytes_of_a_later_attempt_leave_the_first_in_place(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    first = shop.lease(1)
+    shop.checkpoint(first, 100)
+    second = next_lease(shop, first)
+    assert shop.checkpoint(second, 100).superfluous
+    assert shop.rows(schema.checkpoints)[0]["attempt_number"] == 1
+    assert "notice" not in shop.events(job_id)
+
+
+def test_d16_d74_old_checkpoints_go_once_the_new_one_is_in(shop: Workshop) -> None:
+    job_id = shop.add_job(spec={"checkpoints_keep_latest": 2, "checkpoints_keep_every": 300})
+    lease = shop.lease(1)
+    shop.artifact(lease, "lora.safetensors")
+    kept = []
+    for step in range(100, 800, 100):
+        shop.checkpoint(lease, step)
+        kept.append([row["step"] for row in shop.rows(schema.checkpoints)])
+    assert kept == [
+        [100],
+        [100, 200],
+        [200, 300],
+        [300, 400],
+        [300, 400, 500],
+        [300, 500, 600],
+        [300, 600, 700],
+    ]
+    assert [row["name"] for row in shop.rows(schema.artifacts, job_id=job_id)] == ["lora.safetensors"]
+
+
+def test_d72_a_lower_step_never_evicts_a_higher_one(shop: Workshop) -> None:
+    shop.add_job(spec={"checkpoints_keep_latest": 1})
+    lease = shop.lease(1)
+    shop.checkpoint(lease, 500)
+    shop.checkpoint(lease, 100)
+    assert steps(next_lease(shop, lease)) == [500]
+
+
+@given(
+    rejected=st.dictionaries(st.integers(1, 60), st.booleans(), min_size=1),
+    latest=st.integers(1, 5) | st.none(),
+    every=st.integers(1, 20) | st.none(),
+)
+def test_pruning_keeps_the_last_usable_one_and_everything_asked_for(
+    rejected: dict[int, bool], latest: int | None, every: int | None
+) -> None:
+    blob = BlobRow(sha256="a" * 64, size_bytes=1, key="k")
+    rows: Sequence[CheckpointRow] = [
+        CheckpointRow(step=step, attempt_number=1, rejected=bad, blob=blob) for step, bad in rejected.items()
+    ]
+    gone = set(to_prune(rows, {"checkpoints_keep_latest": latest, "checkpoints_keep_every": every}))
+    usable = sorted((step for step, bad in rejected.items() if not bad), reverse=True)
+    left = [step for step in usable if step not in gone]
+    assert left[: latest or 2] == usable[: latest or 2]
+    assert all(step in left for step in usable if every and step % every == 0)
+    assert len(left) <= (latest or 2) + (len(usable) if every else 0)
+    # What was rejected and lies above the oldest that is kept still stands in the way of its own bytes.
+    assert not any(bad and step in gone and step > min(left, default=0) for step, bad in rejected.items())
+
+
+def test_bytes_that_are_not_there_or_are_others_are_refused(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    blob = shop.add_blob(b"twelve bytes")
+    unknown = CommitCheckpoint(step=1, sha256="0" * 64, size_bytes=3)
+    with pytest.raises(BlobMissing):
+        commit_checkpoint(shop.ctx, lease.attempt_id, unknown)
+    with pytest.raises(BlobMismatch):
+        commit_checkpoint(shop.ctx, lease.attempt_id, blob.model_copy(update={"step": 1, "size_bytes": 3}))
+    with pytest.raises(BlobMissing):
+        commit_artifact(shop.ctx, lease.attempt_id, CommitArtifact(name="a", sha256="0" * 64, size_bytes=3))
+    assert shop.events(job_id) == ["attempt.started"]
+    assert shop.rows(schema.checkpoints) == []
+
+
+def test_d36_bytes_of_another_project_cannot_be_committed(shop: Workshop) -> None:
+    shop.add_project("a")
+    shop.add_job()
+    lease = shop.lease(1)
+    theirs = shop.add_blob(b"secret", project_id="a").model_copy(update={"step": 1})
+    with pytest.raises(BlobMissing):
+        commit_checkpoint(shop.ctx, lease.attempt_id, theirs)
+
+
+def test_d17_a_zombies_late_commit_changes_nothing(shop: Workshop) -> None:
+    job_id = shop.add_job(spec={"checkpoints_keep_latest": 1})
+    zombie = shop.lease(1)
+    shop.checkpoint(zombie, 100)
+    shop.clock.advance_s(100)
+    lapse_leases(shop.ctx)
+    shop.checkpoint(shop.lease(2), 200)
+    with pytest.raises(Exception, match="has ended"):
+        shop.checkpoint(zombie, 300)
+    assert [row["step"] for row in shop.rows(schema.checkpoints)] == [200]
+    assert shop.job(job_id)["committed_step"] == 200
+
+
+def test_an_artifact_with_other_bytes_replaces_what_stood_there(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    shop.artifact(lease, "a", b"one")
+    assert shop.artifact(lease, "a", b"one").superfluous
+    assert not shop.artifact(lease, "a", b"two").superfluous
+    assert [row["size_bytes"] for row in shop.rows(schema.artifacts)] == [3]
+    assert shop.events(job_id).count("artifact.committed") == 2
