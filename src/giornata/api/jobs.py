@@ -22,6 +22,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 IdempotencyKey = Annotated[
     str | None,
     Header(
+        alias="Idempotency-Key",
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",

@@ -39,7 +39,7 @@ CacheKey = Annotated[str, Path(max_length=255, pattern=r"^[A-Za-z0-9._:/-]+$")]
 NO_BODY = status.HTTP_204_NO_CONTENT
 
 
-@router.post("/claim", responses=refusals(401, 403))
+@router.post("/claim", responses=refusals(401, 403, 409))
 async def claim_job(
     *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Claim
 ) -> ClaimReply:

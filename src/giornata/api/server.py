@@ -20,23 +20,32 @@ GRACE_S = 20
 START_TIMEOUT_S = 30.0
 MAX_HEADER_BYTES = 32 * 2**10
 BACKLOG = 2048
+LARGEST_PORT = 65_535
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 picks a free one. Raises Unavailable for a port in use, else InvalidInput."""
+    if not 0 <= port <= LARGEST_PORT:
+        raise InvalidInput([Fault(where="port", message=f"{port} is no port", hint=f"0 to {LARGEST_PORT}")])
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
+        return _bound(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(f"port {port} of {host} is in use; choose another with --port") from error
         fault = Fault(where="host", message=f"cannot listen on {host}:{port}: {error.strerror or error}")
         raise InvalidInput([fault]) from error
-    except OverflowError:
-        raise InvalidInput([Fault(where="port", message=f"{port} is no port", hint="0 to 65535")]) from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 
@@ -101,8 +110,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop gracefully; a second signal cuts everything off.
 
-    `on_bound` gets the URL before the first request can come, `on_started` once they are accepted. `before_stop` runs after the first signal while requests
-    are still served: nodes that drain need the server to take their checkpoints. Call it in the main thread.
+    `on_bound` gets the URL before the first request can come, `on_started` once requests are accepted.
+    `before_stop` runs after the first signal while requests are still served: nodes that drain need the server to
+    take their checkpoints. Call it in the main thread.
     """
     server = HttpServer(app, listen(host, port), grace_s=grace_s)
     asked, again = threading.Event(), threading.Event()

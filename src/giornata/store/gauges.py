@@ -47,4 +47,4 @@ class GaugeQueries:
     def _attempts_ended(self) -> dict[str, int]:
         ended = attempts.c.ended_at_ms.is_not(None) & attempts.c.reason.is_not(None)
         query = sa.select(attempts.c.reason, sa.func.count()).where(ended).group_by(attempts.c.reason)
-        return dict(self._connection.execute(query).tuples().all())
+        return {str(reason): int(count) for reason, count in self._connection.execute(query)}

@@ -1,0 +1,95 @@
+"""Waiting for work."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.fixtures.served import Served, serving
+
+from giornata.api.settings import ApiSettings
+from giornata.client.node import NodeClient
+from giornata.protocol.work import Claim, ClaimReply, NodeInfo
+
+WAIT_S = 20.0
+JOB = {"kind": "x-count", "spec": {"steps": 5}}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A server whose claims do not ask again by themselves: they have to be woken."""
+    with serving(tmp_path, ApiSettings(claim_poll_s=WAIT_S, stream_poll_s=0.02)) as running:
+        yield running
+
+
+def claim(served: Served, *, wait_s: float, request_id: str = "request-1") -> ClaimReply:
+    node = NodeInfo(node_id="node_00000001", machine_id="m-1", name="n-1")
+    with httpx.Client(base_url=served.url) as http:
+        wanted = Claim(request_id=request_id, node=node, kinds=("x-count",), wait_s=wait_s)
+        return NodeClient(http, node_key=served.keys.node).claim(wanted)
+
+
+def until_waiting(served: Served) -> None:
+    """The node's row is written by the claim's first look at the queue, before which it listens already."""
+    for _ in range(2000):
+        if list(served.client(served.keys.admin).nodes()):
+            return
+    raise AssertionError("the claim never began")
+
+
+def test_nothing_to_do_is_said_at_once(served: Served) -> None:
+    reply = claim(served, wait_s=0)
+    assert (reply.lease, reply.reason) == (None, "empty-queue")
+
+
+def test_a_waiting_claim_is_woken_by_a_submission(served: Served) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(claim, served, wait_s=WAIT_S)
+        until_waiting(served)
+        began_s = time.monotonic()
+        job = served.client().submit(JOB["spec"], kind="x-count")
+        lease = waiting.result().lease
+    assert lease is not None
+    assert lease.job_id == job.id
+    assert time.monotonic() - began_s < WAIT_S / 2
+
+
+@pytest.mark.parametrize("end", ["release", "fail"])
+def test_a_waiting_claim_is_woken_when_a_job_comes_back(served: Served, end: str) -> None:
+    job = served.client().submit(JOB["spec"], kind="x-count")
+    node = {"node_id": "node_00000002", "machine_id": "m-2", "name": "n-2"}
+    body = {"request_id": "request-2", "node": node, "kinds": ["x-count"]}
+    first = served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
+    report = {"fail": {"reason": "node_disk", "message": "full"}, "release": {}}[end]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(claim, served, wait_s=WAIT_S)
+        while len(list(served.client(served.keys.admin).nodes())) < 2:
+            pass
+        began_s = time.monotonic()
+        served.call("POST", f"/v1/node/attempts/{first['attempt_id']}/{end}", first["token"], json=report)
+        lease = waiting.result().lease
+    assert lease is not None
+    assert (lease.job_id, lease.attempt) == (job.id, 2)
+    assert time.monotonic() - began_s < WAIT_S / 2
+
+
+def test_a_waiting_claim_is_let_go_when_the_server_closes(served: Served) -> None:
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(claim, served, wait_s=WAIT_S)
+        until_waiting(served)
+        served.app.state.wakeup.close()
+        assert waiting.result().lease is None
+    assert time.monotonic() - began_s < WAIT_S / 2
+
+
+def test_d7_a_claim_whose_reply_was_lost_gets_the_same_lease(served: Served) -> None:
+    served.client().submit(JOB["spec"], kind="x-count")
+    served.client().submit(JOB["spec"], kind="x-count")
+    first, again = claim(served, wait_s=0).lease, claim(served, wait_s=0).lease
+    assert first is not None
+    assert again is not None
+    assert (first.attempt_id, first.token) == (again.attempt_id, again.token)
+    assert len(list(served.client().jobs(states=["queued"]))) == 1  # type: ignore[list-item]

@@ -1,0 +1,117 @@
+"""What comes in wrong is refused whole, with a problem document that lists every fault."""
+
+import json
+
+import httpx
+import pytest
+from tests.fixtures.served import Served
+
+from giornata.api.intake import check_json_text
+from giornata.domain.errors import InvalidInput
+
+JOB = {"kind": "x-count", "spec": {"steps": 5}}
+
+
+def faults(response: httpx.Response) -> dict[str, str]:
+    assert response.status_code == 400, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["code"] == "invalid-input"
+    assert body["retryable"] is False
+    return {fault["where"]: fault["message"] for fault in body["faults"]}
+
+
+def post(
+    standing: Served, content: bytes | str, path: str = "/v1/jobs", kind: str = "application/json"
+) -> httpx.Response:
+    return standing.call("POST", path, standing.keys.member, content=content, headers={"Content-Type": kind})
+
+
+def test_every_fault_at_once(standing: Served) -> None:
+    body = {"kind": "No!", "priority": 1000, "deadline_s": 0, "colour": "red"}
+    found = faults(standing.call("POST", "/v1/jobs", standing.keys.member, json=body))
+    assert set(found) == {"kind", "priority", "deadline_s", "spec", "colour"}
+    assert found["colour"] == "there is no such field"
+
+
+def test_faults_deep_in_a_list_say_where(standing: Served) -> None:
+    files = [{"sha256": "0" * 64, "size_bytes": 3}, {"sha256": "zz", "size_bytes": 0}]
+    found = faults(standing.call("POST", "/v1/uploads", standing.keys.member, json={"files": files}))
+    assert set(found) == {"files.1.sha256", "files.1.size_bytes"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"[1, 2", b'{"kind": }', b"[" * 100_000, b"1" * 5000])
+def test_what_is_no_json(standing: Served, content: bytes) -> None:
+    assert list(faults(post(standing, content))) in (["body"], ["request"], [])
+
+
+def test_json_under_another_name(standing: Served) -> None:
+    assert list(faults(post(standing, json.dumps(JOB), kind="text/plain"))) == ["body"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", '"a\\u0000b"', '"\\ud800"', '{"\\udfff": 1}'])
+def test_what_python_reads_and_a_database_does_not(standing: Served, value: str) -> None:
+    assert list(faults(post(standing, f'{{"kind": "x-count", "spec": {{"a": [{value}]}}}}'))) == ["body"]
+
+
+@pytest.mark.parametrize("text", ['"\\ud83d\\ude00"', '"NaN"', '"Infinity \\u00e9"', '"\\\\u0000"', '"\\\\ud800"'])
+def test_what_only_looks_like_it_passes(text: str) -> None:
+    check_json_text(text.encode())
+    with pytest.raises(InvalidInput):
+        check_json_text(f"[{text}, NaN]".encode())
+
+
+def test_a_body_that_is_too_large(standing: Served) -> None:
+    for size_bytes in (2**20 + 1, 5 * 2**20):
+        response = post(standing, b" " * size_bytes)
+        assert (response.status_code, response.json()["code"]) == (413, "too-large")
+    assert faults(post(standing, b" " * 2**20))
+
+
+def test_a_body_of_unknown_length_that_is_too_large(standing: Served) -> None:
+    headers = {"Content-Type": "application/json"}
+    chunks = (b" " * 65536 for _ in range(40))
+    response = standing.call("POST", "/v1/jobs", standing.keys.member, content=chunks, headers=headers)
+    assert (response.status_code, response.json()["code"]) == (413, "too-large")
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/v1/jobs?limit=0", "query.limit"),
+        ("/v1/jobs?limit=100000", "query.limit"),
+        ("/v1/jobs?state=lost", "query.state"),
+        ("/v1/jobs?label=nocolon", "query.label"),
+        ("/v1/jobs?label=:v", "query.label"),
+        ("/v1/jobs?cursor=garbage!", "cursor"),
+        ("/v1/jobs/job_x/events?after=-1", "query.after"),
+        (f"/v1/jobs/job_x/events?after={2**63}", "query.after"),
+        ("/v1/jobs?kind=%00", "path"),
+        ("/v1/jobs/%00", "path"),
+        (f"/v1/jobs/{'j' * 65}", "path.job_id"),
+        ("/v1/nodes?gone=perhaps", "query.gone"),
+    ],
+)
+def test_addresses(standing: Served, path: str, where: str) -> None:
+    assert list(faults(standing.call("GET", path, standing.keys.member))) == [where]
+
+
+@pytest.mark.parametrize("key", ["", "a b", "k" * 256])
+def test_idempotency_keys_of_no_use(standing: Served, key: str) -> None:
+    response = standing.call("POST", "/v1/jobs", standing.keys.member, json=JOB, headers={"Idempotency-Key": key})
+    assert list(faults(response)) == ["header.Idempotency-Key"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/nothing", 404, "not-found"),
+        ("GET", "/v1/jobs/", 404, "not-found"),
+        ("PATCH", "/v1/jobs", 405, "method-not-allowed"),
+        ("DELETE", "/v1/jobs/job_x", 405, "method-not-allowed"),
+    ],
+)
+def test_unknown_routes(standing: Served, method: str, path: str, status: int, code: str) -> None:
+    response = standing.call(method, path, standing.keys.member)
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert response.headers["content-type"] == "application/problem+json"

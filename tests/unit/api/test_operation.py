@@ -1,0 +1,138 @@
+"""What operators see: health, readiness, metrics, the access log, CORS, a defect of ours."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from tests.fixtures.served import Served, serving
+
+from giornata.api.app import create_app
+from giornata.api.server import HttpServer, listen
+from giornata.api.settings import ApiSettings
+from giornata.control.loops import LoopStatus
+from giornata.domain.errors import InvalidInput, Unavailable
+
+JOB = {"kind": "x-count", "spec": {"steps": 5}}
+
+
+def answer(app: FastAPI, served: Served, path: str) -> tuple[int, dict[str, object]]:
+    """One request to another app over the same world."""
+    server = HttpServer(app, listen("127.0.0.1", 0))
+    server.start()
+    try:
+        response = served.http.get(server.url + path)
+        return response.status_code, response.json()
+    finally:
+        server.stop()
+
+
+def test_ready_when_everything_is_well(served: Served) -> None:
+    assert served.call("GET", "/healthz", None).json() == {"status": "ok"}
+    response = served.call("GET", "/readyz", None)
+    assert (response.status_code, response.json()) == (200, {"ready": True, "checks": {"store": "ok"}, "loops": []})
+
+
+def test_not_ready_says_why(served: Served) -> None:
+    def late() -> Sequence[LoopStatus]:
+        return [LoopStatus(name="lapse", every_s=1.0, runs=9, errors=3, last_success_age_s=500.0)]
+
+    def behind() -> None:
+        raise Unavailable("the schema is at 1, not at 2; run the migrations")
+
+    app = create_app(served.ctx, loops_status=late, checks={"migrations": behind})
+    status, body = answer(app, served, "/readyz")
+    assert (status, body["ready"]) == (503, False)
+    assert body["checks"] == {"store": "ok", "migrations": "the schema is at 1, not at 2; run the migrations"}
+    assert body["loops"] == [{"name": "lapse", "runs": 9, "errors": 3, "last_success_age_s": 500.0, "late": True}]
+
+
+def test_metrics_count(served: Served) -> None:
+    for kind in ("x-count", "x-other", "x-other"):
+        served.call("POST", "/v1/jobs", served.keys.member, json={**JOB, "kind": kind})
+    served.call("GET", "/v1/jobs", None)
+    node = {"node_id": "node_00000001", "machine_id": "m", "name": "n"}
+    claim = {"request_id": "request-1", "node": node, "kinds": ["x-count"]}
+    lease = served.call("POST", "/v1/node/claim", served.keys.node, json=claim).json()["lease"]
+    report = {"reason": "bad_spec", "message": "no"}
+    served.call("POST", f"/v1/node/attempts/{lease['attempt_id']}/fail", lease["token"], json=report)
+    lines = served.call("GET", "/metrics", None).text.splitlines()
+    for expected in (
+        'giornata_jobs{kind="x-*",state="queued"} 2.0',
+        'giornata_jobs{kind="x-*",state="failed"} 1.0',
+        'giornata_jobs{kind="train",state="queued"} 0.0',
+        'giornata_nodes{state="idle"} 1.0',
+        'giornata_attempts_ended_total{reason="bad_spec"} 1.0',
+        'giornata_http_requests_total{method="POST",route="/v1/jobs",status="201"} 3.0',
+        'giornata_http_requests_total{method="GET",route="/v1/jobs",status="401"} 1.0',
+    ):
+        assert expected in lines
+    (oldest,) = [line for line in lines if line.startswith("giornata_oldest_queued_seconds ")]
+    assert float(oldest.split()[1]) >= 0
+
+
+def test_the_access_log_is_json_without_secrets(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "giornata.access"):
+        response = served.call("GET", "/v1/jobs/job_x?token=hush", served.keys.member)
+    (record,) = [record for record in caplog.records if record.name == "giornata.access"]
+    line = json.loads(record.getMessage())
+    assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 404)
+    assert line["request_id"] == response.headers["x-request-id"]
+    assert "hush" not in record.getMessage()
+    assert served.keys.member not in record.getMessage()
+
+
+def test_a_defect_of_ours_leaks_nothing(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(served.ctx)
+
+    @app.get("/v1/broken")
+    def broken() -> None:
+        raise ZeroDivisionError("the secret of the house")
+
+    status, body = answer(app, served, "/v1/broken")
+    assert (status, body["code"], body["retryable"]) == (500, "internal", True)
+    assert "secret" not in json.dumps(body)
+    assert str(body["detail"]).split()[-1] in caplog.text
+    assert "the secret of the house" in caplog.text
+
+
+def test_cross_origin_is_off_by_default(served: Served) -> None:
+    headers = {"Origin": "https://app.test", "Access-Control-Request-Method": "POST"}
+    response = served.call("OPTIONS", "/v1/jobs", None, headers=headers)
+    assert response.status_code == 405
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_cross_origin_for_those_allowed(tmp_path: Path) -> None:
+    with serving(tmp_path, ApiSettings(allowed_origins=("https://app.test",))) as served:
+        document = served.http.get(f"{served.url}/openapi.json").json()
+        for path in document["paths"]:
+            for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+                headers = {
+                    "Origin": "https://app.test",
+                    "Access-Control-Request-Method": method,
+                    "Access-Control-Request-Headers": "authorization, content-type, idempotency-key",
+                }
+                reply = served.call("OPTIONS", path, None, headers=headers)
+                assert reply.status_code == 200, (path, method, reply.text)
+                assert reply.headers["access-control-allow-origin"] == "https://app.test"
+        refused = served.call("GET", "/v1/jobs", None, headers={"Origin": "https://app.test"})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == "https://app.test"
+        stranger = served.call("GET", "/v1/jobs", served.keys.member, headers={"Origin": "https://evil.test"})
+        assert "access-control-allow-origin" not in stranger.headers
+
+
+def test_a_port_in_use_is_said_clearly() -> None:
+    with listen("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"port {port} of 127.0.0.1 is in use"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("nowhere.invalid", 0)])
+def test_an_address_of_no_use_is_said_clearly(host: str, port: int) -> None:
+    with pytest.raises(InvalidInput):
+        listen(host, port)

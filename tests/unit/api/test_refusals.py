@@ -1,0 +1,192 @@
+"""Every route of the OpenAPI document, asked by somebody who may not.
+
+The table is held against the document: a route that has no row here fails the first test.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.fixtures.served import Served, a_dataset
+
+SHA = "0" * 64
+FILE = {"sha256": SHA, "size_bytes": 3}
+JOB = {"kind": "x-count", "spec": {"steps": 5}}
+NODE = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """`refused` is the scope whose key has no business here; `body` one that would be good."""
+
+    refused: str = "node"
+    body: Any = None
+
+
+USER, ADMIN = Route(), Route(refused="member")
+
+USER_ROUTES: dict[str, Route] = {
+    "POST /v1/uploads": Route(body={"files": [FILE]}),
+    "POST /v1/uploads/{upload_id}/urls": Route(body={}),
+    "POST /v1/uploads/{upload_id}/complete": Route(body={}),
+    "POST /v1/datasets": Route(body={"items": [{"sha256": SHA, "name": "a.png"}]}),
+    "GET /v1/datasets": USER,
+    "GET /v1/datasets/{dataset_id}": USER,
+    "POST /v1/jobs": Route(body=JOB),
+    "POST /v1/jobs:estimate": Route(body=JOB),
+    "GET /v1/jobs": USER,
+    "GET /v1/jobs/{job_id}": USER,
+    "POST /v1/jobs/{job_id}/cancel": USER,
+    "POST /v1/jobs/{job_id}/retry": USER,
+    "GET /v1/jobs/{job_id}/events": USER,
+    "GET /v1/jobs/{job_id}/logs": USER,
+    "GET /v1/jobs/{job_id}/metrics": USER,
+    "GET /v1/jobs/{job_id}/checkpoints": USER,
+    "GET /v1/jobs/{job_id}/artifacts": USER,
+    "GET /v1/nodes": USER,
+    "POST /v1/projects": Route(refused="member", body={"id": "third"}),
+    "GET /v1/projects": USER,
+    "POST /v1/keys": Route(refused="member", body={"scope": "member"}),
+    "GET /v1/keys": ADMIN,
+    "DELETE /v1/keys/{key_id}": ADMIN,
+    "POST /v1/node/claim": Route(
+        refused="member", body={"request_id": "request-1", "node": NODE, "kinds": ["x-count"]}
+    ),
+}
+
+_COMMIT = {"sha256": SHA, "size_bytes": 3}
+_ATTEMPT = "/v1/node/attempts/{attempt_id}"
+ATTEMPT_ROUTES: dict[str, Any] = {
+    f"POST {_ATTEMPT}/heartbeat": {},
+    f"POST {_ATTEMPT}/log": {"first": 0, "lines": ["hello"]},
+    f"POST {_ATTEMPT}/metrics": {"points": [{"step": 1, "values": {"loss": 0.5}}]},
+    f"POST {_ATTEMPT}/notice": {"name": "note"},
+    f"POST {_ATTEMPT}/uploads": {"files": [FILE]},
+    f"POST {_ATTEMPT}/uploads/{{upload_id}}/urls": {},
+    f"POST {_ATTEMPT}/checkpoints": {"step": 1, **_COMMIT},
+    f"POST {_ATTEMPT}/checkpoints/{{step}}/reject": {"message": "torn"},
+    f"POST {_ATTEMPT}/artifacts": {"name": "a", **_COMMIT},
+    f"GET {_ATTEMPT}/cache/{{key}}": None,
+    f"PUT {_ATTEMPT}/cache/{{key}}": _COMMIT,
+    f"POST {_ATTEMPT}/complete": {"step": 1},
+    f"POST {_ATTEMPT}/fail": {"reason": "crashed", "message": "boom"},
+    f"POST {_ATTEMPT}/release": {},
+}
+
+OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
+SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
+FOREIGN = [route for route in USER_ROUTES if "{" in route]
+UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")}
+
+
+def is_problem(response: httpx.Response, status: int, code: str) -> bool:
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    body = response.json()
+    assert set(body) == {"type", "title", "status", "detail", "code", "retryable", "faults"}
+    assert body["type"] == f"urn:giornata:problem:{body['code']}"
+    assert (response.status_code, body["status"], body["code"]) == (status, status, code), body
+    return True
+
+
+def ask(served: Served, route: str, key: str | None, ids: dict[str, str], body: Any) -> httpx.Response:
+    method, path = route.split(" ")
+    filled = re.sub(r"\{(\w+)\}", lambda match: ids.get(match[1], "1"), path)
+    more = {} if body is None else {"json": body}
+    return served.call(method, filled, key, **more)
+
+
+def own_things(served: Served, folder: Path) -> dict[str, str]:
+    """One of each, in the first project."""
+    call = partial(served.call, key=served.keys.admin)
+    return {
+        "upload_id": call("POST", "/v1/uploads", json={"files": [FILE]}).json()["items"][0]["upload_id"],
+        "dataset_id": a_dataset(served.client(), folder).id,
+        "job_id": call("POST", "/v1/jobs", json=JOB).json()["id"],
+        "key_id": call("POST", "/v1/keys", json={"scope": "member"}).json()["id"],
+    }
+
+
+def lease(served: Served, number: int = 1) -> dict[str, Any]:
+    served.call("POST", "/v1/jobs", served.keys.member, json=JOB)
+    node = {**NODE, "node_id": f"node_0000000{number}", "machine_id": f"m-{number}"}
+    claim = {"request_id": f"request-{number}", "node": node, "kinds": ["x-count"]}
+    reply = served.call("POST", "/v1/node/claim", served.keys.node, json=claim)
+    assert reply.json()["lease"] is not None, reply.text
+    return dict(reply.json()["lease"])
+
+
+def test_no_route_is_forgotten(served: Served) -> None:
+    document = served.http.get(f"{served.url}/openapi.json").json()
+    found = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    assert found == set(USER_ROUTES) | set(ATTEMPT_ROUTES) | OPEN_ROUTES | SIGNED_ROUTES
+
+
+def test_without_a_key_401(served: Served) -> None:
+    for route, row in USER_ROUTES.items():
+        for key in (None, "gk_00000000_unknown", "nonsense"):
+            response = ask(served, route, key, UNKNOWN, row.body)
+            assert is_problem(response, 401, "unauthenticated"), route
+            assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_with_the_wrong_scope_403(served: Served) -> None:
+    for route, row in USER_ROUTES.items():
+        key = getattr(served.keys, row.refused)
+        assert is_problem(ask(served, route, key, UNKNOWN, row.body), 403, "forbidden"), route
+
+
+def test_another_projects_id_404(served: Served, tmp_path: Path) -> None:
+    own = own_things(served, tmp_path)
+    for route in FOREIGN:
+        foreign = ask(served, route, served.keys.other_admin, own, USER_ROUTES[route].body)
+        unknown = ask(served, route, served.keys.other_admin, UNKNOWN, USER_ROUTES[route].body)
+        assert is_problem(foreign, 404, "not-found"), route
+        name = route[route.index("{") + 1 : route.index("}")]
+        said = foreign.json()["detail"].replace(own[name], UNKNOWN[name])
+        assert said == unknown.json()["detail"], "a foreign id must not be told from one that does not exist"
+
+
+def test_lists_hold_nothing_of_another_project(served: Served, tmp_path: Path) -> None:
+    own_things(served, tmp_path)
+    for path in ("/v1/jobs", "/v1/datasets", "/v1/nodes"):
+        assert served.call("GET", path, served.keys.other_admin).json()["items"] == []
+    projects = served.call("GET", "/v1/projects", served.keys.other_admin).json()["items"]
+    assert [project["id"] for project in projects] == ["other"]
+
+
+def test_a_key_in_the_other_header_is_as_good(served: Served) -> None:
+    headers = {"X-API-Key": served.keys.member}
+    assert served.call("GET", "/v1/jobs", None, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["none", "user", "node", "nonsense", "another"])
+def test_an_attempts_routes_take_its_own_token_only(served: Served, kind: str) -> None:
+    mine, another = lease(served, 1), lease(served, 2)
+    keys = {"none": None, "user": served.keys.admin, "node": served.keys.node, "nonsense": f"{mine['token']}0"}
+    key = another["token"] if kind == "another" else keys[kind]
+    for route, body in ATTEMPT_ROUTES.items():
+        response = ask(served, route, key, {"attempt_id": mine["attempt_id"], "upload_id": "upload_x"}, body)
+        assert is_problem(response, 401, "unauthenticated"), route
+
+
+def test_a_token_of_an_ended_attempt_is_lease_lost(served: Served) -> None:
+    mine = lease(served)
+    served.call("POST", f"/v1/jobs/{mine['job_id']}/cancel", served.keys.member)
+    ends = {f"POST {_ATTEMPT}/{end}" for end in ("complete", "fail", "release")}
+    for route, body in ATTEMPT_ROUTES.items():
+        ids = {"attempt_id": mine["attempt_id"], "upload_id": "upload_x"}
+        response = ask(served, route, mine["token"], ids, body)
+        if route not in ends:
+            assert is_problem(response, 409, "lease-lost"), route
+        else:
+            assert response.status_code == 409, (route, response.text)
+
+
+def test_a_signed_url_takes_no_key_and_no_change(served: Served) -> None:
+    for route in SIGNED_ROUTES:
+        response = ask(served, route, served.keys.admin, {"key": "default/x"}, None)
+        assert is_problem(response, 403, "forbidden"), route

@@ -1,0 +1,118 @@
+"""The server's loops survive whatever they run."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.fixtures.world import CountedNames, FinePictures, ManualClock
+
+from giornata.blobs.filesystem import FilesystemBlobs
+from giornata.control.context import Context
+from giornata.control.install import install
+from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_PAUSE_S, Loop, Loops, pause_s
+from giornata.domain.errors import Unavailable
+from giornata.store.database import open_store
+from giornata.store.migrate import migrate
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    url, clock = f"sqlite:///{tmp_path}/giornata.db", ManualClock()
+    migrate(url)
+    blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://x.invalid", clock=clock)
+    with closing(open_store(url)) as store:
+        ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+        install(ctx)
+        yield ctx
+
+
+class Time:
+    """Monotonic seconds, moved by hand."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_failing_loop_goes_on_and_is_counted(ctx: Context) -> None:
+    answers = iter([Unavailable("away"), ZeroDivisionError("a defect"), 0, 3])
+    woken: list[str] = []
+
+    def run(_: Context) -> object:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    loop, time = Loop(name="one", every_s=1.0, run=run), Time()
+    loops = Loops(ctx, [loop], monotonic_s=time, after_work=lambda: woken.append("woken"))
+    assert [loops.run_once(loop) for _ in range(2)] == [False, False]
+    time.now_s += 30
+    (status,) = loops.status()
+    assert (status.runs, status.errors, status.errors_in_a_row) == (2, 2, 2)
+    assert (status.last_success_age_s, status.last_error) == (30.0, "ZeroDivisionError: a defect")
+    assert not status.late
+    time.now_s += 100
+    assert loops.status()[0].late
+    assert [loops.run_once(loop) for _ in range(2)] == [True, True]
+    (status,) = loops.status()
+    assert (status.runs, status.errors, status.errors_in_a_row, status.last_success_age_s) == (4, 2, 0, 0.0)
+    assert woken == ["woken"], "only work that was done wakes anybody"
+
+
+def test_one_loop_does_not_stop_another(ctx: Context) -> None:
+    turns = threading.Semaphore(0)
+
+    def fail(_: Context) -> object:
+        raise RuntimeError("always")
+
+    def work(_: Context) -> object:
+        turns.release()
+        return None
+
+    loops = Loops(ctx, [Loop(name="bad", every_s=0.001, run=fail), Loop(name="good", every_s=0.001, run=work)])
+    loops.start()
+    assert all(turns.acquire(timeout=20) for _ in range(5))
+    assert loops.stop(timeout_s=20)
+    by_name = {status.name: status for status in loops.status()}
+    assert by_name["bad"].errors >= 1
+    assert by_name["good"].errors == 0
+
+
+def test_stop_waits_for_the_turn_under_way(ctx: Context) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(_: Context) -> object:
+        begun.set()
+        go_on.wait(20)
+        ended.set()
+        return None
+
+    loops = Loops(ctx, [Loop(name="slow", every_s=1000.0, run=slow)])
+    loops.start()
+    assert begun.wait(20)
+    assert not loops.stop(timeout_s=0.0)
+    go_on.set()
+    assert loops.stop(timeout_s=20)
+    assert ended.is_set()
+
+
+def test_the_real_loops_run_on_an_empty_installation(ctx: Context) -> None:
+    loops = Loops(ctx)
+    assert all(loops.run_once(loop) for loop in DEFAULT_SCHEDULE)
+    assert [status.name for status in loops.status()] == ["lapse", "expire", "collect"]
+
+
+def test_pauses_after_errors() -> None:
+    quick, slow = Loop(name="a", every_s=0.5, run=print), Loop(name="b", every_s=600.0, run=print)
+    assert [pause_s(quick, errors_in_a_row=count) for count in (0, 1, 2, 3, 99)] == [
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        LONGEST_PAUSE_S,
+    ]
+    assert [pause_s(slow, errors_in_a_row=count) for count in (0, 1, 99)] == [600.0, 1.0, LONGEST_PAUSE_S]
