@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,10 @@ class BlobCache:
     stays when the file is evicted.
     """
 
-    def __init__(self, directory: Path, *, max_bytes: int) -> None:
+    def __init__(self, directory: Path, *, max_bytes: int, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
+        self._now_ns = now_ns
 
     def place(self, what: Download, target: Path, fetch: Callable[[Download, Path], None]) -> None:
         """Have the bytes at `target`, by `fetch` unless they are here already and still hash to their name.
@@ -35,7 +37,8 @@ class BlobCache:
             fetch(what, entry)
             self._trim(keep=entry)
         try:
-            os.utime(entry)
+            now_ns = self._now_ns()  # finer than the file system's own clock
+            os.utime(entry, ns=(now_ns, now_ns))
             link_or_copy(entry, target)
         except FileNotFoundError:  # another process has evicted it meanwhile
             fetch(what, target)

@@ -9,7 +9,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.engine.channel import LineChannel, take_stdout
 from giornata.engine.device import prepare_device
 from giornata.engine.engine import Engine
-from giornata.engine.kinds import make_workloads
+from giornata.engine.kinds import check_kinds, make_workloads
 from giornata.engine.parentage import die_with_parent
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import Hello
@@ -31,9 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent()
     options = parse(arguments)
     channel = LineChannel(take_stdout())
+    kinds = options.kinds.split(",")
     try:
+        check_kinds(kinds)
         device = prepare_device(options.device, options.threads)
-        workloads = make_workloads(options.kinds.split(","), device.name)
+        workloads = make_workloads(kinds, device.name)
     except InvalidInput as error:
         sys.stderr.write(f"engine: {error}\n")
         return EXIT_UNUSABLE

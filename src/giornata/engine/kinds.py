@@ -16,10 +16,14 @@ def _train(device: str) -> Workload:
 FACTORIES: Mapping[str, Callable[[str], Workload]] = MappingProxyType({"train": _train})
 
 
-def make_workloads(kinds: Sequence[str], device: str) -> dict[str, Workload]:
-    """One workload for each kind, on the device. Raises InvalidInput for kinds that do not exist."""
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raise InvalidInput for kinds that do not exist; before anything heavy is loaded."""
     unknown = [kind for kind in kinds if kind not in FACTORIES]
     if unknown:
         known = ", ".join(FACTORIES)
         raise InvalidInput(Fault(where="--kinds", message=f"no kind {kind!r}", hint=known) for kind in unknown)
+
+
+def make_workloads(kinds: Sequence[str], device: str) -> dict[str, Workload]:
+    """One workload for each kind, on the device."""
     return {kind: FACTORIES[kind](device) for kind in kinds}

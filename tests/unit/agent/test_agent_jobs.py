@@ -5,10 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 from conftest import NodeFactory
 from fake_node_api import FakeNodeApi, cut, lease, problem
 
 from giornata.agent.agent import ExitCode
+from giornata.domain.errors import InvalidInput
 
 LOST = problem(409, "lease-lost", "the attempt has ended")
 AWAY = problem(503, "unavailable", "away")
@@ -66,7 +69,6 @@ def test_a_lost_lease_ends_the_job_and_nothing_more_is_written(api: FakeNodeApi,
 
 
 def api_ok(_: Any) -> Any:
-    import httpx
 
     return httpx.Response(200, json={"order": "continue", "lease_s": 20.0, "renew_every_s": 0.05, "mtbi_s": 1000.0})
 
@@ -345,3 +347,65 @@ def test_what_is_no_message_becomes_a_line_of_the_log(api: FakeNodeApi, node: No
     node(script=PRINTING_ENGINE).run()
     assert len(api.bodies("complete")) == 1
     assert "a print of a library" in api.log()
+
+
+# ---- the node itself
+
+
+def test_a_key_that_is_refused_ends_the_node_with_an_error(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.always["claim"] = problem(401, "unauthenticated", "unknown key")
+    assert node().run() == ExitCode.UNUSABLE
+
+
+def test_an_engine_that_never_starts_ends_the_node_with_an_error(api: FakeNodeApi, node: NodeFactory) -> None:
+    made = node(script="sys.exit('no GPU')")
+    assert made.run() == ExitCode.UNUSABLE
+    assert len(made.naps) == 2  # it tried three times
+    assert api.calls == []
+
+
+def test_a_server_that_never_answers_is_given_up_if_the_settings_say_so(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.always["claim"] = AWAY
+    assert node(give_up_after_s=0.0).run() == ExitCode.SERVER_GONE
+
+
+def test_a_server_without_work_is_not_asked_in_a_hot_loop(api: FakeNodeApi, node: NodeFactory) -> None:
+
+    api.answers["claim"] = [lambda _: httpx.Response(200, json={"reason": "empty-queue"})] * 3
+    made = node()
+    assert made.run() == ExitCode.DONE
+    assert [nap > 0.3 for nap in made.naps] == [True] * 3
+
+
+def test_an_unusable_machine_id_is_named_before_anything_starts(api: FakeNodeApi, node: NodeFactory) -> None:
+    made = node(machine_id="a machine")
+    with pytest.raises(InvalidInput, match=r"machine_id"):
+        made.run()
+    assert made.agent.engines.current is None
+
+
+def test_the_order_to_leave_before_the_engine_has_the_job_gives_it_back(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    made = node()
+    api.hooks["claim"] = made.departure.ask
+    assert made.run() == ExitCode.DONE
+    assert api.routes() == ["claim", "release"]
+    assert api.bodies("release")[0]["reason"] == "preempted"
+
+
+def test_a_lease_lost_before_the_engine_has_the_job_starts_nothing(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(inputs=[picture(api, b"one")])]
+    api.always["heartbeat"] = LOST
+    api.always["storage/blob"] = lambda _: pytest.fail("nothing is fetched for a lost lease")
+    assert node().run() == ExitCode.DONE
+    assert api.routes() == ["claim", "claim"]
+
+
+def test_failures_in_a_row_are_met_with_growing_pauses(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={"reason": "bad_data"}, attempt_id=f"att_{number}") for number in range(5)]
+    made = node(script=FAILING_ENGINE)
+    made.run()
+    assert len(api.bodies("fail")) == 5
+    assert len(made.naps) == 5
+    assert made.naps == sorted(made.naps)
+    assert made.naps[-1] > 8

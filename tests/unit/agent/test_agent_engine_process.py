@@ -1,0 +1,168 @@
+"""One engine process: what is refused, and how it ends."""
+
+import os
+import queue
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import COUNT_ENGINE, PRELUDE
+
+from giornata.agent.engine_process import EngineProcess
+from giornata.agent.engines import Engines, engine_environment
+from giornata.agent.events import Event, Gone, Muttered, Said
+from giornata.domain.errors import InvalidInput
+from giornata.protocol.pipe import Progress, Start
+
+PATIENCE_S = 20.0
+
+
+class Nursery:
+    """Starts engines from texts, and ends them all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.engines: list[EngineProcess] = []
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def start(self, script: str) -> EngineProcess:
+        path = self.directory / f"engine{len(self.engines)}.py"
+        path.write_text(PRELUDE + script)
+        return self.launch((sys.executable, str(path)))
+
+    def launch(self, command: tuple[str, ...]) -> EngineProcess:
+        engine = EngineProcess(command, environment=os.environ, monotonic_s=time.monotonic)
+        self.engines.append(engine)
+        engine.attach(self.events.put)
+        return engine
+
+    def next(self) -> Event:
+        return self.events.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    made = Nursery(tmp_path)
+    yield made
+    for engine in made.engines:
+        engine.kill()
+
+
+def test_hello_of_this_protocol_is_taken(nursery: Nursery) -> None:
+    assert nursery.start("hello()\nhear()\n").await_hello(PATIENCE_S).kinds == ("x-count",)
+
+
+def test_hello_of_another_protocol_is_refused_and_the_engine_ended(nursery: Nursery) -> None:
+    engine = nursery.start("hello(2)\nhear()\n")
+    with pytest.raises(InvalidInput, match="speaks protocol 2; this node speaks 1"):
+        engine.await_hello(PATIENCE_S)
+    assert not engine.is_alive()
+
+
+def test_an_engine_that_ends_before_its_hello_is_quoted(nursery: Nursery) -> None:
+    engine = nursery.start("sys.exit('no GPU here')")
+    with pytest.raises(InvalidInput, match=r"ended with 1 before it said hello \(no GPU here\)"):
+        engine.await_hello(PATIENCE_S)
+
+
+def test_an_engine_without_a_hello_is_not_waited_for(nursery: Nursery) -> None:
+    engine = nursery.start("hear()\n")
+    with pytest.raises(InvalidInput, match=r"said no hello within 0\.2 s"):
+        engine.await_hello(0.2)
+    assert not engine.is_alive()
+
+
+def test_a_command_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"engine /no/such/engine: cannot be started"):
+        EngineProcess(("/no/such/engine",), environment={}, monotonic_s=time.monotonic)
+
+
+def test_the_end_comes_after_the_last_words(nursery: Nursery) -> None:
+    engine = nursery.start("hello()\nsay('progress', attempt='a', step=1)\nsys.exit('bye')\n")
+    engine.await_hello(PATIENCE_S)
+    events = [nursery.next(), nursery.next(), nursery.next()]
+    assert isinstance(events[-1], Gone)
+    assert events[-1].exit_code == 1
+    assert Muttered(line="bye") in events
+    assert any(isinstance(event, Said) and isinstance(event.message, Progress) for event in events)
+    assert list(engine.tail) == ["bye"]
+
+
+def test_whoever_attaches_late_learns_that_it_is_gone(nursery: Nursery) -> None:
+    engine = nursery.start("hello()\n")
+    engine.await_hello(PATIENCE_S)
+    assert nursery.next() == Gone(exit_code=0)
+    engine.attach(nursery.events.put)
+    assert nursery.next() == Gone(exit_code=0)
+
+
+def test_what_the_engine_has_started_ends_with_it(nursery: Nursery) -> None:
+    engine = nursery.start(
+        "import subprocess\nhello()\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        "say('log', attempt='a', line=str(child.pid))\nhear()\n"
+    )
+    engine.await_hello(PATIENCE_S)
+    said = nursery.next()
+    assert isinstance(said, Said)
+    child = os.pidfd_open(int(said.message.line))
+    os.kill(engine.pid, signal.SIGKILL)
+    ended, _, _ = select.select([child], [], [], PATIENCE_S)
+    assert ended == [child]
+    assert nursery.next() == Gone(exit_code=-9)
+
+
+def test_the_end_of_stdin_ends_an_engine_in_the_middle_of_a_job(nursery: Nursery, tmp_path: Path) -> None:
+    engine = nursery.launch((sys.executable, str(COUNT_ENGINE)))
+    engine.await_hello(PATIENCE_S)
+    spec = {"steps": 10**9, "every": 10**9, "step_s": 0.001}
+    engine.send(Start(attempt="a", job="j", kind="x-count", spec=spec, directory=tmp_path))
+    assert isinstance(nursery.next(), Said)
+    engine._outbox.put(None)
+    while not isinstance(event := nursery.next(), Gone):
+        pass
+    assert event.exit_code == 0
+
+
+def test_an_engine_is_kept_while_it_can_do_the_kind(nursery: Nursery) -> None:
+    commands = {"x-count": (sys.executable, str(COUNT_ENGINE)), "x-again": (sys.executable, str(COUNT_ENGINE))}
+    engines = Engines(commands=commands, launch=nursery.launch, hello_s=PATIENCE_S, stop_grace_s=5.0)
+    first = engines.ready()
+    assert engines.ready("x-count") is first
+    first.kill()
+    second = engines.ready()
+    assert second is not first
+    assert second.is_alive()
+    engines.stop()
+    assert not second.is_alive()
+
+
+def test_an_engine_for_another_kind_takes_the_place_of_the_one_before(nursery: Nursery, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(PRELUDE + "say('hello', protocol=1, pid=1, kinds=['x-other'])\nhear()\n")
+    commands = {"x-count": (sys.executable, str(COUNT_ENGINE)), "x-other": (sys.executable, str(other))}
+    engines = Engines(commands=commands, launch=nursery.launch, hello_s=PATIENCE_S, stop_grace_s=5.0)
+    first = engines.ready()
+    second = engines.ready("x-other")
+    assert second is not first
+    assert not first.is_alive()
+    assert engines.ready() is second
+
+
+def test_an_engine_that_does_not_know_its_kind_is_refused(nursery: Nursery) -> None:
+    commands = {"x-other": (sys.executable, str(COUNT_ENGINE))}
+    engines = Engines(commands=commands, launch=nursery.launch, hello_s=PATIENCE_S, stop_grace_s=5.0)
+    with pytest.raises(InvalidInput, match="does x-count, not x-other"):
+        engines.ready("x-other")
+
+
+def test_an_engine_gets_what_makes_results_repeatable_and_no_settings_of_the_node() -> None:
+    inherited = {"PATH": "/bin", "GIORNATA_NODE_KEY": "secret", "OMP_NUM_THREADS": "64"}
+    environment = engine_environment(inherited, threads=2)
+    assert environment["PATH"] == "/bin"
+    assert "secret" not in environment.values()
+    wanted = {"OMP_NUM_THREADS": "2", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
+    assert wanted.items() <= environment.items()

@@ -1,0 +1,432 @@
+"""The parts of the agent, each driven by hand with a clock of the test's."""
+
+import hashlib
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fake_node_api import FakeNodeApi, cut, lease, problem
+
+from giornata.agent.backoff import delays_s
+from giornata.agent.blob_cache import BlobCache
+from giornata.agent.calls import Calls
+from giornata.agent.courier import Checkpoint, Courier
+from giornata.agent.departure import Departure
+from giornata.agent.events import Event
+from giornata.agent.heart import Heart
+from giornata.agent.held_lease import HeldLease
+from giornata.agent.journal import KEPT, Backlog, Journal
+from giornata.agent.settings import AgentSettings
+from giornata.agent.transport import HttpStorage
+from giornata.agent.workplace import Workplace
+from giornata.client.node import NodeClient
+from giornata.domain.errors import BlobMismatch, Conflict, InvalidInput, LeaseLost, Unavailable
+from giornata.protocol.uploads import Download
+from giornata.protocol.work import Heartbeat, Lease
+
+AWAY = problem(503, "unavailable")
+
+
+class Clock:
+    """Seconds that pass only when somebody sleeps, or the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def held(clock: Clock, **fields: Any) -> HeldLease:
+    return HeldLease(Lease.model_validate(lease(lease_s=30.0, **fields)), granted_at_s=clock(), monotonic_s=clock)
+
+
+def calls(clock: Clock, of: HeldLease) -> Calls:
+    return Calls(of, rng=random.Random(1), monotonic_s=clock, sleep=clock.sleep)
+
+
+def node_client(api: FakeNodeApi) -> NodeClient:
+    return NodeClient(api.client(), node_key="node-key")
+
+
+# ---- the lease
+
+
+def test_a_lease_ends_one_lease_after_the_last_renewal_was_sent(clock: Clock) -> None:
+    lost: list[str] = []
+    mine = HeldLease(
+        Lease.model_validate(lease(lease_s=30.0)), granted_at_s=clock(), monotonic_s=clock, on_lost=lost.append
+    )
+    clock.now_s += 20
+    mine.renewed(sent_at_s=clock() - 15, lease_s=30.0)
+    clock.now_s += 14.9
+    mine.check()
+    assert mine.remaining_s() == pytest.approx(0.1)
+    clock.now_s += 0.1
+    with pytest.raises(LeaseLost, match="own clock"):
+        mine.check()
+    mine.renewed(sent_at_s=clock(), lease_s=30.0)
+    with pytest.raises(LeaseLost):  # what was given up is not taken up again
+        mine.check()
+    assert len(lost) == 1
+
+
+def test_calls_are_repeated_until_the_lease_ends_and_not_made_after_it(clock: Clock) -> None:
+    made = 0
+
+    def away(_: Lease) -> None:
+        nonlocal made
+        made += 1
+        raise Unavailable("away")
+
+    mine = held(clock)
+    with pytest.raises(LeaseLost):
+        calls(clock, mine).persist(away)
+    assert clock() - 1000.0 >= 30.0
+    assert made >= 3
+    before = made
+    with pytest.raises(LeaseLost):
+        calls(clock, mine).once(away)
+    assert made == before
+
+
+def test_a_refused_call_is_not_repeated(clock: Clock) -> None:
+    made = 0
+
+    def refused(_: Lease) -> None:
+        nonlocal made
+        made += 1
+        raise Conflict("no")
+
+    with pytest.raises(Conflict):
+        calls(clock, held(clock)).persist(refused)
+    assert made == 1
+
+
+def test_a_409_lease_lost_reaches_everybody(clock: Clock) -> None:
+    mine = held(clock)
+
+    def lost(_: Lease) -> None:
+        raise LeaseLost("another node has it")
+
+    with pytest.raises(LeaseLost):
+        calls(clock, mine).persist(lost)
+    assert "another node has it" in (mine.why_lost() or "")
+
+
+def test_a_call_with_an_end_of_its_own_gives_up_then(clock: Clock) -> None:
+    def away(_: Lease) -> None:
+        raise Unavailable("away")
+
+    with pytest.raises(Unavailable):
+        calls(clock, held(clock)).persist(away, until_s=clock() + 5)
+    assert 5 <= clock() - 1000.0 < 6
+
+
+def test_delays_grow_up_to_their_bound_and_differ() -> None:
+    delays = delays_s(random.Random(3), first_s=1.0, most_s=8.0)
+    drawn = [next(delays) for _ in range(50)]
+    assert all(0.5 <= each <= 8.0 for each in drawn)
+    assert max(drawn[10:]) > 6
+    assert min(drawn[10:]) >= 4
+    assert len(set(drawn)) == 50
+
+
+# ---- the heart
+
+
+def heart(api: FakeNodeApi, mine: HeldLease, clock: Clock, *, lively: Callable[[], bool] = lambda: True) -> Heart:
+    events: list[Event] = []
+    made = Heart(
+        node=node_client(api),
+        held=mine,
+        snapshot=lambda: Heartbeat(step=3, phase="training"),
+        lively=lively,
+        post=events.append,
+        monotonic_s=clock,
+        rng=random.Random(2),
+    )
+    made.events = events  # type: ignore[attr-defined]
+    return made
+
+
+def test_a_beat_renews_from_when_it_was_sent(api: FakeNodeApi, clock: Clock) -> None:
+    mine = held(clock)
+    clock.now_s += 25
+    assert heart(api, mine, clock).beat() == 0.05  # as the server says
+    assert mine.remaining_s() == 20.0
+    assert api.bodies("heartbeat")[0]["step"] == 3
+
+
+def test_beats_that_fail_are_repeated_with_growing_pauses_never_hot(api: FakeNodeApi, clock: Clock) -> None:
+    api.always["heartbeat"] = AWAY
+    mine = held(clock, renew_every_s=10.0)
+    made = heart(api, mine, clock)
+    waits = [made.beat() for _ in range(8)]
+    assert min(waits) >= 0.25
+    assert max(waits) > 5
+    assert max(waits) <= 10
+    assert mine.why_lost() is None
+
+
+@pytest.mark.parametrize(
+    "answer", [problem(409, "lease-lost"), problem(401, "unauthenticated"), problem(404, "not-found")]
+)
+def test_a_refused_beat_is_the_end_of_the_lease(api: FakeNodeApi, clock: Clock, answer: Any) -> None:
+    api.always["heartbeat"] = answer
+    mine = held(clock)
+    heart(api, mine, clock).beat()
+    assert mine.why_lost() is not None
+
+
+def test_no_beat_for_a_loop_that_hangs(api: FakeNodeApi, clock: Clock) -> None:
+    heart(api, held(clock), clock, lively=lambda: False).beat()
+    assert api.calls == []
+
+
+def test_stopping_wakes_the_sleeper(api: FakeNodeApi, clock: Clock) -> None:
+    made = heart(api, held(clock), clock)
+    made.start(after_s=3600)
+    made.stop()
+    made._thread.join(10)
+    assert not made._thread.is_alive()
+    assert api.calls == []
+
+
+# ---- the journal
+
+
+def test_a_backlog_forgets_the_oldest_and_keeps_the_numbers() -> None:
+    backlog = Backlog[str](kept=3)
+    for text in "abcde":
+        backlog.add(text)
+    assert backlog.batch() == (2, ("c", "d", "e"))
+    backlog.sent(4)
+    assert backlog.batch() == (4, ("e",))
+    backlog.sent(2)  # what was dropped meanwhile is not dropped twice
+    assert backlog.batch() == (4, ("e",))
+
+
+def test_lines_that_could_not_be_sent_are_sent_again_under_their_numbers(api: FakeNodeApi, clock: Clock) -> None:
+    journal = Journal(node_client(api), calls(clock, held(clock)))
+    journal.line("one\ntwo")
+    api.answers["log"] = [cut]
+    journal.flush()
+    journal.line("three")
+    journal.flush()
+    journal.flush()
+    first, second = api.bodies("log")
+    assert first == {"first": 0, "lines": ["one", "two"]}
+    assert second == {"first": 0, "lines": ["one", "two", "three"]}
+
+
+def test_a_refused_batch_does_not_hold_up_the_next(api: FakeNodeApi, clock: Clock) -> None:
+    journal = Journal(node_client(api), calls(clock, held(clock)))
+    api.answers["metrics"] = [problem(400, "invalid-input")]
+    journal.metrics(1, {"loss": 1.0, "nan": float("nan")})
+    journal.flush()
+    journal.metrics(2, {"loss": 0.5})
+    journal.flush()
+    assert [body["points"] for body in api.bodies("metrics")] == [
+        [{"step": 1, "values": {"loss": 1.0}}],
+        [{"step": 2, "values": {"loss": 0.5}}],
+    ]
+
+
+def test_the_journal_is_bounded(api: FakeNodeApi, clock: Clock) -> None:
+    journal = Journal(node_client(api), calls(clock, held(clock)))
+    for number in range(KEPT + 10):
+        journal.line(str(number))
+    journal.flush()
+    assert api.bodies("log")[0]["first"] == 10
+    assert len(api.log()) == KEPT
+
+
+# ---- the courier
+
+
+def courier(api: FakeNodeApi, mine: HeldLease, clock: Clock, events: list[Event]) -> Courier:
+    return Courier(
+        node=node_client(api),
+        calls=calls(clock, mine),
+        storage=HttpStorage(api.client()),
+        post=events.append,
+        monotonic_s=clock,
+        patience_s=600.0,
+    )
+
+
+def test_of_the_checkpoints_that_wait_only_the_newest_is_delivered(
+    api: FakeNodeApi, clock: Clock, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    made = courier(api, held(clock), clock, events)
+    for step in (1, 2, 3):
+        path = tmp_path / str(step)
+        path.write_text(f"state {step}")
+        made.take(Checkpoint(step=step, path=path))
+    made.start()
+    while not made.is_idle():
+        pass
+    made.stop(wait_s=10)
+    assert api.checkpoints == {3: b"state 3"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_arrive_spoilt_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:
+    events: list[Event] = []
+    made = courier(api, held(clock), clock, events)
+    api.answers["checkpoints"] = [problem(409, "blob-mismatch"), problem(409, "blob-missing")]
+    (tmp_path / "c").write_text("state")
+    made.take(Checkpoint(step=1, path=tmp_path / "c"))
+    made.start()
+    while not made.is_idle():
+        pass
+    made.stop(wait_s=10)
+    assert api.checkpoints == {1: b"state"}
+    assert len(api.uploads) == 3
+
+
+# ---- directories
+
+
+def blob(content: bytes) -> Download:
+    request = {"method": "GET", "url": "http://storage/x", "expires_at": "2030-01-01T00:00:00Z"}
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Download.model_validate({"sha256": sha256, "size_bytes": len(content), "request": request})
+
+
+class Fetch:
+    """Stands for a download: writes the content and counts."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.times = content, 0
+
+    def __call__(self, what: Download, path: Path) -> None:
+        self.times += 1
+        path.write_bytes(self.content)
+
+
+def test_the_cache_fetches_once(tmp_path: Path) -> None:
+    cache, fetch = BlobCache(tmp_path / "cache", max_bytes=1000), Fetch(b"bytes")
+    cache.place(blob(b"bytes"), tmp_path / "one", fetch)
+    cache.place(blob(b"bytes"), tmp_path / "two", fetch)
+    assert ((tmp_path / "one").read_bytes(), (tmp_path / "two").read_bytes(), fetch.times) == (b"bytes", b"bytes", 1)
+
+
+def test_the_cache_does_not_hand_out_what_the_disk_has_spoilt(tmp_path: Path) -> None:
+    cache, fetch = BlobCache(tmp_path / "cache", max_bytes=1000), Fetch(b"bytes")
+    cache.place(blob(b"bytes"), tmp_path / "one", fetch)
+    (tmp_path / "one").unlink()
+    [entry] = (tmp_path / "cache").glob("??/*")
+    entry.write_bytes(b"bytez")
+    cache.place(blob(b"bytes"), tmp_path / "two", fetch)
+    assert ((tmp_path / "two").read_bytes(), fetch.times) == (b"bytes", 2)
+
+
+def test_the_cache_is_bounded_and_evicts_what_was_used_least_recently(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path / "cache", max_bytes=25)
+    contents = [bytes([65 + number]) * 10 for number in range(3)]
+    for number, content in enumerate(contents):
+        cache.place(blob(content), tmp_path / f"{number}", Fetch(content))
+        if number == 1:
+            cache.place(blob(contents[0]), tmp_path / "again", Fetch(b""))
+    kept = {path.name for path in (tmp_path / "cache").glob("??/*")}
+    assert kept == {blob(contents[0]).sha256, blob(contents[2]).sha256}
+    assert (tmp_path / "1").read_bytes() == contents[1]  # whoever uses it keeps it
+
+
+def test_what_a_dead_process_left_is_wiped_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    alive = Workplace(tmp_path)
+    dead = tmp_path / "run-dead"
+    (dead / "att_1").mkdir(parents=True)
+    (dead / "lock").touch()
+    with alive.room("att_2") as room:
+        (room.work / "file").touch()
+        other = Workplace(tmp_path)
+        assert not dead.exists()
+        assert (room.work / "file").exists()
+        other.close()
+    assert not room.work.exists()
+    alive.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_work_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match=r"work_dir .*file"):
+        Workplace(tmp_path / "file")
+
+
+# ---- the node
+
+
+def test_every_fault_of_the_settings_is_listed(tmp_path: Path) -> None:
+    settings = AgentSettings(
+        url="server", key="", machine_id="m", name="n", work_dir=tmp_path, workloads={"count": ("a",), "x-b": ()}
+    )
+    assert [fault.where for fault in settings.faults()] == ["workloads", "workloads", "url", "key"]
+
+
+def test_the_order_to_leave_ends_a_sleep() -> None:
+    departure = Departure()
+    departure.ask()
+    departure.wait(3600)
+    departure.wait(3600)
+
+
+def test_the_agent_loads_no_torch() -> None:
+    heavy = "{'torch', 'numpy', 'PIL', 'diffusers', 'transformers', 'sqlalchemy', 'fastapi'}"
+    script = f"import giornata.agent.main, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# ---- the client
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (problem(409, "lease-lost"), LeaseLost),
+        (problem(409, "blob-mismatch"), BlobMismatch),
+        (problem(409, "of a later version"), Conflict),
+        (lambda _: httpx.Response(502, text="<html>bad gateway</html>"), Unavailable),
+        (lambda _: httpx.Response(429), Unavailable),
+        (lambda _: httpx.Response(302, headers={"location": "http://login"}), Unavailable),
+        (lambda _: httpx.Response(200, text="<html>a proxy's page</html>"), Unavailable),
+        (lambda _: httpx.Response(418, text="teapot"), InvalidInput),
+        (cut, Unavailable),
+    ],
+)
+def test_answers_become_errors(api: FakeNodeApi, answer: Any, error: type[Exception]) -> None:
+    api.always["heartbeat"] = answer
+    with pytest.raises(error) as caught:
+        node_client(api).heartbeat(Lease.model_validate(lease()), Heartbeat())
+    assert caught.type is error
+
+
+def test_every_fault_of_a_problem_document_arrives(api: FakeNodeApi) -> None:
+    faults = [
+        {"where": "spec.rank", "message": "is 0", "hint": "1 to 512"},
+        {"where": "spec.seed", "message": "is -1"},
+    ]
+    api.always["heartbeat"] = lambda _: httpx.Response(400, json={"code": "invalid-input", "faults": faults})
+    with pytest.raises(InvalidInput) as caught:
+        node_client(api).heartbeat(Lease.model_validate(lease()), Heartbeat())
+    assert [str(fault) for fault in caught.value.faults] == ["spec.rank: is 0 (1 to 512)", "spec.seed: is -1"]
