@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ValidationError
@@ -49,14 +50,23 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
             field = expected.model_fields.get(place)
             yield Fault(where=where, message="is required", hint=(field.description or "") if field else "")
         case "value_error" if not place:
-            yield from (_contradiction(expected, message) for message in _words(detail).split("; "))
+            yield from _contradictions(expected, _words(detail))
         case _:
             yield Fault(where=where, message=_words(detail) + _given(detail))
 
 
-def _contradiction(expected: type[BaseModel], message: str) -> Fault:
-    first = message.split(" ", 1)[0]
-    return Fault(where=f"spec.{first}" if first in expected.model_fields else "spec", message=message)
+def _contradictions(expected: type[BaseModel], message: str) -> list[Fault]:
+    """A spec joins its contradictions with semicolons. Each begins with a field; what does not is advice."""
+    faults: list[Fault] = []
+    for piece in message.split("; "):
+        field = piece.split(" ", 1)[0]
+        if field in expected.model_fields:
+            faults.append(Fault(where=f"spec.{field}", message=piece))
+        elif faults:
+            faults[-1] = replace(faults[-1], hint=piece)
+        else:
+            faults.append(Fault(where="spec", message=piece))
+    return faults
 
 
 def _names(expected: type[BaseModel]) -> list[str]:

@@ -1,0 +1,64 @@
+"""Cursors, limits, instants."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from giornata.control.instants import instant
+from giornata.control.pages import LARGEST, check_after, check_limit, cut, decode_cursor, encode_cursor
+from giornata.domain.errors import InvalidInput
+
+
+@given(at_ms=st.integers(0, LARGEST - 1), row_id=st.text(st.characters(exclude_characters="\0"), max_size=64))
+def test_a_cursor_comes_back_as_it_went(at_ms: int, row_id: str) -> None:
+    cursor = encode_cursor(at_ms, row_id)
+    assert cursor.isascii()
+    assert decode_cursor(cursor) == (at_ms, row_id)
+
+
+@given(st.text())
+def test_any_other_text_is_refused_and_nothing_else_happens(cursor: str) -> None:
+    try:
+        at_ms, row_id = decode_cursor(cursor) or (0, "")
+    except InvalidInput as error:
+        assert error.faults[0].where == "cursor"
+    else:
+        assert (type(at_ms), type(row_id)) == (int, str)
+
+
+@pytest.mark.parametrize(
+    "place", [[1], [1, 2], ["1", "a"], [True, "a"], [-1, "a"], [LARGEST, "a"], [1, "\0"], {"a": 1}]
+)
+def test_a_place_that_no_row_has_is_refused(place: object) -> None:
+    import base64
+    import json
+
+    with pytest.raises(InvalidInput):
+        decode_cursor(base64.urlsafe_b64encode(json.dumps(place).encode()).decode())
+
+
+def test_the_beginning_has_no_cursor_and_the_last_page_no_next() -> None:
+    assert decode_cursor(None) is None
+    rows = [(3, "c"), (2, "b"), (1, "a")]
+    page, following = cut(rows, 2, lambda row: row)
+    assert (page, decode_cursor(following)) == (rows[:2], (2, "b"))
+    assert cut(rows, 3, lambda row: row) == (rows, None)
+
+
+def test_limits_and_places_are_bounded() -> None:
+    for good in (1, 1000):
+        check_limit(good)
+    for bad in (0, -1, 1001):
+        with pytest.raises(InvalidInput, match="limit"):
+            check_limit(bad)
+    check_after(-1, where="after")
+    for bad in (-2, LARGEST):
+        with pytest.raises(InvalidInput, match="after"):
+            check_after(bad, where="after")
+
+
+def test_instants_are_utc_and_exact_to_the_millisecond() -> None:
+    assert instant(1_790_000_000_123) == datetime(2026, 9, 21, 14, 13, 20, 123_000, tzinfo=UTC)
+    assert instant(None) is None

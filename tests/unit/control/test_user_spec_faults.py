@@ -1,0 +1,54 @@
+"""Faults of a spec, in words that name its fields."""
+
+import pytest
+
+from giornata.control.spec_faults import parse_spec
+
+GOOD = {"model": "some/model", "dataset": "ds_0", "instance_prompt": "sks"}
+
+
+def found(**spec: object) -> list[str]:
+    parsed, faults = parse_spec("train", GOOD | spec)
+    assert (parsed is None) == bool(faults)
+    return [str(fault) for fault in faults]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"network_dimm": 4}, "spec.network_dimm: unknown field (did you mean network_dim?)"),
+        ({"zzz": 4}, "spec.zzz: unknown field (remove it)"),
+        ({"resolution": 1001}, "spec.resolution: input should be a multiple of 8; it is 1001"),
+        ({"mixed_precision": "fp16"}, "spec.mixed_precision: input should be 'no' or 'bf16'; it is 'fp16'"),
+        ({"lr_scheduler": "cosin"}, "spec.lr_scheduler: "),
+        ({"target_modules": []}, "spec.target_modules: "),
+        ({"output_formats": ["kohya", "ckpt"]}, "spec.output_formats.1: "),
+        ({"seed": -1}, "spec.seed: "),
+    ],
+)
+def test_each_fault_says_where_and_what(spec: dict[str, object], said: str) -> None:
+    (fault,) = found(**spec)
+    assert fault.startswith(said)
+
+
+def test_faults_come_all_at_once() -> None:
+    assert len(found(rank=0, resolution=3, adam_beta1=2, nonsense=1, seed=-4)) == 5
+
+
+def test_good_specs_have_none_under_either_name() -> None:
+    assert found() == []
+    assert found(network_dim=4, network_alpha=2.0, unet_lr=1e-3) == []
+
+
+def test_what_is_required_is_said_with_what_it_is() -> None:
+    _, faults = parse_spec("train", {})
+    assert {fault.where for fault in faults} == {"spec.pretrained_model_name_or_path", "spec.dataset"}
+    assert all(fault.message == "is required" and fault.hint for fault in faults)
+
+
+def test_a_spec_may_be_as_deep_as_its_sender_likes() -> None:
+    deep: dict[str, object] = {"x": "\x00"}
+    for _ in range(5000):
+        deep = {"x": deep}
+    _, faults = parse_spec("x-mine", {"deep": deep})
+    assert len(faults) == 1
