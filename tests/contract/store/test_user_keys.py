@@ -116,7 +116,9 @@ def test_the_last_admin_key_of_the_installation_cannot_be_revoked(ctx: Context) 
         revoke_key(ctx, ROOT, first.id)
     second = create_key(ctx, ROOT, CreateKey(scope=Scope.ADMIN))
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda key_id: _outcome(lambda: revoke_key(ctx, ROOT, key_id)), [first.id, second.id]))
+        answers = list(
+            pool.map(lambda key_id: _outcome(lambda: revoke_key(ctx, ROOT, key_id)), [first.id, second.id])
+        )
     assert sorted(answers) == ["Conflict", "Key"]
 
 
@@ -125,7 +127,12 @@ def test_projects_are_seen_by_the_operator_and_their_own(ctx: Context) -> None:
     create_project(ctx, ROOT, CreateProject(id="carla", name="Carla's"))
     with pytest.raises(Conflict):
         create_project(ctx, ROOT, CreateProject(id="carla"))
-    assert {project.id for project in list_projects(ctx, ROOT, None, 10).items} == {ROOT_PROJECT, "ann", "bob", "carla"}
+    assert {project.id for project in list_projects(ctx, ROOT, None, 10).items} == {
+        ROOT_PROJECT,
+        "ann",
+        "bob",
+        "carla",
+    }
     assert [project.id for project in list_projects(ctx, BOB, None, 10).items] == ["bob"]
     with pytest.raises(Forbidden):
         list_projects(ctx, NODE, None, 10)
