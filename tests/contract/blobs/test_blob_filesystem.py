@@ -83,6 +83,13 @@ def test_a_body_that_admits_its_length_is_refused_unread(blobs: FilesystemBlobs)
         blobs.accept_put(received(put, length=9), never())
 
 
+def test_a_body_that_ends_early_is_told_from_wrong_bytes(blobs: FilesystemBlobs) -> None:
+    put = received(blobs.sign_put("a", size_bytes=2, sha256=hex_of(b"xx"), expires_in_s=60))
+    for body, said in ((b"x", "1 bytes came"), (b"xy", "hash to")):
+        with pytest.raises(BlobMismatch, match=said):
+            blobs.accept_put(put, iter([body]))
+
+
 def test_nothing_is_read_without_a_good_signature(blobs: FilesystemBlobs, clock: Clock) -> None:
     put = received(blobs.sign_put("a", size_bytes=1, sha256=hex_of(b"x"), expires_in_s=60))
     part = received(blobs.sign_part("a", blobs.begin_multipart("a"), 1, 1, 60))

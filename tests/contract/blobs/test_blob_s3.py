@@ -1,10 +1,14 @@
 """What only S3 has to prove: whose word is taken for a hash, and what a server that fails is called."""
 
+import io
 import secrets
 import socket
 from hashlib import sha256
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from botocore.response import StreamingBody
+from botocore.stub import Stubber
 from tests.contract.blobs.storage_under_test import ShiftedClock
 from tests.fixtures.seaweed import Seaweed
 
@@ -38,6 +42,29 @@ def test_a_believed_digest_reads_no_bytes(seaweed: Seaweed, seaweed_client) -> N
         blobs.write("a", [b"x"])
         blobs.digest("a")
         assert reads == expected
+
+
+def test_a_checksum_of_checksums_is_never_believed() -> None:
+    place = S3Place(bucket="bucket", verifies_checksums=True)
+    client = s3_client(place, S3Credentials(access_key_id="a", secret_access_key="b"))
+    at = {"Bucket": "bucket", "Key": "a"}
+    for composite in ({"ChecksumSHA256": "AAAA-2"}, {"ChecksumSHA256": "AAAA", "ChecksumType": "COMPOSITE"}):
+        with Stubber(client) as stub:
+            stub.add_response("head_object", {"ContentLength": 1, **composite}, {**at, "ChecksumMode": "ENABLED"})
+            stub.add_response("get_object", {"Body": StreamingBody(io.BytesIO(b"x"), 1)}, at)
+            digest = S3Blobs(place, client, clock=ShiftedClock()).digest("a")
+        assert digest == Stored(size_bytes=1, sha256=sha256(b"x").hexdigest())
+
+
+def test_size_and_hash_are_signed(seaweed: Seaweed, seaweed_client: object) -> None:
+    blobs = opened(seaweed, seaweed_client)
+    put = blobs.sign_put("a", size_bytes=1, sha256="0" * 64, expires_in_s=60)
+    part = blobs.sign_part("a", "upload", 1, 1, 60)
+    for signed in (put, part):
+        names = set(parse_qs(urlsplit(signed.url).query)["X-Amz-SignedHeaders"][0].split(";"))
+        assert names == {"host", *map(str.lower, signed.headers)}
+        assert "content-length" in names
+    assert "x-amz-checksum-sha256" in put.headers
 
 
 def test_a_prefix_is_a_wall(seaweed: Seaweed, seaweed_client: object) -> None:

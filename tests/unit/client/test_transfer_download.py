@@ -153,6 +153,23 @@ def test_bytes_that_stay_wrong_are_a_mismatch(tmp_path: Path, time: Time, wrong:
     assert_only(tmp_path / "a", b"before")
 
 
+def test_an_endless_body_does_not_fill_the_disk(tmp_path: Path, time: Time) -> None:
+    pulled: list[int] = []
+
+    class Endless(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            for _ in range(1000):
+                pulled.append(1)
+                yield b"x" * 300_000
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=Endless())
+
+    with pytest.raises(BlobMismatch, match="more than"):
+        fetch(Origin(faults=[answer] * 2), tmp_path / "a", time)
+    assert len(pulled) == 2 * 4
+
+
 @pytest.mark.parametrize(("fault", "error"), [(status(404), BlobMissing), (status(403), Forbidden)])
 def test_a_refusal_that_will_not_pass_ends_a_download(
     tmp_path: Path, time: Time, fault: Answer, error: type[Exception]
