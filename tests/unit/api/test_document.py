@@ -1,0 +1,117 @@
+"""`/openapi.json`, and docs/api.md held against it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.fixtures.served import Served
+from tests.unit.client.test_client_flow import bitmap
+
+from giornata.api.problems import CODE_OF_STATUS, STATUS
+from giornata.domain.job import JobState
+from giornata.protocol.events import EventType
+from giornata.protocol.specs import TrainSpec
+
+PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+
+# Everything that the ancestor's API had: routes, parameters, columns, statuses, events.
+ANCESTOR = """
+POST /job;GET /jobs;GET /job/:id;POST /job/:id/stop;GET /job/:id/events;GET /work;GET /work/peek;POST /heartbeat/:id;
+POST /progress;POST /complete;POST /fail;GET /upload/token;GET /download/token;mpu-create;mpu-complete;mpu-abort;
+PUT /upload/;action=delete;GET /download/:bucket/:key;
+instance_prompt;instance_data_prefix;class_prompt;class_data_prefix;validation_prompt;max_train_steps;train_batch_size;
+learning_rate;text_encoder_lr;train_text_encoder;gradient_accumulation_steps;resolution;mixed_precision;use_8bit_adam;
+gradient_checkpointing;lr_scheduler;lr_warmup_steps;with_prior_preservation;prior_loss_weight;num_class_images;
+sample_batch_size;validation_epochs;checkpointing_steps;num_train_epochs;center_crop;random_flip;
+completed_at;canceled_at;failed_at;last_heartbeat;num_failures;resume_from;checkpoint_bucket;checkpoint_prefix;
+model_bucket;model_key;data_bucket;`pending`;`running`;`complete`;`failed`;`canceled`;`created`;`started`;`heartbeat`
+"""
+
+
+@pytest.fixture(scope="module")
+def document(standing: Served) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
+    return dict(standing.http.get(f"{standing.url}/openapi.json").json())
+
+
+def test_it_is_openapi_3_1(document: dict[str, object]) -> None:
+    assert str(document["openapi"]).startswith("3.1.")
+
+
+def test_every_reference_leads_somewhere(document: dict[str, object]) -> None:
+    text = json.dumps(document)
+    wanted = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert wanted - set(document["components"]["schemas"]) == set()  # type: ignore[index, call-overload]
+    assert "HTTPValidationError" not in text
+
+
+def test_every_refusal_is_a_problem(document: dict[str, object]) -> None:
+    for path, operations in document["paths"].items():  # type: ignore[attr-defined]
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if int(status) >= 400 and path != "/readyz":
+                    assert list(response["content"]) == ["application/problem+json"], (path, status)
+
+
+def test_every_route_under_v1_takes_a_key_or_a_token(document: dict[str, object]) -> None:
+    for path, operations in document["paths"].items():  # type: ignore[attr-defined]
+        for operation in operations.values():
+            guarded = path.startswith("/v1/") and not path.startswith("/v1/blobs/")
+            assert bool(operation.get("security")) == guarded, path
+
+
+def test_the_page_has_every_route(document: dict[str, object]) -> None:
+    routes = {
+        f"{method.upper()} {path}"
+        for path, operations in document["paths"].items()  # type: ignore[attr-defined]
+        for method in operations
+    }
+    assert {route for route in routes if f"`{route}`" not in PAGE} == set()
+    named = set(re.findall(r"`((?:GET|POST|PUT|DELETE) /(?:v1|healthz|readyz|metrics)[^`?]*)[`?]", PAGE))
+    assert named - routes == set(), "the page names routes that there are not"
+
+
+def test_the_page_has_every_code_state_and_event() -> None:
+    codes = {kind.code for kind in STATUS} | set(CODE_OF_STATUS.values())
+    for name in [*codes, *map(str, JobState), *map(str, EventType)]:
+        assert f"`{name}`" in PAGE, name
+
+
+def test_the_page_has_every_metric(standing: Served) -> None:
+    text = standing.call("GET", "/metrics", None).text
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    families = {name for name in names if name.startswith("giornata_") and not name.endswith("_created")}
+    assert len(families) >= 5
+    assert {name for name in families if f"`{name}`" not in PAGE} == set()
+
+
+def test_the_page_maps_all_of_the_ancestor() -> None:
+    section = PAGE[PAGE.index("## Coming from") :]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    left = "\n".join(rows)
+    missing = [name.strip() for name in ANCESTOR.split(";") if name.strip() not in left]
+    assert missing == []
+
+
+def test_the_page_maps_to_fields_that_there_are() -> None:
+    named = set(re.findall(r"`spec\.(\w+)`", PAGE))
+    assert named - set(TrainSpec.model_fields) == set()
+    assert len(named) > 20
+
+
+def test_the_page_shows_code_that_runs(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    for number in range(3):
+        (tmp_path / "pictures" / f"{number}.bmp").write_bytes(bitmap(number))
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    for shown, real in (
+        ("http://127.0.0.1:8000", served.url),
+        ("gk_…", served.keys.member),
+        ('Path("pictures")', f"Path({str(tmp_path / 'pictures')!r})"),
+    ):
+        assert shown in code
+        code = code.replace(shown, real)
+    scope: dict[str, object] = {}
+    exec(compile(code, "docs/api.md", "exec"), scope)  # noqa: S102
+    (job,) = served.client().jobs()
+    assert (job.name, job.labels) == ("timber", {"customer": "42"})
