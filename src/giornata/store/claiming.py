@@ -6,6 +6,7 @@ queue: the first by rank is either a job of a held model, and then the head of t
 other job can stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -35,12 +36,10 @@ def in_project(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
 def first_of_queue(wanted: Wanted) -> sa.Select[Any]:
     """The id of the job to hand out, its row locked; rows that others are just taking are passed over."""
     kinds = tuple(dict.fromkeys(wanted.kinds))
-    arms = [_arm(wanted, kind) for kind in kinds]
-    models = product(dict.fromkeys(wanted.held_models), kinds)
-    arms += [_arm(wanted, kind, model) for model, kind in models if model][: max(0, MOST_ARMS - len(arms))]
-    heads = sa.union_all(
-        *(sa.select(arm.cte(f"arm_{number}")) for number, arm in enumerate(arms)),
-    ).subquery("heads")
+    models = [(kind, model) for model, kind in product(dict.fromkeys(wanted.held_models), kinds) if model]
+    arms = [_arm(kind, eligible(wanted)) for kind in kinds]
+    arms += [_arm(kind, eligible(wanted), model) for kind, model in models[: max(0, MOST_ARMS - len(kinds))]]
+    heads = _together([arm.with_for_update(skip_locked=True) for arm in arms])
     return (
         sa.select(heads.c.id)
         .order_by(
@@ -55,13 +54,23 @@ def first_of_queue(wanted: Wanted) -> sa.Select[Any]:
     )
 
 
-def _arm(wanted: Wanted, kind: str, model: str | None = None) -> sa.Select[Any]:
+def any_queued(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """One id, if a job of these kinds that fits is queued. Walks the queue's index; locks nothing."""
+    heads = _together([_arm(kind, conditions) for kind in dict.fromkeys(kinds)])
+    return sa.select(heads.c.id).limit(1)
+
+
+def _arm(kind: str, conditions: Sequence[sa.ColumnElement[bool]], model: str | None = None) -> sa.Select[Any]:
     held: sa.Label[int] = sa.literal_column("1" if model else "0").label("held")
     of_model = [] if model is None else [jobs.c.model_key == model]
     return (
         sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.created_at_ms, held)
-        .where(QUEUED, jobs.c.kind == kind, *of_model, *eligible(wanted))
+        .where(QUEUED, jobs.c.kind == kind, *of_model, *conditions)
         .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.created_at_ms, jobs.c.id)
         .limit(1)
-        .with_for_update(skip_locked=True)
     )
+
+
+def _together(arms: Sequence[sa.Select[Any]]) -> sa.Subquery:
+    ctes = [arm.cte(f"arm_{number}") for number, arm in enumerate(arms)]
+    return sa.union_all(*(sa.select(cte) for cte in ctes)).subquery("heads")

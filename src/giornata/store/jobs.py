@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from giornata.control.ports.work_store import JobRow, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
-from giornata.store.claiming import QUEUED, eligible, first_of_queue, in_project
+from giornata.store.claiming import QUEUED, any_queued, eligible, first_of_queue, in_project
 from giornata.store.schema import attempts, jobs
 
 _COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__)
@@ -21,19 +21,19 @@ class Jobs:
         self._dialect_name = dialect_name
 
     def claimable(self, wanted: Wanted) -> bool:
-        return self._any(jobs.c.kind.in_(wanted.kinds), *eligible(wanted))
+        return self._any(any_queued(wanted.kinds, eligible(wanted)))
 
     def take(self, wanted: Wanted, *, attempt_id: str, at_ms: int) -> JobRow | None:
         taken = self._connection.execute(take_statement(wanted, attempt_id=attempt_id, at_ms=at_ms)).first()
         return None if taken is None else _job(taken)
 
     def why_nothing(self, wanted: Wanted) -> str:
-        ours = jobs.c.kind.in_(wanted.kinds)
-        if self._any(ours, *eligible(wanted)):
+        if self.claimable(wanted):
             return "empty-queue"  # the last one is just being taken by somebody else
-        if self._any(ours, *in_project(wanted)):
+        if self._any(any_queued(wanted.kinds, in_project(wanted))):
             return "banned"
-        return "no-such-kind" if self._any(*in_project(wanted)) else "empty-queue"
+        others = sa.select(jobs.c.id).where(QUEUED, *in_project(wanted)).limit(1)
+        return "no-such-kind" if self._any(others) else "empty-queue"
 
     def get(self, job_id: str) -> JobRow | None:
         return self._one(sa.select(*_COLUMNS).where(jobs.c.id == job_id))
@@ -64,8 +64,8 @@ class Jobs:
         found = sa.select(jobs.c.id).where(alive, jobs.c.deadline_at_ms <= at_ms)
         return list(self._connection.scalars(found.order_by(jobs.c.deadline_at_ms).limit(limit)))
 
-    def _any(self, *conditions: sa.ColumnElement[bool]) -> bool:
-        return self._connection.execute(sa.select(jobs.c.id).where(QUEUED, *conditions).limit(1)).first() is not None
+    def _any(self, query: sa.Select[Any]) -> bool:
+        return self._connection.execute(query).first() is not None
 
     def _one(self, query: sa.Select[Any]) -> JobRow | None:
         row = self._connection.execute(query).first()

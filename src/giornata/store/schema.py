@@ -257,7 +257,12 @@ attempts = Table(
         sqlite_where=sa.text("ended_at_ms IS NULL"),
         postgresql_where=sa.text("ended_at_ms IS NULL"),
     ),
-    Index("ix_attempts_ended", "ended_at_ms"),
+    Index(
+        "ix_attempts_ended",
+        "ended_at_ms",
+        sqlite_where=sa.text("ended_at_ms IS NOT NULL"),
+        postgresql_where=sa.text("ended_at_ms IS NOT NULL"),
+    ),
 )
 
 ledger = Table(

@@ -191,7 +191,14 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_attempts_job_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_attempts")),
     )
-    op.create_index("ix_attempts_ended", "attempts", ["ended_at_ms"], unique=False)
+    op.create_index(
+        "ix_attempts_ended",
+        "attempts",
+        ["ended_at_ms"],
+        unique=False,
+        sqlite_where=sa.text("ended_at_ms IS NOT NULL"),
+        postgresql_where=sa.text("ended_at_ms IS NOT NULL"),
+    )
     op.create_index(
         "ix_attempts_live_lease",
         "attempts",

@@ -1,0 +1,126 @@
+"""The claim hands out jobs in the order of `domain.routing.rank`, whatever the queue."""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.fixtures.work import Workshop, job_row
+from tests.fixtures.world import START_MS
+
+from giornata.control.ports.work_store import Wanted
+from giornata.domain.reasons import Reason
+from giornata.domain.routing import AFFINITY_WINDOW_MS, Candidate, rank
+from giornata.store import schema
+from giornata.store.database import Database
+
+KINDS = ("train", "x-a", "x-b")
+MODELS = ("", "m1", "m2", "m3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """What the order and the predicate look at."""
+
+    kind: str
+    model_key: str
+    interrupted: bool
+    priority: int
+    age_ms: int
+    banned: bool = False
+    project: str = "default"
+
+
+QUEUED = st.builds(
+    Queued,
+    kind=st.sampled_from(KINDS),
+    model_key=st.sampled_from(MODELS),
+    interrupted=st.booleans(),
+    priority=st.integers(-2, 2),
+    # Around the borders of windows, and the same instant twice.
+    age_ms=st.sampled_from([0, 1, 2, AFFINITY_WINDOW_MS - 1, AFFINITY_WINDOW_MS, AFFINITY_WINDOW_MS + 1, 100_000]),
+    banned=st.booleans(),
+    project=st.sampled_from(["default", "a"]),
+)
+
+
+def fill(store: Database, queue: list[Queued]) -> None:
+    with store.begin() as tx:
+        for table in (schema.bans, schema.jobs):
+            tx.connection.execute(sa.delete(table))
+        for number, queued in enumerate(queue):
+            row = job_row(
+                number,
+                kind=queued.kind,
+                model_key=queued.model_key,
+                interrupted=queued.interrupted,
+                priority=queued.priority,
+                created_at_ms=START_MS + queued.age_ms,
+                project_id=queued.project,
+            )
+            tx.connection.execute(sa.insert(schema.jobs).values(row))
+            if queued.banned:
+                tx.judgements.ban(str(row["id"]), "machine-1", Reason.CRASHED, at_ms=1)
+
+
+def expected(queue: list[Queued], wanted: Wanted) -> list[str]:
+    candidates = [
+        Candidate(
+            job_id=f"job_{number:06d}",
+            interrupted=queued.interrupted,
+            priority=queued.priority,
+            queued_at_ms=START_MS + queued.age_ms,
+            model_held=queued.model_key != "" and queued.model_key in wanted.held_models,
+        )
+        for number, queued in enumerate(queue)
+        if queued.kind in wanted.kinds
+        and not (queued.banned and wanted.machine_id == "machine-1")
+        and wanted.project_id in {None, queued.project}
+    ]
+    return [candidate.job_id for candidate in sorted(candidates, key=rank)]
+
+
+def taken(store: Database, wanted: Wanted) -> list[str]:
+    """Claim until nothing is left; every look before a claim must agree with it."""
+    order: list[str] = []
+    while True:
+        with store.begin() as tx:
+            claimable = tx.jobs.claimable(wanted)
+            job = tx.jobs.take(wanted, attempt_id="att", at_ms=1)
+        assert claimable is (job is not None)
+        if job is None:
+            return order
+        order.append(job.id)
+
+
+OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, age_ms=0)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    queue=st.lists(QUEUED, max_size=12),
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3).map(tuple),
+    held=st.lists(st.sampled_from(MODELS), max_size=3).map(tuple),
+    machine=st.sampled_from(["machine-1", "machine-2"]),
+    project=st.sampled_from([None, "a"]),
+)
+@example(
+    queue=[OLD, Queued(kind="train", model_key="m1", interrupted=False, priority=0, age_ms=AFFINITY_WINDOW_MS - 1)],
+    kinds=("train",),
+    held=("m1",),
+    machine="machine-2",
+    project=None,
+)
+def test_claims_follow_rank(
+    shop: Workshop,
+    queue: list[Queued],
+    kinds: tuple[str, ...],
+    held: tuple[str, ...],
+    machine: str,
+    project: str | None,
+) -> None:
+    if not shop.rows(schema.projects, id="a"):
+        shop.add_project("a")
+    wanted = Wanted(kinds=kinds, held_models=held, machine_id=machine, project_id=project)
+    fill(shop.store, queue)
+    assert taken(shop.store, wanted) == expected(queue, wanted)

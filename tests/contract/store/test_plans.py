@@ -1,0 +1,176 @@
+"""D12: with 100,000 jobs in the queue the hot statements read an index, and sort no table."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from giornata.control.ports.work_store import Wanted
+from giornata.store import schema
+from giornata.store.attempts import LIVE, history_statement, run_out_statement
+from giornata.store.claiming import any_queued, eligible
+from giornata.store.database import Database, open_store
+from giornata.store.jobs import take_statement
+from giornata.store.migrate import migrate
+
+QUEUED_JOBS = 100_000
+ENDED_JOBS = 20_000
+WANTED = Wanted(kinds=("train",), held_models=("model-7", "model-8"), machine_id="machine-1", project_id=None)
+
+# Every tenth job was interrupted; models and priorities are spread evenly.
+FILL_JOBS = """
+INSERT INTO jobs (id, project_id, kind, name, state, spec, model_key, priority, interrupted, labels,
+                  attempt_count, fruitless, step, committed_step, phase, faults, result, created_at_ms)
+SELECT 'job_' || n, 'default', CASE WHEN n % 100 = 0 THEN 'x-rare' ELSE 'train' END, 'n',
+       CASE WHEN n <= {queued} THEN 'queued' WHEN n % 20 = 0 THEN 'running' ELSE 'succeeded' END, '{{}}',
+       'model-' || (n % 50), n % 5, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n
+FROM {numbers}
+"""
+FILL_ATTEMPTS = """
+INSERT INTO attempts (id, job_id, number, node_id, machine_id, node_name, request_id, price_micro_usd_per_hour,
+                      started_at_ms, renewed_at_ms, lease_expires_at_ms, ended_at_ms, lapsed, reason)
+SELECT 'att_' || n, 'job_' || n, 1, 'node_' || n, 'machine-' || (n % 500), 'n', 'r' || n, 0, n, n, 1000000 + n,
+       CASE WHEN n % 20 = 0 THEN NULL ELSE 2000000 + n END, n % 2 = 1,
+       CASE WHEN n % 20 = 0 THEN NULL ELSE 'succeeded' END
+FROM {numbers} WHERE n > {queued}
+"""
+FILL_BANS = "INSERT INTO bans SELECT 'job_' || n, 'machine-1', 'crashed', 1 FROM {numbers} WHERE n % 50 = 0"
+FILL_NODES = """
+INSERT INTO nodes (id, project_id, machine_id, name, fleet, kinds, held_models, versions,
+                   first_seen_at_ms, last_seen_at_ms)
+SELECT 'node_' || n, 'default', 'm', 'n', 'local', '[]', '[]', '{{}}', n, n FROM {numbers} WHERE n <= 2000
+"""
+NUMBERS = {
+    "sqlite": (
+        "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {most}) SELECT n FROM s) numbers"
+    ),
+    "postgresql": "generate_series(1, {most}) n",
+}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database with a long queue and a history."""
+    url = _new_database(request, tmp_path_factory)
+    database = open_store(url)
+    numbers = NUMBERS[request.param].format(most=QUEUED_JOBS + ENDED_JOBS)
+    with database.begin() as tx:
+        tx.connection.exec_driver_sql("INSERT INTO projects VALUES ('default', 'default', 1)")
+        for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES):
+            tx.connection.execute(sa.text(statement.format(queued=QUEUED_JOBS, numbers=numbers)))
+        if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life
+            tx.connection.exec_driver_sql("ANALYZE")
+    yield database
+    database.close()
+
+
+def _new_database(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> str:
+    if request.param == "postgresql":
+        make: Callable[[], str] = request.getfixturevalue("new_postgres")
+        return make()
+    folder: Path = folders.mktemp("full")
+    url = f"sqlite:///{folder}/giornata.db"
+    migrate(url)
+    return url
+
+
+def plan(database: Database, statement: Any) -> str:
+    """The plan as text, one step a line. PostgreSQL's is the generic one: the claim is prepared and used for ever."""
+    if database.dialect_name == "sqlite":
+        compiled = statement.compile(dialect=database._reader.dialect, compile_kwargs={"render_postcompile": True})
+        with database.read() as tx:
+            steps = tx.connection.exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {compiled}", tuple(compiled.params[name] for name in compiled.positiontup or ())
+            )
+            return "\n".join(row[3] for row in steps)
+    compiled = statement.compile(
+        dialect=postgresql.dialect(paramstyle="numeric_dollar"), compile_kwargs={"render_postcompile": True}
+    )
+    with database.begin() as tx:
+        raw = tx.connection.connection.cursor()
+        raw.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {compiled}")
+        (tree,) = raw.fetchone() or ("[]",)
+    tree = json.loads(tree) if isinstance(tree, str) else tree
+    return "\n".join(_steps(tree[0]["Plan"]))
+
+
+def _steps(node: dict[str, Any]) -> Iterator[str]:
+    sorts = ", over ".join(
+        name for name in ("Relation Name",) for name in _below(node, name) if "Sort" in node["Node Type"]
+    )
+    yield " ".join(
+        str(node[name]) for name in ("Node Type", "Relation Name", "Index Name", "Index Cond") if name in node
+    ) + (f" over {sorts}" if sorts else "")
+    for child in node.get("Plans", []):
+        yield from _steps(child)
+
+
+def _below(node: dict[str, Any], name: str) -> Iterator[str]:
+    for child in node.get("Plans", []):
+        if name in child:
+            yield child[name]
+        yield from _below(child, name)
+
+
+def full_scans(text: str) -> list[str]:
+    """Steps that read or sort a whole table of those that grow."""
+    tables = "jobs|attempts|bans|nodes|ledger"
+    sqlite = rf"SCAN ({tables})(?! USING (COVERING )?INDEX)"
+    postgres = rf"Seq Scan ({tables})|Sort over .*({tables})"
+    return [line for line in text.splitlines() if re.search(f"{sqlite}|{postgres}", line)]
+
+
+def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
+    text = plan(full, take_statement(WANTED, attempt_id="att_new", at_ms=1))
+    assert full_scans(text) == []
+    assert re.search(r"ix_jobs_queue\b", text)
+    assert text.count("ix_jobs_queue_model") == 2
+    # The one sort is of the heads: three rows.
+    assert text.count("TEMP B-TREE") + len(re.findall(r"^Sort", text, re.MULTILINE)) == 1
+
+
+def test_a_claim_without_models_reads_one_index(full: Database) -> None:
+    wanted = Wanted(kinds=("train",), held_models=(), machine_id="machine-1", project_id=None)
+    text = plan(full, take_statement(wanted, attempt_id="att_new", at_ms=1))
+    assert full_scans(text) == []
+    assert re.search(r"ix_jobs_queue\b", text)
+
+
+def test_looking_for_work_reads_an_index(full: Database) -> None:
+    text = plan(full, any_queued(WANTED.kinds, eligible(WANTED)))
+    assert full_scans(text) == []
+    assert "ix_jobs_queue" in text
+
+
+def test_a_heartbeat_reads_keys_only(full: Database) -> None:
+    attempts, jobs = schema.attempts, schema.jobs
+    owner = sa.select(attempts.c.job_id).where(attempts.c.id == "att_110000").scalar_subquery()
+    for statement in (
+        sa.select(jobs.c.id).where(jobs.c.id == owner).with_for_update(),
+        sa.update(attempts).where(attempts.c.id == "att_110000", LIVE).values(renewed_at_ms=1),
+        sa.update(jobs).where(jobs.c.id == "job_110000").values(step=1),
+        sa.update(schema.nodes).where(schema.nodes.c.id == "node_1").values(last_seen_at_ms=1),
+    ):
+        assert full_scans(plan(full, statement)) == []
+    assert "ix_attempts_ended" in plan(full, history_statement(since_ms=2_000_000))
+
+
+def test_leases_that_ran_out_are_found_by_index(full: Database) -> None:
+    text = plan(full, run_out_statement(at_ms=2_000_000, limit=200))
+    assert full_scans(text) == []
+    assert "ix_attempts_live_lease" in text
+    assert "TEMP B-TREE" not in text
+
+
+def test_the_claim_takes_the_first_of_a_long_queue(full: Database) -> None:
+    """Interrupted, priority 4 is impossible here (n % 10 = 0 has priority 0): the first free one is job_10."""
+    with full.begin() as tx:
+        job = tx.jobs.take(WANTED, attempt_id="att_new", at_ms=1)
+        assert job is not None
+        assert job.id == "job_10"
+        assert tx.jobs.take(WANTED, attempt_id="att_newer", at_ms=1) != job
