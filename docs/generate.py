@@ -1,13 +1,16 @@
-"""Writes the generated parts of docs/architecture.md. `--check` says whether they are up to date."""
+"""Writes the generated parts of the docs from the code. `--check` says which pages are out of date."""
 
 import re
 import sys
 from pathlib import Path
 
+from giornata.cli.settings import Settings
 from giornata.domain.job import mermaid
 from giornata.domain.reasons import BAN, BLAME, RETRY, STRIKE, Reason
+from giornata.protocol.events import MEANING
+from giornata.protocol.specs import TrainSpec
 
-PAGE = Path(__file__).with_name("architecture.md")
+HERE = Path(__file__).parent
 
 
 def reasons_table() -> str:
@@ -17,21 +20,75 @@ def reasons_table() -> str:
         return "yes" if value else "–"
 
     rows = [f"| `{r}` | {BLAME[r]} | {yes(RETRY[r])} | {yes(STRIKE[r])} | {yes(BAN[r])} |" for r in Reason]
-    head = "| reason | blame | tried again | strike | banned for this job |"
-    return "\n".join([head, "|---|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| reason | blame | tried again | strike | banned for this job |", "|---|---|---|---|---|", *rows]
+    )
+
+
+def settings_table() -> str:
+    """Every setting with its variable, default and meaning."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default_factory is not None or field.default is None else f"`{field.default}`"
+        rows.append(f"| `{name}` | `GIORNATA_{name.upper()}` | {default} | {field.description} |")
+    return "\n".join(["| setting | variable | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def events_table() -> str:
+    """Every type of event with what it says."""
+    rows = [f"| `{each}` | {MEANING[each]} |" for each in MEANING]
+    return "\n".join(["| type | meaning |", "|---|---|", *rows])
+
+
+def train_spec_table() -> str:
+    """Every field of a train spec."""
+    properties = TrainSpec.model_json_schema(by_alias=False)["properties"]
+    rows = []
+    for name, field in TrainSpec.model_fields.items():
+        default = "required" if field.is_required() else f"`{_plain(field.default)}`"
+        bounds = ", ".join(
+            f"{word} {properties[name][key]}"
+            for key, word in (
+                ("minimum", "≥"),
+                ("exclusiveMinimum", ">"),
+                ("maximum", "≤"),
+                ("exclusiveMaximum", "<"),
+            )
+            if key in properties[name]
+        )
+        rows.append(f"| `{name}` | {default} | {bounds} | {field.description or ''} |")
+    return "\n".join(["| field | default | bounds | meaning |", "|---|---|---|---|", *rows])
+
+
+def _plain(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+PARTS = {
+    "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
+    "settings.md": {"settings": settings_table},
+    "training.md": {"spec": train_spec_table},
+}
 
 
 def rendered(page: str) -> str:
-    """The page with its generated parts made anew."""
-    parts = {"states": f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table()}
-    for name, body in parts.items():
+    """The page with its generated parts made anew. Raises ValueError when a page has lost its marks."""
+    text = (HERE / page).read_text()
+    for name, body in PARTS[page].items():
         pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        page = pattern.sub(lambda found, body=body: f"{found[1]}{body}\n{found[2]}", page)
-    return page
+        if not pattern.search(text):
+            raise ValueError(f"{page} has no marks for its generated part {name!r}")
+        text = pattern.sub(lambda found, made=body(): f"{found[1]}{made}\n{found[2]}", text)
+    return text
+
+
+def stale() -> list[str]:
+    """The pages whose generated parts are not what the code says."""
+    return [page for page in PARTS if rendered(page) != (HERE / page).read_text()]
 
 
 if __name__ == "__main__":
-    now = PAGE.read_text()
     if "--check" in sys.argv:
-        sys.exit(rendered(now) != now)
-    PAGE.write_text(rendered(now))
+        sys.exit(" ".join(stale()))
+    for page in PARTS:
+        (HERE / page).write_text(rendered(page))

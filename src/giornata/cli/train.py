@@ -86,7 +86,7 @@ def _spec(
         hint = f"one of: {', '.join(PRESETS)}"
         raise InvalidInput([Fault(where="--preset", message=f"there is no preset {preset!r}", hint=hint)])
     spec: dict[str, Any] = PRESETS[preset]() if preset is not None else {}
-    options = {"pretrained_model_name_or_path": model, "instance_prompt": instance_prompt, "max_train_steps": steps}
+    options = {"pretrained_model_name_or_path": _model_name(model), "instance_prompt": instance_prompt, "max_train_steps": steps}
     spec |= {key: value for key, value in options.items() if value is not None}
     spec |= parse_assignments(assignments or [])
     if not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
@@ -95,6 +95,11 @@ def _spec(
         )
         raise InvalidInput([Fault(where="--model", message="no model is named", hint=hint)])
     return spec
+
+
+def _model_name(model: str | None) -> str | None:
+    """A folder's absolute path: nodes have another working directory. Anything else is a hub id, left as it is."""
+    return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model
 
 
 def _send(client: Client, checked: CheckedFolder, out: Output) -> Dataset:

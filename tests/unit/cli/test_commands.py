@@ -1,0 +1,102 @@
+"""Each command against a real server: what it prints, its JSON, its exit status, its next step."""
+
+import pytest
+from tests.fixtures.served import a_dataset
+
+from giornata.protocol.work import Claim, NodeInfo
+
+NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", pid=7, price_micro_usd_per_hour=200_000)
+
+
+@pytest.fixture
+def job(served, tmp_path):
+    client = served.client(served.keys.admin)
+    dataset = a_dataset(client, tmp_path)
+    spec = {
+        "model": "some/model",
+        "dataset": dataset.id,
+        "instance_prompt": "a photo of sks dog",
+        "max_train_steps": 50,
+    }
+    return client.submit(spec, name="dog")
+
+
+def claim(served):
+    body = Claim(request_id="request-1", node=NODE, kinds=("train",)).model_dump(mode="json")
+    return served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
+
+
+def test_an_empty_house_lists_nothing(run):
+    assert run("jobs", "--json").json == {"items": []}
+    assert run("nodes", "--json").json == {"items": []}
+
+
+def test_jobs_and_job_show_state_steps_and_attempts(run, served, job):
+    claim(served)
+    listed = run("jobs", "--state", "running", "--json").json["items"]
+    assert [each["id"] for each in listed] == [job.id]
+    shown = run("job", job.id)
+    assert "running" in shown.output and "0/50" in shown.output and "shed" in shown.output
+    one = run("job", job.id, "--json").json
+    assert (one["state"], one["step"], one["attempts"][0]["number"]) == ("running", 0, 1)
+
+
+def test_jobs_are_filtered_by_label(run, job):
+    assert run("jobs", "--label", "colour=red", "--json").json["items"] == []
+
+
+def test_nodes_show_what_they_are_at(run, served, job):
+    claim(served)
+    node = run("nodes", "--json").json["items"][0]
+    assert (node["machine_id"], node["state"], node["job_ids"], node["pid"]) == ("m-1", "busy", [job.id], 7)
+
+
+def test_events_are_sentences(run, served, job):
+    claim(served)
+    lines = run("events", job.id).output.splitlines()
+    assert "submitted" in lines[0]
+    assert "#1" in lines[1] and "taken by shed, from step 0" in lines[1]
+    assert [each["type"] for each in run("events", job.id, "--json").json["items"]] == [
+        "job.submitted",
+        "attempt.started",
+    ]
+
+
+def test_cancel_then_retry_makes_a_new_job(run, job):
+    canceled = run("cancel", job.id, "--json")
+    assert canceled.json["state"] == "canceled"
+    again = run("retry", job.id, "--json").json
+    assert again["retry_of"] == job.id and again["id"] != job.id
+    assert again["spec"]["seed"] == canceled.json["spec"]["seed"]
+
+
+def test_an_unknown_job_says_what_to_do_next(run):
+    done = run("job", "job_nowhere")
+    assert done.status == 1
+    assert "giornata jobs" in done.errors
+    assert run("job", "job_nowhere", "--json").json["error"]["code"] == "not-found"
+
+
+def test_a_job_without_results_has_nothing_to_download(run, job, tmp_path):
+    done = run("download", job.id, "-o", str(tmp_path / "out"))
+    assert done.status == 1
+    assert "no results yet" in done.errors
+
+
+def test_keys_are_shown_once_listed_and_revoked(run):
+    made = run("key", "create", "--scope", "member", "--name", "laptop", "--json").json
+    assert run("jobs", key=made["secret"]).status == 0
+    listed = run("key", "list")
+    assert made["prefix"] in listed.output and made["secret"] not in listed.output
+    assert run("key", "revoke", made["id"]).status == 0
+    refused = run("jobs", key=made["secret"])
+    assert refused.status == 1
+    assert "GIORNATA_API_KEY" in refused.errors
+
+
+def test_projects_keep_to_themselves(run, served, job):
+    assert run("project", "create", "atelier").status == 0
+    key = run("key", "create", "--project", "atelier", "--scope", "admin", "--json").json["secret"]
+    assert run("jobs", "--json", key=key).json == {"items": []}
+    assert run("job", job.id, key=key).status == 1
+    assert {each["id"] for each in run("project", "list", "--json").json["items"]} >= {"default", "atelier", "other"}

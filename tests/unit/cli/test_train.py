@@ -1,0 +1,93 @@
+"""`giornata train`: everything is checked before a byte is sent."""
+
+import subprocess
+import sys
+
+import pytest
+
+from giornata.protocol.presets import PRESETS
+from giornata.protocol.specs import TrainSpec
+
+PROMPT = ("--instance-prompt", 'a photo of "sks" dög')
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn") / "teal heart"
+    drawing = [sys.executable, "-m", "giornata.diffusion.drawings", "teal-heart", str(folder), "--count", "4"]
+    subprocess.run([*drawing, "--size", "64"], check=True)
+    return folder
+
+
+def test_a_folder_becomes_a_job_named_after_it(run, pictures):
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--steps", "7", "--set", "rank=4", "--json")
+    assert done.status == 0
+    spec = done.json["spec"]
+    assert (done.json["name"], done.json["total_steps"], spec["rank"]) == ("teal heart", 7, 4)
+    assert spec["instance_prompt"] == 'a photo of "sks" dög'
+
+
+def test_the_same_pictures_are_sent_once(run, served, pictures):
+    first = run("train", str(pictures), *PROMPT, "--model", "some/model", "--json").json
+    second = run("train", str(pictures), *PROMPT, "--model", "some/model", "--json").json
+    assert first["spec"]["dataset"] == second["spec"]["dataset"]
+    with served.ctx.store.read() as tx:
+        stored = list(served.ctx.blobs.list(""))
+        assert tx is not None
+    assert len(stored) == 4
+
+
+def test_a_local_model_folder_is_sent_as_an_absolute_path(run, pictures, tmp_path):
+    (tmp_path / "model").mkdir()
+    done = run("train", str(pictures), *PROMPT, "--model", str(tmp_path / "model" / ".." / "model"), "--json")
+    assert done.json["spec"]["pretrained_model_name_or_path"] == str(tmp_path / "model")
+
+
+def test_all_faults_of_a_folder_come_at_once_and_nothing_is_sent(run, served, pictures, tmp_path):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    for file in pictures.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "noise.jpg").write_bytes(b"not a picture at all")
+    (folder / "orphan.txt").write_text("a caption without a picture")
+    done = run("train", str(folder), *PROMPT, "--model", "some/model")
+    assert done.status == 2
+    assert all(name in done.errors for name in ("empty.png", "noise.jpg", "orphan"))
+    assert list(served.ctx.blobs.list("")) == []
+
+
+def test_all_faults_of_a_spec_come_at_once_with_the_field_meant(run, pictures):
+    wrong = ("--set", "rnak=4", "--set", "resolution=100", "--set", "learning_rate=-1")
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", *wrong)
+    assert done.status == 2
+    assert "rnak" in done.errors and "rank" in done.errors
+    assert "resolution" in done.errors and "learning_rate" in done.errors
+
+
+def test_errors_have_a_json_form(run, pictures):
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--set", "rank=0", "--json")
+    assert done.status == 2
+    assert done.json["error"]["code"] == "invalid-input"
+    assert done.json["error"]["faults"][0]["where"] == "spec.rank"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--set", "rank"), "KEY=VALUE"),
+        (("--preset", "masterpiece"), "subject"),
+        ((), "tiny-model"),
+    ],
+)
+def test_a_slip_on_the_command_line_says_what_was_meant(run, pictures, arguments, word):
+    model = () if word == "tiny-model" else ("--model", "some/model")
+    done = run("train", str(pictures), *PROMPT, *model, *arguments)
+    assert done.status == 2
+    assert word in done.errors
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_valid_spec(name):
+    spec = PRESETS[name]() | {"model": "some/model", "dataset": "ds_0", "instance_prompt": "a photo of sks dog"}
+    TrainSpec.model_validate(spec)
