@@ -41,7 +41,7 @@ class Heart:
         self._delays = delays_s(rng, most_s=max(SOONEST_S, self._every_s))
         self._last_beat_s = float("-inf")
         self._wake = threading.Event()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._first_s = 0.0
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
 
@@ -52,13 +52,12 @@ class Heart:
 
     def stop(self) -> None:
         """Beat no more; wakes the sleeper. A beat on its way is not waited for: its reply changes nothing."""
-        self._stopped = True
+        self._stopped.set()
         self._wake.set()
 
     def nudge(self) -> None:
-        """Something worth telling has happened. At most one extra beat each second."""
-        if self._monotonic_s() - self._last_beat_s >= SOONEST_S:
-            self._wake.set()
+        """Something worth telling has happened: beat soon, though never twice within a second."""
+        self._wake.set()
 
     def beat(self) -> float:
         """Send one beat. Returns how long to wait before the next, in seconds."""
@@ -83,10 +82,11 @@ class Heart:
     def _run(self) -> None:
         wait_s = self._first_s
         try:
-            while not self._stopped:
-                self._wake.wait(wait_s)
+            while not self._stopped.is_set():
+                if self._wake.wait(wait_s):
+                    self._stopped.wait(max(0.0, self._last_beat_s + SOONEST_S - self._monotonic_s()))
                 self._wake.clear()
-                if self._stopped or self._held.why_lost() is not None:
+                if self._stopped.is_set() or self._held.why_lost() is not None:
                     return
                 wait_s = self.beat()
         except Exception as error:

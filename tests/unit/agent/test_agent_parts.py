@@ -4,6 +4,7 @@ import hashlib
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,16 @@ def test_a_refused_beat_is_the_end_of_the_lease(api: FakeNodeApi, clock: Clock, 
 def test_no_beat_for_a_loop_that_hangs(api: FakeNodeApi, clock: Clock) -> None:
     heart(api, held(clock), clock, lively=lambda: False).beat()
     assert api.calls == []
+
+
+def test_a_nudge_brings_a_beat_before_its_time(api: FakeNodeApi, clock: Clock) -> None:
+    beaten = threading.Event()
+    api.hooks["heartbeat"] = beaten.set
+    made = heart(api, held(clock), clock)
+    made.start(after_s=3600)
+    made.nudge()
+    assert beaten.wait(10)
+    made.stop()
 
 
 def test_stopping_wakes_the_sleeper(api: FakeNodeApi, clock: Clock) -> None:
