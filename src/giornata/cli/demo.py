@@ -1,0 +1,98 @@
+"""`giornata demo`: the main job, end to end, on this machine."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from giornata.cli.demo_board import board
+from giornata.cli.demo_installation import running
+from giornata.cli.demo_plan import KILLS, NODES, PRICE_USD_PER_HOUR, SUBJECTS, Plan, prepare
+from giornata.cli.demo_report import HEADERS, RIGHT, Outcome, checks, rows, summary
+from giornata.cli.demo_story import Story, run_all
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import EXIT_FAILED, Output, reporting
+from giornata.cli.words import duration
+from giornata.domain.errors import GiornataError, InvalidInput
+
+EXIT_INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where everything is put.")] = Path("demo-output"),
+    jobs: Annotated[int, typer.Option(min=KILLS, max=len(SUBJECTS), help="Training jobs.")] = 4,
+    steps: Annotated[int, typer.Option(min=40, max=100_000, help="Steps of each job.")] = 320,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train LoRAs on two nodes, kill both in the middle of it, and see that no seam shows.
+
+    Real training of a tiny SDXL: everything but the model's size is as it would be on rented GPUs.
+    """
+    plan = Plan(out=out.resolve(), jobs=jobs, steps=steps)
+    with reporting(as_json) as output:
+        prepare(plan)
+        try:
+            with _ending_on_sigterm():
+                outcome = _tell(plan, output)
+        except KeyboardInterrupt:
+            output.hint("stopped, and everything that the demo had started")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except InvalidInput:
+            raise
+        except GiornataError:
+            output.hint(f"logs: {plan.log} and {plan.data / 'logs'}")
+            raise
+        _report(plan, outcome, output)
+        output.result(summary(outcome))
+    if not summary(outcome)["ok"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _tell(plan: Plan, output: Output) -> Outcome:
+    output.say(f"{plan.jobs} jobs on {NODES} nodes; {KILLS} times a node is killed while it works.")
+    with board(output) as shown, running(plan, environment=os.environ) as ready:
+        outcome = Story(plan=plan, board=shown, run=run_all).tell(ready)
+        shown.stage("ending the nodes and the server")
+    return outcome
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does, so that nothing it started stays behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _report(plan: Plan, outcome: Outcome, output: Output) -> None:
+    output.say("")
+    output.table(HEADERS, rows(outcome), right=RIGHT)
+    output.hint(f"at an assumed price of ${PRICE_USD_PER_HOUR:.2f} for an hour of a node")
+    output.say("")
+    verdict = checks(outcome)
+    for check in verdict:
+        output.say(f"{'✓' if check.held else '✗'} {check.text}")
+    output.say("")
+    if outcome.grid.is_file():
+        output.say(f"pictures  {outcome.grid}")
+    output.say(f"LoRAs     {plan.loras('')}")
+    if not all(check.held for check in verdict):
+        output.say(f"logs      {plan.log} and {plan.data / 'logs'}")
+    output.hint(f"took {duration(outcome.seconds)}")

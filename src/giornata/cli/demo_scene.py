@@ -1,0 +1,130 @@
+"""What the demo sees of its jobs and nodes at one moment, and what follows from it. No I/O."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from giornata.domain.job import JobState
+from giornata.domain.reasons import INTERRUPTION, Reason
+from giornata.protocol.admin import Node, NodeState
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import Attempt, Event, Job
+
+EARLIEST_KILL, LATEST_KILL = 0.25, 0.75
+"""Between these parts of its steps a job is in the middle: much to lose, and it will not be done by the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Jobs in the order of their submission, with their attempts; nodes by name, without those that are gone.
+
+    `lost` are the killed nodes in whose place no other has come yet.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    lost: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A node in the middle of a job."""
+
+    node: Node
+    job: Job
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """An attempt that ended before its job did. `resumed_step` is None until another one has taken over."""
+
+    attempt: int
+    resumed_step: int | None
+
+
+def running_attempt(job: Job) -> Attempt | None:
+    """The attempt that works on the job now."""
+    if job.state is not JobState.RUNNING:
+        return None
+    return next((each for each in reversed(job.attempts) if each.ended_at is None), None)
+
+
+def live_nodes(nodes: Collection[Node], killed: Collection[str] = ()) -> tuple[Node, ...]:
+    """Nodes that may still be there, by name, the newest process of each name."""
+    present = [node for node in nodes if node.state is not NodeState.GONE and node.id not in killed]
+    newest: dict[str, Node] = {}
+    for node in sorted(present, key=lambda node: node.first_seen_at):
+        newest[node.name] = node
+    return tuple(newest[name] for name in sorted(newest))
+
+
+def find_victim(scene: Scene, already: Collection[str]) -> Victim | None:
+    """A node to kill: in the middle of a job, with a checkpoint committed by this very attempt.
+
+    Jobs in `already` were hit before. They are left alone, and nothing happens before each has a new attempt:
+    with two nodes gone at once there would be nobody to go on. None while there is no such node.
+    """
+    if any(job.id in already and len(job.attempts) < 2 for job in scene.jobs):
+        return None
+    nodes = {node.id: node for node in scene.nodes}
+    for job in scene.jobs:
+        attempt = running_attempt(job)
+        if job.id in already or attempt is None or not _in_the_middle(job, attempt):
+            continue
+        node = nodes.get(attempt.node_id)
+        if node is not None and node.pid is not None and node.engine_pid is not None:
+            return Victim(node=node, job=job, attempt=attempt)
+    return None
+
+
+def _in_the_middle(job: Job, attempt: Attempt) -> bool:
+    total, step = job.total_steps or 0, max(job.step, attempt.last_step)
+    committed = attempt.committed_step > attempt.start_step
+    return committed and EARLIEST_KILL * total <= step <= LATEST_KILL * total
+
+
+def interruptions(events: Collection[Event]) -> tuple[Interruption, ...]:
+    """The interruptions that a job's history records, oldest first."""
+    broken = {event.attempt for event in events if event.attempt is not None and _interrupts(event)}
+    starts = {
+        event.attempt: int(event.data.get("resume_step", 0))
+        for event in events
+        if event.type == EventType.ATTEMPT_STARTED and event.attempt is not None
+    }
+    return tuple(Interruption(attempt=number, resumed_step=starts.get(number + 1)) for number in sorted(broken))
+
+
+def _interrupts(event: Event) -> bool:
+    if event.type != EventType.ATTEMPT_ENDED:
+        return False
+    reason = event.data.get("reason")
+    return reason in set(Reason) and INTERRUPTION[Reason(str(reason))]
+
+
+def changes(before: Scene, after: Scene) -> Iterator[str]:
+    """What happened between two moments, in sentences."""
+    known = {job.id: job for job in before.jobs}
+    for job in after.jobs:
+        yield from _job_changes(known.get(job.id), job)
+
+
+def _job_changes(before: Job | None, job: Job) -> Iterator[str]:
+    seen = {} if before is None else {attempt.number: attempt for attempt in before.attempts}
+    for attempt in job.attempts:
+        if attempt.number not in seen:
+            yield f"{job.name}: {_taken(job, attempt)}"
+        if attempt.lapsed and attempt.ended_at is None and not _lapsed(seen, attempt.number):
+            yield f"{job.name}: {attempt.node_name} has been silent for a whole lease; back in the queue"
+    if job.state not in {JobState.QUEUED, JobState.RUNNING} and (before is None or before.state is not job.state):
+        yield f"{job.name}: {job.state}" + (f", {job.error}" if job.error else f" at step {job.step}")
+
+
+def _lapsed(seen: Mapping[int, Attempt], number: int) -> bool:
+    return number in seen and seen[number].lapsed
+
+
+def _taken(job: Job, attempt: Attempt) -> str:
+    if attempt.number == 1:
+        return f"taken by {attempt.node_name}"
+    place = "goes on" if attempt.start_step else "begins again"
+    return f"{place} on {attempt.node_name} from step {attempt.start_step} of {job.total_steps}"
