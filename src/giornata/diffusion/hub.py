@@ -13,7 +13,6 @@ import huggingface_hub
 from diffusers import StableDiffusionXLPipeline
 from huggingface_hub.errors import (
     HFValidationError,
-    LocalEntryNotFoundError,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -84,8 +83,6 @@ def download_failed(
     """What an error of the hub's client means for the attempt."""
     what = f"{name}" + (f" at revision {revision}" if revision else "")
     hint = "check the spelling; private and gated models have to be put into a folder on the node"
-    if isinstance(error, LocalEntryNotFoundError):  # it is a 'not found' only because the hub is out of reach
-        return WorkloadFailed(Reason.NODE_DOWNLOAD, f"the hub could not be reached for {what}: {error}")
     if isinstance(error, RevisionNotFoundError):
         fault = Fault(where="spec.revision", message=f"{name} has no revision {revision}", hint=hint)
     elif isinstance(error, RepositoryNotFoundError):

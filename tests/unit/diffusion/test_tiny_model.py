@@ -115,6 +115,16 @@ def test_the_unet_listens_to_the_words_and_to_the_pooled_embedding(pipeline: Sta
     assert (noise(words_BLD, other_BD) - said).abs().max() > 0.01
 
 
+def test_the_unet_is_a_crude_denoiser(pipeline: StableDiffusionXLPipeline) -> None:
+    """What it takes for noise is mostly the noisy input: a start that a LoRA can improve on in few steps."""
+    latents_BCHW = torch.randn((2, 4, 8, 8), generator=torch.Generator().manual_seed(0))
+    words_BLD, _, pooled_BD, _ = pipeline.encode_prompt(["a red cat"] * 2, do_classifier_free_guidance=False)
+    ids = {"text_embeds": pooled_BD, "time_ids": torch.tensor([[64.0, 64, 0, 0, 64, 64]] * 2)}
+    with torch.no_grad():
+        noise_BCHW = pipeline.unet(latents_BCHW, 900, words_BLD, added_cond_kwargs=ids).sample
+    assert torch.nn.functional.mse_loss(noise_BCHW, latents_BCHW) < 0.3
+
+
 def test_the_vae_keeps_a_thumbnail(pipeline: StableDiffusionXLPipeline) -> None:
     thumbnail_BCHW = torch.rand((1, 3, 8, 8), generator=torch.Generator().manual_seed(3)) * 1.6 - 0.8
     picture_BCHW = torch.nn.functional.interpolate(thumbnail_BCHW, scale_factor=8)
