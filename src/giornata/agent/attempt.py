@@ -21,7 +21,6 @@ from giornata.agent.events import (
     Leaving,
     Lost,
     Muttered,
-    Ordered,
     Said,
     Undelivered,
 )
@@ -83,7 +82,7 @@ class Attempt:
             held=self._held,
             snapshot=self._beat,
             lively=lambda: self._now_s() - self._ticked_at_s < self._settings.hello_s + HANGS_AFTER_S,
-            post=self._ordered,
+            ordered=self._ordered,
             monotonic_s=self._now_s,
             rng=around.rng,
         )
@@ -336,12 +335,9 @@ class Attempt:
             self._leave_by_s = self._now_s() + self._settings.grace_s
         return self._leave_by_s
 
-    def _ordered(self, event: Event) -> None:
-        """The server wants something else: called by the heart's thread."""
-        if isinstance(event, Ordered) and event.order is Order.DRAIN:
-            self._drain = True
-        elif isinstance(event, Ordered):
-            self._held.lose(f"the server ordered: {event.order}")
+    def _ordered(self, order: Order) -> None:
+        """The server wants something else than to go on: called by the heart's thread."""
+        self._drain = order is Order.DRAIN
 
     def _beat(self) -> Heartbeat:
         engine = self._around.engines.current

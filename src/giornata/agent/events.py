@@ -6,7 +6,6 @@ from pathlib import Path
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import FromEngine
-from giornata.protocol.work import Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +27,6 @@ class Gone:
     """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it."""
 
     exit_code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
-    """The server wants something else than to go on."""
-
-    order: Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +62,7 @@ class CacheFound:
     path: Path | None
 
 
-Event = Said | Muttered | Gone | Ordered | Lost | Delivered | Undelivered | CacheFound
+Event = Said | Muttered | Gone | Lost | Delivered | Undelivered | CacheFound
 
 
 class AttemptFailed(Exception):

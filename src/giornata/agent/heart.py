@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from giornata.agent.backoff import delays_s
-from giornata.agent.events import Event, Ordered
 from giornata.agent.held_lease import HeldLease, Monotonic
 from giornata.client.node import NodeClient
 from giornata.domain.errors import GiornataError
@@ -20,8 +19,9 @@ SOONEST_S = 1.0
 class Heart:
     """Renews the lease until it is lost or `stop` is called.
 
-    `snapshot` says how far the attempt is. `lively` says whether the attempt's own loop still turns: a beat is
-    proof that somebody works on the job, so when the loop hangs the beats end too, and the lease with them.
+    `snapshot` says how far the attempt is; `ordered` is called when the server wants something else than to go on.
+    `lively` says whether the attempt's own loop still turns: a beat is proof that somebody works on the job, so when
+    the loop hangs the beats end too, and the lease with them.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class Heart:
         held: HeldLease,
         snapshot: Callable[[], Heartbeat],
         lively: Callable[[], bool],
-        post: Callable[[Event], None],
+        ordered: Callable[[Order], None],
         monotonic_s: Monotonic,
         rng: random.Random,
     ) -> None:
         self._node, self._held, self._snapshot, self._lively = node, held, snapshot, lively
-        self._post, self._monotonic_s, self._rng = post, monotonic_s, rng
+        self._ordered, self._monotonic_s, self._rng = ordered, monotonic_s, rng
         self._every_s = held.lease.renew_every_s
         self._delays = delays_s(rng, most_s=max(SOONEST_S, self._every_s))
         self._last_beat_s = float("-inf")
@@ -76,7 +76,7 @@ class Heart:
         self._held.renewed(sent_at_s=sent_at_s, lease_s=reply.lease_s)
         self._every_s = reply.renew_every_s
         if reply.order is not Order.CONTINUE:
-            self._post(Ordered(order=reply.order))
+            self._ordered(reply.order)
         return self._every_s
 
     def _run(self) -> None:

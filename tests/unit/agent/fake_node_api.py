@@ -67,6 +67,7 @@ class FakeNodeApi:
     artifacts: dict[str, bytes] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
     order: str = "continue"
+    base_url: str = "http://server"
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ---- what tests ask ----
@@ -87,15 +88,15 @@ class FakeNodeApi:
         return self._download(sha256, len(content))
 
     def _download(self, sha256: str, size_bytes: int) -> dict[str, Any]:
-        return {"sha256": sha256, "size_bytes": size_bytes, "request": _signed("GET", f"blob/{sha256}")}
+        return {"sha256": sha256, "size_bytes": size_bytes, "request": self._signed("GET", f"blob/{sha256}")}
 
     # ---- what the node asks ----
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url="http://server", transport=httpx.MockTransport(self.handle))
+        return httpx.Client(base_url=self.base_url, transport=httpx.MockTransport(self.handle))
 
     def handle(self, request: httpx.Request) -> httpx.Response:
-        if request.url.host == "storage":
+        if request.url.path.startswith("/storage/"):
             return self._storage(request)
         path = request.url.path.removeprefix("/v1/node/")
         route = re.sub(r"^attempts/[^/]+/", "", path)
@@ -140,8 +141,13 @@ class FakeNodeApi:
     def _ticket(self, file: dict[str, Any]) -> dict[str, Any]:
         upload_id = f"up_{len(self.uploads)}_{file['sha256'][:8]}"
         self.uploads[upload_id] = b""
-        put = _signed("PUT", f"upload/{upload_id}")
+        put = self._signed("PUT", f"upload/{upload_id}")
         return {"sha256": file["sha256"], "exists": False, "upload_id": upload_id, "put": put}
+
+    def _signed(self, method: str, path: str) -> dict[str, Any]:
+        expires_at = datetime.now(UTC) + timedelta(hours=1)
+        url = f"{self.base_url}/storage/{path}"
+        return {"method": method, "url": url, "headers": {}, "expires_at": expires_at.isoformat()}
 
     def _committed(self, body: dict[str, Any]) -> bytes:
         content = self.uploads[body["upload_id"]]
@@ -150,7 +156,7 @@ class FakeNodeApi:
 
     def _storage(self, request: httpx.Request) -> httpx.Response:
         assert "authorization" not in request.headers
-        kind, name = request.url.path.removeprefix("/").split("/")
+        kind, name = request.url.path.removeprefix("/storage/").split("/")
         answer = self.always.get(f"storage/{kind}")
         if answer is not None:
             return answer(request)
@@ -163,8 +169,3 @@ class FakeNodeApi:
 
 def _json(body: dict[str, Any]) -> httpx.Response:
     return httpx.Response(200, json=body)
-
-
-def _signed(method: str, path: str) -> dict[str, Any]:
-    expires_at = datetime.now(UTC) + timedelta(hours=1)
-    return {"method": method, "url": f"http://storage/{path}", "headers": {}, "expires_at": expires_at.isoformat()}

@@ -81,9 +81,9 @@ def test_a_lease_lost_at_a_commit_ends_the_job(api: FakeNodeApi, node: NodeFacto
     assert api.checkpoints == {}
 
 
-def test_a_cancel_order_ends_the_job_and_nothing_more_is_written(api: FakeNodeApi, node: NodeFactory) -> None:
-    api.leases = [lease(spec=ENDLESS)]
-    api.order = "cancel"
+def test_an_order_that_nobody_here_knows_renews_nothing(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec=ENDLESS, lease_s=0.5)]
+    api.order = "dance"
     assert node().run() == ExitCode.DONE
     assert api.routes() == ["claim", "claim"]
 

@@ -152,18 +152,15 @@ def test_delays_grow_up_to_their_bound_and_differ() -> None:
 
 
 def heart(api: FakeNodeApi, mine: HeldLease, clock: Clock, *, lively: Callable[[], bool] = lambda: True) -> Heart:
-    events: list[Event] = []
-    made = Heart(
+    return Heart(
         node=node_client(api),
         held=mine,
         snapshot=lambda: Heartbeat(step=3, phase="training"),
         lively=lively,
-        post=events.append,
+        ordered=lambda _: None,
         monotonic_s=clock,
         rng=random.Random(2),
     )
-    made.events = events  # type: ignore[attr-defined]
-    return made
 
 
 def test_a_beat_renews_from_when_it_was_sent(api: FakeNodeApi, clock: Clock) -> None:
