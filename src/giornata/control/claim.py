@@ -36,10 +36,15 @@ def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
     if nothing is not None:
         return nothing
     with ctx.store.begin() as tx:
+        earlier = tx.attempts.of_request(claim.node.node_id, claim.request_id)
+        if earlier is not None:
+            # Before the node's row, in the heartbeat's order: the two must not wait for each other.
+            tx.jobs.lock(earlier.job_id)
         node = tx.nodes.see(_sighting(caller, claim), at_ms=now_ms)
         if node is None:
             raise Conflict(f"the node id {claim.node.node_id} belongs to another project; draw another one")
-        earlier = tx.attempts.of_request(node.id, claim.request_id)
+        # Asked again: of two equal claims at once the second stood waiting for the node's row.
+        earlier = earlier or tx.attempts.of_request(node.id, claim.request_id)
         if earlier is not None:
             return _again(tx, ctx, earlier, at_ms=now_ms)
         if node.draining:

@@ -82,10 +82,12 @@ class ClaimReply(Reply):
 
 
 class Order(StrEnum):
-    """What the server wants of a running attempt. Anything but CONTINUE ends it; a lost lease is a 409."""
+    """What the server wants of a running attempt. Anything but CONTINUE ends it.
+
+    A canceled job's attempt has no lease any more: like every other write its beat is answered 409 `lease-lost`.
+    """
 
     CONTINUE = "continue"
-    CANCEL = "cancel"  # stop at once, write nothing
     DRAIN = "drain"  # checkpoint, commit, release
 
 

@@ -1,0 +1,104 @@
+"""What happens at the same moment: one of two wins, and the other one is told."""
+
+import threading
+from collections.abc import Callable
+
+from tests.fixtures.work import PRICE, Workshop
+
+from giornata.control.complete import complete
+from giornata.control.heartbeat import heartbeat
+from giornata.control.lapse import lapse_leases
+from giornata.control.stop_job import stop_job
+from giornata.domain.errors import Conflict
+from giornata.domain.job import JobEvent
+from giornata.protocol.work import CompleteAttempt, Heartbeat
+from giornata.store import schema
+
+ROUNDS = 8
+
+
+def at_once(*deeds: Callable[[], object]) -> list[object]:
+    """Do all of them at the same moment; what each returned, or the Conflict that it raised."""
+    outcomes: list[object] = [None] * len(deeds)
+    start = threading.Barrier(len(deeds))
+
+    def do(place: int) -> None:
+        start.wait()
+        try:
+            outcomes[place] = deeds[place]()
+        except Conflict as error:
+            outcomes[place] = error
+
+    threads = [threading.Thread(target=do, args=(place,)) for place in range(len(deeds))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_a_silent_node_comes_back_just_as_another_one_asks(shop: Workshop) -> None:
+    """Exactly one of the two has the job afterwards."""
+    for number in range(1, 2 * ROUNDS, 2):
+        job_id = shop.add_job()
+        lease = shop.lease(number)
+        shop.clock.advance_s(100)
+        lapse_leases(shop.ctx)
+        back, claimed = at_once(
+            lambda lease=lease: heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1)),  # type: ignore[misc]
+            lambda number=number: shop.claim(number + 1).lease,  # type: ignore[misc]
+        )
+        assert isinstance(back, Conflict) is (claimed is not None), (back, claimed)
+        (alive,) = shop.rows(schema.attempts, job_id=job_id, ended_at_ms=None)
+        job = shop.job(job_id)
+        assert (job["attempt_id"], job["state"]) == (alive["id"], "running")
+        complete(shop.ctx, alive["id"], CompleteAttempt(step=1))
+
+
+def test_a_job_is_done_just_as_its_owner_cancels_it(shop: Workshop) -> None:
+    for number in range(1, ROUNDS):
+        job_id = shop.add_job()
+        lease = shop.lease(number)
+        done, canceled = at_once(
+            lambda lease=lease: complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=1)),  # type: ignore[misc]
+            lambda job_id=job_id: cancel(shop, job_id),  # type: ignore[misc]
+        )
+        state = shop.job(job_id)["state"]
+        assert isinstance(done, Conflict) is (state == "canceled")
+        assert isinstance(canceled, Conflict) is (state == "succeeded")
+        assert shop.events(job_id)[-1] == f"job.{state}"
+        assert shop.events(job_id).count("attempt.ended") == 1
+
+
+def test_beats_claims_lapses_and_repeats_of_one_node_do_not_lock_one_another_out(shop: Workshop) -> None:
+    for _ in range(ROUNDS):
+        shop.add_job()
+    leases = [shop.lease(1, request_id=f"request-{number}") for number in range(4)]
+    deeds: list[Callable[[], object]] = []
+    for number, lease in enumerate(leases):
+        deeds += [
+            lambda lease=lease: [  # type: ignore[misc]
+                heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=step)) for step in range(10)
+            ],
+            lambda number=number: [shop.lease(1, request_id=f"request-{number}") for _ in range(10)],  # type: ignore[misc]
+        ]
+    outcomes = at_once(*deeds, lambda: [lapse_leases(shop.ctx) for _ in range(10)])
+    assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
+    assert len(shop.rows(schema.attempts)) == len(leases)
+
+
+def test_concurrent_beats_bill_every_millisecond_once(shop: Workshop) -> None:
+    shop.add_job()
+    lease = shop.lease(1)
+    shop.clock.advance_s(36)
+    at_once(*[lambda: heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1)) for _ in range(6)])
+    (bill,) = shop.rows(schema.ledger)
+    assert bill["amount_micro_usd"] == PRICE // 100
+
+
+def cancel(shop: Workshop, job_id: str) -> object:
+    """What the owner's verb does."""
+    with shop.store.begin() as tx:
+        job = tx.jobs.lock(job_id)
+        assert job is not None
+        return stop_job(tx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
