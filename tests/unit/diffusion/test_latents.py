@@ -1,5 +1,7 @@
 """Cached encodings give the very latents that encoding at every step would give."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -41,16 +43,28 @@ def test_crops_follow_the_seed_and_the_picture() -> None:
     assert tops(3, SHA) != tops(3, "b" * 64)
 
 
+class CountingVae:
+    """A VAE that counts what it encodes."""
+
+    def __init__(self, vae: Any) -> None:
+        self.vae, self.device, self.dtype, self.encoded = vae, vae.device, vae.dtype, 0
+
+    def encode(self, pixels_BCHW: torch.Tensor) -> Any:
+        self.encoded += len(pixels_BCHW)
+        return self.vae.encode(pixels_BCHW)
+
+
 def test_equal_views_share_one_entry(tiny_base: BaseModel) -> None:
     """A square picture leaves a crop no choice: four crops are one encoding."""
     frame = framing(random_flip=False)
-    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    vae = CountingVae(tiny_base.vae)
+    cache = LatentCache(vae=vae, vae_key="v", framing=frame)
     ticks: list[int] = []
     cache.add(picture(80, 80), frame.views(SHA), lambda: ticks.append(1))
     assert len(cache) == 1
     assert len(ticks) == CROP_VARIANTS
     cache.add(picture(80, 200), frame.views("b" * 64))
-    assert len(cache) == 1 + CROP_VARIANTS
+    assert len(cache) == vae.encoded == 1 + CROP_VARIANTS
 
 
 def test_what_is_cached_is_what_the_vae_says(tiny_base: BaseModel) -> None:

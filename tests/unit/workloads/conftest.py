@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-import torch
 
+from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.tiny_model import build_tiny_model
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    """Sums are split by the number of threads; the workload's process fixes it, and so do its tests."""
-    torch.set_num_threads(1)
+def _as_in_the_engine() -> None:
+    """As the engine's process does it: sums are split by the number of threads, and kernels have to repeat."""
+    fix_determinism(threads=1)
 
 
 @pytest.fixture(scope="session")

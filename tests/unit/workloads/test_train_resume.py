@@ -20,7 +20,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 2,
         "with_prior_preservation": True,
         "class_prompt": "a toy",
-        "num_class_images": 3,
+        "num_class_images": 2,
         "train_text_encoder": True,
         "text_encoder_lr": 1e-3,
         "lr_scheduler": "cosine",

@@ -111,7 +111,10 @@ class Attempt:
     def _tick(self, done: int, total: int) -> None:
         """Between the items of the caching phase: there is nothing to save yet, so every stop is a plain one."""
         self.reporter.phase("caching", done, total)
-        if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+        wish = self.reporter.wish()
+        if wish is Wish.CHECKPOINT:
+            self.reporter.log("a checkpoint was asked for, and there is nothing new to save before the next step")
+        if wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(self.start.resume.step if self.start.resume else None)
 
     def _restore(self, adapters: Adapters, optimizer: AdapterOptimizer, data_hash: str) -> None:

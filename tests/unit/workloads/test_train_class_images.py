@@ -1,0 +1,117 @@
+"""Class pictures are drawn once, shared, checked, and drawn again when they cannot be used."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+
+from giornata.diffusion.models import BaseModel, load_base
+from giornata.engine.workload import Wish
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train import class_images
+
+PRIOR = {"with_prior_preservation": True, "class_prompt": "a toy", "num_class_images": 2, "max_train_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def base(tiny_folder: Path) -> BaseModel:
+    return load_base(TrainSpec.model_validate(spec_for(tiny_folder)), device="cpu", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studio:
+    root = tmp_path_factory.mktemp("class-images")
+    return Studio(root=root, spec=spec_for(tiny_folder, **PRIOR), inputs=draw_pictures(root / "in", 2))
+
+
+@pytest.fixture(scope="module")
+def first(studio: Studio) -> RecordingReporter:
+    """A job that found no class pictures and drew them."""
+    return studio.run()
+
+
+def spec(folder: Path, **changes: Any) -> TrainSpec:
+    return TrainSpec.model_validate(spec_for(folder, **PRIOR) | changes)
+
+
+def test_a_picture_is_a_function_of_its_number(base: BaseModel, tiny_folder: Path) -> None:
+    first, second = (class_images.draw(base, spec(tiny_folder), number) for number in (0, 1))
+    assert first.shape == (64, 64, 3)
+    assert first.dtype is torch.uint8
+    assert first.float().std() > 1.0
+    assert not torch.equal(first, second)
+    torch.manual_seed(99)
+    assert torch.equal(second, class_images.draw(base, spec(tiny_folder, seed=7), 1))
+
+
+def test_the_key_knows_everything_the_pictures_depend_on_and_nothing_else(base: BaseModel, tiny_folder: Path) -> None:
+    key = class_images.cache_key(base, spec(tiny_folder))
+    same = {"seed": 9, "rank": 7, "instance_prompt": "another"}
+    assert class_images.cache_key(base, spec(tiny_folder, **same)) == key
+    for change in ({"class_prompt": "a dog"}, {"num_class_images": 3}, {"resolution": 72}):
+        assert class_images.cache_key(base, spec(tiny_folder, **change)) != key
+
+
+def test_a_second_job_takes_them_from_the_cache(studio: Studio, first: RecordingReporter) -> None:
+    assert len(first.puts) == 1
+    second = studio.run(RecordingReporter(cache=first.cache))
+    assert not second.puts
+    assert second.artifacts == first.artifacts
+
+
+@pytest.mark.parametrize("damage", ["cut off", "a bit", "not there", "another key"])
+def test_a_damaged_pack_is_drawn_again(
+    studio: Studio, first: RecordingReporter, tiny_folder: Path, damage: str
+) -> None:
+    [(key, path)] = first.cache.items()
+    content = bytearray(path.read_bytes())
+    if damage == "cut off":
+        content = content[:-5]
+    elif damage == "a bit":
+        content[-5] ^= 1
+    pack = path.with_name(damage)
+    if damage == "another key":
+        class_images.write_pack(pack, "other", class_images.read_pack(path, key, spec(tiny_folder)))
+    elif damage != "not there":
+        pack.write_bytes(content)
+    second = studio.run(RecordingReporter(cache={key: pack}))
+    assert second.puts == [key]
+    assert "drawn again" in second.lines[0]
+    assert second.artifacts == first.artifacts
+
+
+def test_the_pack_is_the_same_bytes_every_time(studio: Studio, first: RecordingReporter) -> None:
+    [one], [other] = first.cache.values(), studio.run().cache.values()
+    assert one != other
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_drawing_can_be_stopped_between_pictures(studio: Studio) -> None:
+    class StopsAfterOne(RecordingReporter):
+        def wish(self) -> Wish:
+            return Wish.STOP if self.phases[-1] == ("caching", 1, 2) else Wish.GO_ON
+
+    reporter = StopsAfterOne()
+    studio.run(reporter)
+    assert reporter.lines == ["stopped at None"]
+    assert not reporter.puts
+
+
+def test_other_class_pictures_on_resume_are_noticed(studio: Studio, tiny_folder: Path) -> None:
+    """Another node's pack may have won the race for the key: the job goes on, and says so."""
+    first = studio.run(RecordingReporter(wishes={1: Wish.CHECKPOINT_AND_STOP}))
+    [key] = first.puts
+    other = studio.root / "other.safetensors"
+    class_images.write_pack(other, key, torch.zeros(2, 64, 64, 3, dtype=torch.uint8) + 90)
+    second = studio.run(RecordingReporter(cache={key: other}), resume=studio.resume_point(first, 1))
+    assert list(second.notices[0][1]["differences"]) == ["class_pictures"]
+
+
+def test_equal_class_pictures_do_no_harm() -> None:
+    pictures = torch.zeros(3, 64, 64, 3, dtype=torch.uint8)
+    job = TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", with_prior_preservation=True, class_prompt="c")
+    material = class_images.material(pictures, job)
+    assert len(material.samples) == 3
+    assert material.load(material.samples[0]).size == (64, 64)

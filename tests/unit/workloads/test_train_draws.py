@@ -1,0 +1,72 @@
+"""What chance decides in a step is a function of the step, and no two decisions share their numbers."""
+
+import itertools
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from PIL import Image
+
+from giornata.diffusion.latents import Framing
+from giornata.diffusion.order import Sample, by_content
+from giornata.workloads.train.draws import Draws
+from giornata.workloads.train.material import Material
+
+
+def material(role: Literal["instance", "class"], count: int) -> Material:
+    samples = [
+        Sample(role=role, sha256=f"{role}{number}", caption="c", name="n", path=Path("n")) for number in range(count)
+    ]
+    return Material(role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)))
+
+
+def draws(*, seed: int = 1, batch: int = 2, micros: int = 2, flip: bool = True) -> Draws:
+    return Draws(
+        seed=seed,
+        batch=batch,
+        micros=micros,
+        timesteps=1000,
+        framing=Framing(seed=seed, resolution=64, center_crop=False, random_flip=flip),
+        materials=(material("instance", 5), material("class", 3)),
+    )
+
+
+def test_a_micro_batch_holds_instances_and_then_as_many_class_pictures() -> None:
+    assert [draw.role for draw in draws(batch=3).micro_batch(4, 1)] == ["instance"] * 3 + ["class"] * 3
+
+
+def test_every_draw_has_numbers_of_its_own() -> None:
+    """Noise, timestep and posterior of two pictures, micro-batches, steps or seeds are never the same draw."""
+    noises: set[tuple[float, ...]] = set()
+    keys = [(seed, step, micro) for seed in (1, 2) for step in range(2) for micro in range(2)]
+    for seed, step, micro in keys:
+        made = draws(seed=seed)
+        for draw, what in itertools.product(made.micro_batch(step, micro), ("noise", "posterior")):
+            noises.add(tuple(made.normal(what, draw, (3,)).tolist()))
+    assert len(noises) == len(keys) * 4 * 2
+
+
+def test_timesteps_cover_their_range() -> None:
+    made = draws()
+    seen = [made.timestep(draw) for step in range(300) for draw in made.micro_batch(step, 0)]
+    assert 0 <= min(seen) < 20
+    assert 980 < max(seen) < 1000
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 9), (0, 500)])
+def test_views_are_exactly_what_the_steps_will_look_at(first: int, end: int) -> None:
+    made = draws()
+    needed = {draw.view for step in range(first, end) for micro in range(2) for draw in made.micro_batch(step, micro)}
+    assert set(made.views(first, end)) == needed
+
+
+def test_a_long_job_does_not_enumerate_its_draws_for_ever() -> None:
+    assert len(draws().views(0, 10**12)) == 8 * 4 * 2
+
+
+def test_draws_do_not_touch_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    made = draws()
+    made.normal("noise", made.micro_batch(0, 0)[0], (4, 8, 8))
+    assert torch.equal(torch.get_rng_state(), before)

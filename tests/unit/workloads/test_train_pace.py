@@ -1,0 +1,121 @@
+"""When checkpoints are due, and when losses are read."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from train_studio import RecordingReporter
+
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.pace import FIRST_COST_S, LOSSES_EVERY_STEPS, Meter, Pace
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def spec_with(**changes: Any) -> TrainSpec:
+    return TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, **changes)
+
+
+def pace(clock: Clock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any) -> Pace:
+    return Pace(spec_with(**changes), mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s, clock=clock)
+
+
+def due_after_s(pace: Pace, clock: Clock) -> float:
+    """Seconds from now until a checkpoint is due, found in steps of 0.25 s."""
+    began_s = clock.now_s
+    while not pace.due(1):
+        clock.now_s += 0.25
+    return clock.now_s - began_s
+
+
+def test_a_number_of_steps_is_obeyed_whatever_the_clock_says() -> None:
+    clock = Clock()
+    every = pace(clock, checkpointing_steps=3)
+    clock.now_s += 1e6
+    assert [step for step in range(1, 10) if every.due(step)] == [3, 6, 9]
+
+
+def test_auto_weighs_the_cost_against_the_interruptions() -> None:
+    clock = Clock()
+    auto = pace(clock, mtbi_s=200.0)
+    assert due_after_s(auto, clock) == pytest.approx(math.sqrt(2 * FIRST_COST_S * 200), abs=0.25)
+    auto.written(cost_s=4.0)
+    assert due_after_s(auto, clock) == pytest.approx(math.sqrt(2 * 4.0 * 200), abs=0.25)
+
+
+def test_no_more_is_at_risk_than_was_asked_for() -> None:
+    clock = Clock()
+    assert due_after_s(pace(clock, mtbi_s=1e6, max_at_risk_s=60.0), clock) == pytest.approx(60.0, abs=0.25)
+
+
+def meter(clock: Clock, device: str) -> tuple[Meter, RecordingReporter]:
+    reporter = RecordingReporter()
+    made = Meter(
+        reporter, spec=spec_with(max_train_steps=99), images_per_step=4, device=torch.device(device), clock=clock
+    )
+    return made, reporter
+
+
+def test_on_a_cpu_every_step_is_reported_at_once() -> None:
+    clock = Clock()
+    made, reporter = meter(clock, "cpu")
+    clock.now_s += 0.2
+    made.add(1, learning_rate=0.5, loss=torch.tensor(0.25))
+    assert reporter.metrics[1] == pytest.approx(
+        {"loss": 0.25, "learning_rate": 0.5, "step_ms": 200.0, "images_per_s": 20.0}
+    )
+
+
+def test_on_cuda_losses_are_fetched_together_and_none_is_left_out() -> None:
+    clock = Clock()
+    made, reporter = meter(clock, "cuda")  # nothing is computed on it here
+    for step in range(1, LOSSES_EVERY_STEPS):
+        clock.now_s += 0.01
+        made.add(step, learning_rate=1.0, loss=torch.tensor(float(step)))
+    assert not reporter.metrics
+    clock.now_s += 0.01
+    made.add(LOSSES_EVERY_STEPS, learning_rate=1.0, loss=torch.tensor(8.0))
+    assert sorted(reporter.metrics) == list(range(1, LOSSES_EVERY_STEPS + 1))
+    assert reporter.metrics[3]["loss"] == 3.0
+    assert reporter.metrics[3]["step_ms"] == pytest.approx(10.0)
+
+
+def test_slow_steps_on_cuda_are_not_kept_back() -> None:
+    clock = Clock()
+    made, reporter = meter(clock, "cuda")
+    clock.now_s += 2.0
+    made.add(1, learning_rate=1.0, loss=torch.tensor(1.0))
+    assert sorted(reporter.metrics) == [1]
+
+
+def test_time_that_went_into_a_checkpoint_is_no_step_time() -> None:
+    clock = Clock()
+    made, reporter = meter(clock, "cpu")
+    clock.now_s += 30.0
+    made.resume()
+    clock.now_s += 0.1
+    made.add(1, learning_rate=1.0, loss=torch.tensor(1.0))
+    assert reporter.metrics[1]["step_ms"] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_first_bad_loss_is_named_and_the_good_ones_before_it_reported(value: float) -> None:
+    clock = Clock()
+    made, reporter = meter(clock, "cuda")
+    for step, loss in enumerate((1.0, value, 1.0), start=4):
+        made.add(step, learning_rate=1.0, loss=torch.tensor(loss))
+    with pytest.raises(WorkloadFailed, match=r"step 5.*learning_rate") as caught:
+        made.flush()
+    assert caught.value.reason is Reason.BAD_SPEC
+    assert sorted(reporter.metrics) == [4]

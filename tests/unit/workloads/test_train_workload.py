@@ -1,0 +1,318 @@
+"""What the training workload says, keeps, refuses and learns."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+
+from giornata.diffusion import checkpoint as checkpoints
+from giornata.diffusion.models import BaseModel, load_base
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Stopped, Wish, WorkloadFailed
+from giornata.protocol.pipe import ResumePoint
+from giornata.protocol.specs import TrainSpec, model_key
+from giornata.workloads.train.workload import TrainWorkload
+
+
+@pytest.fixture
+def studio(tiny_folder: Path, tmp_path: Path) -> Studio:
+    spec = spec_for(tiny_folder, max_train_steps=4)
+    return Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
+
+
+def refused(studio: Studio, reason: Reason, **changes: Any) -> WorkloadFailed:
+    with pytest.raises(WorkloadFailed) as caught:
+        studio.run(**changes)
+    assert caught.value.reason is reason
+    return caught.value
+
+
+# ---- what it says
+
+
+def test_phases_and_metrics(studio: Studio) -> None:
+    reporter = studio.run(spec=studio.spec | {"lr_scheduler": "linear", "train_batch_size": 2})
+    names = [name for name, _, _ in reporter.phases]
+    assert list(dict.fromkeys(names)) == ["loading", "caching", "training", "exporting"]
+    caching = [(done, total) for name, done, total in reporter.phases if name == "caching"]
+    total = caching[0][1]
+    assert caching == [(done, total) for done in range((total or 0) + 1)]
+    assert sorted(reporter.metrics) == [1, 2, 3, 4]
+    for step, metrics in reporter.metrics.items():
+        assert set(metrics) == {"loss", "learning_rate", "step_ms", "images_per_s"}
+        assert metrics["learning_rate"] == pytest.approx(1e-2 * (4 - (step - 1)) / 4)
+        assert metrics["loss"] > 0
+
+
+def test_the_summary_says_what_was_done(studio: Studio) -> None:
+    outcome = TrainWorkload(device="cpu").run(studio.start(), RecordingReporter())
+    assert outcome.step == 4
+    assert outcome.summary["seed"] == 42
+    assert outcome.summary["pictures"] == 3
+    assert outcome.summary["images"] == 4
+    assert len(outcome.summary["fingerprints"]) == 1
+    json.dumps(outcome.summary)
+
+
+def test_the_files_name_no_path_and_no_attempt(studio: Studio, tmp_path: Path) -> None:
+    for content in studio.run().artifacts.values():
+        assert str(tmp_path).encode() not in content
+        assert b"at_1" not in content
+
+
+# ---- checkpoints on disk, and wishes
+
+
+def test_the_latest_two_checkpoints_stay_on_disk(studio: Studio) -> None:
+    reporter = studio.run(spec=studio.spec | {"checkpointing_steps": 1})
+    assert sorted(reporter.checkpoints) == [1, 2, 3, 4]
+    assert [step for step, path in sorted(reporter.checkpoints.items()) if path.exists()] == [3, 4]
+    assert not list(reporter.checkpoints[4].parent.glob("*.part"))
+
+
+def test_the_last_step_is_always_saved(studio: Studio) -> None:
+    assert sorted(studio.run().checkpoints) == [4]
+
+
+def test_a_plain_stop_writes_nothing_more(studio: Studio) -> None:
+    reporter = studio.run(RecordingReporter(wishes={2: Wish.STOP}))
+    assert reporter.lines == ["stopped at None"]
+    assert not reporter.checkpoints
+    assert not reporter.artifacts
+    reporter = studio.run(RecordingReporter(wishes={2: Wish.STOP}), spec=studio.spec | {"checkpointing_steps": 1})
+    assert reporter.lines == ["stopped at 1"]  # the last that was announced
+
+
+@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
+def test_a_stop_is_obeyed_while_caching(studio: Studio, wish: Wish) -> None:
+    reporter = studio.run(RecordingReporter(wish_while_caching=wish))
+    assert reporter.lines == ["stopped at None"]
+    assert reporter.phases[-1][0] == "caching"
+    assert not reporter.checkpoints
+
+
+def test_a_checkpoint_cannot_be_had_while_caching(studio: Studio) -> None:
+    reporter = studio.run(RecordingReporter(wish_while_caching=Wish.CHECKPOINT))
+    assert "nothing new to save" in reporter.lines[0]
+    assert sorted(reporter.checkpoints) == [4]
+
+
+def test_a_wish_for_a_checkpoint_is_granted_and_the_work_goes_on(studio: Studio) -> None:
+    reporter = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT}))
+    assert sorted(reporter.checkpoints) == [2, 4]
+    assert reporter.artifacts
+
+
+# ---- the warm base
+
+
+class CountingLoader:
+    """load_base that counts; `after` may change what was loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def __call__(self, spec: TrainSpec, **options: Any) -> BaseModel:
+        self.loaded.append(spec.pretrained_model_name_or_path)
+        return load_base(spec, **options)
+
+
+def test_a_job_on_a_warm_base_equals_the_same_job_on_a_fresh_one(studio: Studio) -> None:
+    loader = CountingLoader()
+    workload = TrainWorkload(device="cpu", load=loader)
+    assert workload.held() == ()
+    other = {
+        "train_text_encoder": True,
+        "target_modules": ("to_k", "conv1"),
+        "rank": 5,
+        "gradient_checkpointing": True,
+    }
+    studio.run(workload=workload, spec=studio.spec | other)
+    stopped = studio.run(RecordingReporter(wishes={2: Wish.STOP}), workload=workload)
+    assert stopped.lines
+    refused(studio, Reason.BAD_DATA, workload=workload, inputs=())
+    warm = studio.run(workload=workload)
+    assert len(loader.loaded) == 1
+    assert workload.held() == (model_key("train", studio.spec),)
+    assert warm.artifacts == studio.run().artifacts
+
+
+def test_another_base_or_precision_is_loaded(studio: Studio, tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").symlink_to(tiny_folder)
+    loader = CountingLoader()
+    workload = TrainWorkload(device="cpu", load=loader)
+    studio.run(workload=workload)
+    studio.run(workload=workload, spec=studio.spec | {"mixed_precision": "bf16"})
+    second = studio.spec | {"pretrained_model_name_or_path": str(tmp_path / "again")}
+    studio.run(workload=workload, spec=second)
+    assert loader.loaded == [str(tiny_folder), str(tiny_folder), str(tmp_path / "again")]
+    assert workload.held() == (model_key("train", second),)
+
+
+def test_after_a_crash_the_base_is_not_trusted(studio: Studio) -> None:
+    class Broken(RecordingReporter):
+        def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    workload = TrainWorkload(device="cpu")
+    with pytest.raises(WorkloadFailed) as caught:
+        studio.run(Broken(), workload=workload)
+    assert caught.value.reason is Reason.NODE_DRIVER
+    assert workload.held() == ()
+
+
+# ---- what it refuses
+
+
+def test_every_bad_picture_is_named(studio: Studio, tmp_path: Path) -> None:
+    bad = []
+    for name, content in (("holiday.png", b"no picture"), ("cat.jpg", b"\xff\xd8\xff\xe0 cut off")):
+        (tmp_path / name).write_bytes(content)
+        bad.append(input_file(tmp_path / name))
+    failure = refused(studio, Reason.BAD_DATA, inputs=(*studio.inputs, *bad))
+    assert {fault.where for fault in failure.faults} == {"holiday.png", "cat.jpg"}
+    assert "holiday.png" in failure.message
+    assert "cat.jpg" in failure.message
+
+
+def test_captions_that_do_not_fit_are_named_with_their_tokens(studio: Studio) -> None:
+    long = [file.model_copy(update={"caption": "a " * 90}) for file in studio.inputs[:2]]
+    failure = refused(studio, Reason.BAD_DATA, inputs=(*long, studio.inputs[2]))
+    assert {fault.where for fault in failure.faults} == {file.name for file in long}
+    assert all("92 tokens" in fault.message for fault in failure.faults)
+
+
+def test_pictures_without_a_caption_are_named(studio: Studio) -> None:
+    failure = refused(studio, Reason.BAD_DATA, spec=studio.spec | {"instance_prompt": None})
+    assert {fault.where for fault in failure.faults} == {"instance-0.png", "instance-2.png"}
+
+
+def test_no_pictures(studio: Studio) -> None:
+    assert refused(studio, Reason.BAD_DATA, inputs=()).faults[0].where == "spec.dataset"
+
+
+def test_a_spec_that_does_not_hold_is_refused_whole(studio: Studio) -> None:
+    failure = refused(studio, Reason.BAD_SPEC, spec=studio.spec | {"rank": 0, "resolution": 63, "surprise": 1})
+    assert {fault.where for fault in failure.faults} == {"spec.rank", "spec.resolution", "spec.surprise"}
+    assert refused(studio, Reason.BAD_SPEC, spec=studio.spec | {"seed": None}).faults[0].where == "spec.seed"
+
+
+def test_unknown_targets_are_refused_before_anything_is_computed(studio: Studio) -> None:
+    reporter = RecordingReporter()
+    spec = studio.spec | {"target_modules": ("to_q", "to_nowhere")}
+    with pytest.raises(WorkloadFailed, match="to_nowhere"):
+        studio.run(reporter, spec=spec)
+    assert [name for name, _, _ in reporter.phases] == ["loading"]
+
+
+def test_a_loss_that_is_not_a_number_ends_the_job(studio: Studio) -> None:
+    def poisoned(spec: TrainSpec, **options: Any) -> BaseModel:
+        base = load_base(spec, **options)
+        with torch.no_grad():
+            base.unet.conv_out.bias.fill_(float("nan"))
+        return base
+
+    workload = TrainWorkload(device="cpu", load=poisoned)
+    failure = refused(studio, Reason.BAD_SPEC, workload=workload)
+    assert "step 1" in failure.message
+    assert "learning_rate 0.01" in failure.message
+
+
+# ---- checkpoints of others
+
+
+@pytest.fixture
+def point(studio: Studio) -> ResumePoint:
+    reporter = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}))
+    return studio.resume_point(reporter, 2)
+
+
+def rewritten(point: ResumePoint, **changes: Any) -> ResumePoint:
+    """The same checkpoint with another header."""
+    header = checkpoints.read_header(point.path)
+    with safe_open(point.path, framework="pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    tensors |= changes.pop("tensors", {})
+    path = point.path.with_name("rewritten.safetensors")
+    checkpoints.write_checkpoint(path, replace(header, **changes), tensors)
+    return point.model_copy(update={"path": path})
+
+
+def test_another_spec_is_refused_and_the_difference_named(studio: Studio, point: ResumePoint) -> None:
+    failure = refused(studio, Reason.BAD_SPEC, resume=point, spec=studio.spec | {"learning_rate": 2e-2})
+    assert "learning_rate" in failure.message
+    assert failure.faults[0].where == "resume.spec_sha256"
+
+
+def test_other_data_is_refused(studio: Studio, point: ResumePoint) -> None:
+    changed = [studio.inputs[0].model_copy(update={"caption": "another"}), *studio.inputs[1:]]
+    for inputs in (changed, studio.inputs[:2]):
+        failure = refused(studio, Reason.BAD_SPEC, resume=point, inputs=tuple(inputs))
+        assert failure.faults[0].where == "resume.data_sha256"
+
+
+def test_a_tampered_checkpoint_is_refused(studio: Studio, point: ResumePoint) -> None:
+    spec = checkpoints.read_header(point.path).spec | {"rank": 3}
+    assert refused(studio, Reason.BAD_SPEC, resume=rewritten(point, spec=spec)).faults
+    assert "step" in refused(studio, Reason.BAD_SPEC, resume=rewritten(point, step=3)).message
+    stranger = rewritten(point, tensors={"adapter.unet.stranger": torch.zeros(1)})
+    assert "stranger" in refused(studio, Reason.BAD_SPEC, resume=stranger).message
+
+
+def test_half_a_checkpoint_is_refused_without_blaming_the_job(studio: Studio, point: ResumePoint) -> None:
+    point.path.write_bytes(point.path.read_bytes()[:-100])
+    assert "not a whole checkpoint" in refused(studio, Reason.CRASHED, resume=point).message
+
+
+def test_a_resume_under_another_fingerprint_is_never_silent(studio: Studio, point: ResumePoint) -> None:
+    header = checkpoints.read_header(point.path)
+    elsewhere = header.fingerprint | {"torch": "1.0", "device": "another"}
+    history = ({"from_step": 0, "fingerprint": elsewhere},)
+    moved = rewritten(point, fingerprint=elsewhere, history=history)
+    reporter = RecordingReporter()
+    outcome = TrainWorkload(device="cpu").run(studio.start(resume=moved), reporter)
+    assert [name for name, _ in reporter.notices] == ["resumed-under-another-fingerprint"]
+    assert set(reporter.notices[0][1]["differences"]) == {"torch", "device"}
+    assert [entry["from_step"] for entry in outcome.summary["fingerprints"]] == [0, 2]
+    for content in reporter.artifacts.values():
+        assert b"giornata.fingerprints" in content
+    # ... and it stays known when the job moves on once more
+    again = studio.run(resume=studio.resume_point(reporter, 4))
+    assert again.artifacts == reporter.artifacts
+
+
+def test_a_stop_after_a_resume_names_the_step_resumed_from(studio: Studio, point: ResumePoint) -> None:
+    with pytest.raises(Stopped) as stopped:
+        reporter = RecordingReporter(wish_while_caching=Wish.STOP)
+        TrainWorkload(device="cpu").run(studio.start(resume=point), reporter)
+    assert stopped.value.step == 2
+
+
+# ---- what it learns
+
+
+def test_it_learns(tiny_folder: Path, tmp_path: Path) -> None:
+    """Draws are functions of the step, so two runs with different rates face the very same 40 questions."""
+
+    def late_loss(learning_rate: float) -> float:
+        spec = spec_for(
+            tiny_folder,
+            max_train_steps=40,
+            learning_rate=learning_rate,
+            rank=8,
+            train_batch_size=2,
+            random_flip=False,
+            center_crop=True,
+            target_modules=("to_q", "to_k", "to_v", "to_out.0", "conv1", "conv2", "conv_in", "conv_out"),
+        )
+        folder = tmp_path / str(learning_rate)
+        reporter = Studio(root=folder, spec=spec, inputs=draw_pictures(tmp_path / "one", 1)).run()
+        return fmean(reporter.metrics[step]["loss"] for step in range(21, 41))
+
+    assert late_loss(6e-3) < 0.6 * late_loss(1e-12)
