@@ -61,7 +61,12 @@ def create_app(
         redirect_slashes=False,
         middleware=_middleware(settings, metrics),
     )
-    app.state.context, app.state.settings, app.state.metrics, app.state.wakeup = ctx, settings, metrics, Wakeup()
+    app.state.context, app.state.settings, app.state.metrics, app.state.wakeup = (
+        ctx,
+        settings,
+        metrics,
+        Wakeup(threads=settings.waiting_threads),
+    )
     install_handlers(app)
     for routes in (uploads.router, jobs.router, histories.router, admin.router, node.router, node.attempts):
         app.include_router(routes)

@@ -10,7 +10,6 @@ from typing import Annotated, Protocol
 
 from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
@@ -77,7 +76,7 @@ class Stream:
 
     async def respond(self) -> Response:
         """The reply. 204 when there is nothing left to send: it tells an EventSource not to come back."""
-        items, over = await run_in_threadpool(self._next)
+        items, over = await self._wakeup.look(self._next)
         if over and not items:
             return Response(status_code=204)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -106,7 +105,7 @@ class Stream:
                     if silent_s >= self._settings.keep_alive_s:
                         yield KEEP_ALIVE
                         silent_s = 0.0
-                items, over = await run_in_threadpool(self._next)
+                items, over = await self._wakeup.look(self._next)
 
 
 def wants_stream(request: Request) -> bool:

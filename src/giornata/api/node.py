@@ -4,7 +4,6 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Request, status
-from starlette.concurrency import run_in_threadpool
 
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.openapi import ATTEMPT, refusals
@@ -50,7 +49,7 @@ async def claim_job(
     ends_s = time.monotonic() + body.wait_s
     with wakeup.listen() as listener:
         while True:
-            reply = await run_in_threadpool(claim.claim_once, ctx, caller, body)
+            reply = await wakeup.look(claim.claim_once, ctx, caller, body)
             left_s = ends_s - time.monotonic()
             if reply.lease is not None or reply.drain or left_s <= 0 or wakeup.closed:
                 return reply

@@ -1,6 +1,7 @@
 """The one place where errors become HTTP: RFC 9457 problem documents with a stable `code`."""
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
@@ -162,7 +163,16 @@ def _on_invalid_request(_request: Request, error: Exception) -> JSONResponse:
     return respond(problem_of(InvalidInput(faults_of(error.errors()))))
 
 
-def _on_http_error(_request: Request, error: Exception) -> JSONResponse:
+def _allowed(request: Request) -> str:
+    """Every method that the path takes: the framework names those of one of its routes only."""
+    methods: set[str] = set()
+    for template, operations in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), request.url.path):
+            methods |= {method.upper() for method in operations}
+    return ", ".join(sorted(methods))
+
+
+def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101
     status = HTTPStatus(error.status_code)
     code = CODE_OF_STATUS.get(status, status.phrase.lower().replace(" ", "-"))
@@ -170,4 +180,7 @@ def _on_http_error(_request: Request, error: Exception) -> JSONResponse:
         HTTPStatus.NOT_FOUND: "there is no such path; /openapi.json lists all there are",
         HTTPStatus.METHOD_NOT_ALLOWED: "this path does not take this method; the Allow header says which it takes",
     }
-    return respond(_problem(status, code, details.get(status, str(error.detail))), error.headers)
+    headers = dict(error.headers or {})
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = _allowed(request) or headers.get("Allow", "")
+    return respond(_problem(status, code, details.get(status, str(error.detail))), headers)

@@ -8,7 +8,9 @@ class ApiSettings:
     """Defaults suit a server behind a reverse proxy.
 
     `base_url` is where clients reach the server; it is only shown in the OpenAPI document. `claim_poll_s` is how
-    often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does.
+    often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does. Both look
+    into the store with `waiting_threads` threads of their own, so that however many wait, heartbeats do not; bodies
+    for signed URLs are received with `blob_threads`.
     """
 
     base_url: str | None = None
@@ -17,5 +19,6 @@ class ApiSettings:
     claim_poll_s: float = 0.5
     stream_poll_s: float = 0.5
     keep_alive_s: float = 10.0
+    waiting_threads: int = 8
     blob_threads: int = 16
     gauges_kept_s: float = 5.0

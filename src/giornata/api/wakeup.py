@@ -2,13 +2,26 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Wakeup:
-    """`notify` may be called from any thread; `wait` from any event loop. A notice is never kept for later."""
+    """`notify` may be called from any thread, `listen` in any event loop.
 
-    def __init__(self) -> None:
+    Those who wait look at the store with at most `threads` threads, through `look`.
+    """
+
+    def __init__(self, *, threads: int) -> None:
         self._lock = threading.Lock()
+        self._limiter = CapacityLimiter(threads)
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._closed = False
 
@@ -16,6 +29,16 @@ class Wakeup:
     def closed(self) -> bool:
         """Whether the server is closing: nobody should wait any longer."""
         return self._closed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait now."""
+        with self._lock:
+            return len(self._waiting)
+
+    async def look(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a synchronous verb in a thread."""
+        return await anyio.to_thread.run_sync(partial(verb, *args, **kwargs), limiter=self._limiter)
 
     def notify(self) -> None:
         """Something changed: wake all that wait now."""

@@ -96,7 +96,7 @@ class Connection:
                     response.read()
                 raise_for_problem(response)
                 yield response
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from error
 
     def _sent(self, request: httpx.Request, *, repeatable: bool) -> httpx.Response:
@@ -106,7 +106,7 @@ class Connection:
             last = failures > self.backoff.retries
             try:
                 response = self.http.send(request)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 if last or not (repeatable or never_sent):
                     raise self._unreachable(error) from error
@@ -124,7 +124,7 @@ class Connection:
         content_type = {"Content-Type": "application/json"} if has_body else {}
         return {"Accept": "application/json", **self._auth, **content_type, **more}
 
-    def _unreachable(self, error: httpx.TransportError) -> Unavailable:
+    def _unreachable(self, error: httpx.RequestError) -> Unavailable:
         return Unavailable(f"{self._base_url} does not answer ({type(error).__name__}: {error}); is it running?")
 
 

@@ -93,3 +93,17 @@ def test_d7_a_claim_whose_reply_was_lost_gets_the_same_lease(served: Served) -> 
     assert again is not None
     assert (first.attempt_id, first.token) == (again.attempt_id, again.token)
     assert len(list(served.client().jobs(states=["queued"]))) == 1  # type: ignore[list-item]
+
+
+def test_a_client_that_goes_away_takes_no_job_with_it(tmp_path: Path) -> None:
+    with serving(tmp_path, ApiSettings(claim_poll_s=0.02)) as served:
+        node = {"node_id": "node_00000001", "machine_id": "m", "name": "n"}
+        body = {"request_id": "request-1", "node": node, "kinds": ["x-count"], "wait_s": WAIT_S}
+        with pytest.raises(httpx.ReadTimeout):
+            served.call("POST", "/v1/node/claim", served.keys.node, json=body, timeout=0.5)
+        ends_s = time.monotonic() + WAIT_S / 2
+        while served.app.state.wakeup.waiting and time.monotonic() < ends_s:
+            pass
+        assert served.app.state.wakeup.waiting == 0
+        job = served.client().submit(JOB["spec"], kind="x-count")
+        assert served.client().get_job(job.id).state == "queued"

@@ -105,7 +105,7 @@ def test_the_page_shows_code_that_runs(served: Served, tmp_path: Path) -> None:
         (tmp_path / "pictures" / f"{number}.bmp").write_bytes(bitmap(number))
     code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     for shown, real in (
-        ("http://127.0.0.1:8000", served.url),
+        ("http://127.0.0.1:8470", served.url),
         ("gk_…", served.keys.member),
         ('Path("pictures")', f"Path({str(tmp_path / 'pictures')!r})"),
     ):

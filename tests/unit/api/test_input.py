@@ -103,15 +103,18 @@ def test_idempotency_keys_of_no_use(standing: Served, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
+    ("method", "path", "status", "code", "allow"),
     [
-        ("GET", "/v1/nothing", 404, "not-found"),
-        ("GET", "/v1/jobs/", 404, "not-found"),
-        ("PATCH", "/v1/jobs", 405, "method-not-allowed"),
-        ("DELETE", "/v1/jobs/job_x", 405, "method-not-allowed"),
+        ("GET", "/v1/nothing", 404, "not-found", None),
+        ("GET", "/v1/jobs/", 404, "not-found", None),
+        ("PATCH", "/v1/jobs", 405, "method-not-allowed", "GET, POST"),
+        ("DELETE", "/v1/jobs/job_x", 405, "method-not-allowed", "GET"),
+        ("DELETE", "/v1/node/attempts/att_x/cache/a.b", 405, "method-not-allowed", "GET, PUT"),
+        ("PUT", "/v1/jobs:estimate", 405, "method-not-allowed", "POST"),
     ],
 )
-def test_unknown_routes(standing: Served, method: str, path: str, status: int, code: str) -> None:
+def test_unknown_routes(standing: Served, method: str, path: str, status: int, code: str, allow: str | None) -> None:
     response = standing.call(method, path, standing.keys.member)
     assert (response.status_code, response.json()["code"]) == (status, code)
     assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers.get("allow") == allow
