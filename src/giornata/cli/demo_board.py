@@ -150,8 +150,8 @@ def bar(job: Job, cells: int = BAR_CELLS) -> Text:
     done = min(total, max(job.step, job.committed_step))
     reached = cells * done // total
     safe = reached if job.state is JobState.SUCCEEDED else min(reached, cells * job.committed_step // total)
-    text = Text("━" * safe, style="green")
-    return text.append("━" * (reached - safe), style="yellow").append("━" * (cells - reached), style="grey30")
+    parts = (("━" * safe, "green"), ("━" * (reached - safe), "yellow"), ("─" * (cells - reached), "dim"))
+    return Text.assemble(*parts)
 
 
 def _nodes_table(scene: Scene) -> Table:

@@ -119,6 +119,8 @@ def prepare(plan: Plan) -> None:
 
 def _refuse(plan: Plan) -> None:
     out = plan.out
+    if ":" in str(out):
+        raise InvalidInput([Fault(where="--out", message=f"{out} has a colon in it", hint="name another directory")])
     if out.exists() and not out.is_dir():
         raise InvalidInput([Fault(where="--out", message=f"{out} is not a directory", hint="name another one")])
     if out.is_dir() and any(out.iterdir()) and not (out / MARK).is_file():

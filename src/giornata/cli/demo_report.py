@@ -13,7 +13,7 @@ from giornata.domain.money import format_usd
 from giornata.protocol.jobs import Job
 
 HEADERS = ("job", "attempts", "steps", "useful", "lost", "cost", "cost per step")
-RIGHT = (1, 2, 3, 4, 5, 6)
+RIGHT = (2, 3, 4, 5, 6)
 FORMATS = 2
 VISIBLE = 0.02
 """The least mean difference of two pictures, of the whole range of a colour, that an eye takes note of."""

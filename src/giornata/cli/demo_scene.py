@@ -126,5 +126,9 @@ def _lapsed(seen: Mapping[int, Attempt], number: int) -> bool:
 def _taken(job: Job, attempt: Attempt) -> str:
     if attempt.number == 1:
         return f"taken by {attempt.node_name}"
-    place = "goes on" if attempt.start_step else "begins again"
-    return f"{place} on {attempt.node_name} from step {attempt.start_step} of {job.total_steps}"
+    before = next((each for each in job.attempts if each.number == attempt.number - 1), None)
+    again = before is not None and before.node_name == attempt.node_name
+    place = f"a new {attempt.node_name}" if again else attempt.node_name
+    if not attempt.start_step:
+        return f"begins again on {place}"
+    return f"resumes on {place} from step {attempt.start_step} of {job.total_steps}"

@@ -122,7 +122,7 @@ class Story:
         )
 
     def _perhaps_kill(self, scene: Scene) -> None:
-        which = "a node" if not self._victims else "another node"
+        which = "another node, once that job goes on," if self._victims else "a node"
         self.board.stage(f"training; {which} will be killed in the middle of a job")
         victim = find_victim(scene, {earlier.job.id for earlier in self._victims})
         if victim is None:
@@ -171,5 +171,10 @@ class Story:
 def run_all(programs: Sequence[Program]) -> None:
     """Run model code, two programs at a time. Raises what run_model_code does."""
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="model-code") as pool:
-        for done in [pool.submit(run_model_code, module, arguments) for module, arguments in programs]:
-            done.result()
+        started = [pool.submit(run_model_code, module, arguments) for module, arguments in programs]
+        try:
+            for done in started:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
