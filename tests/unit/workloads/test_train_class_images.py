@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.engine.workload import Wish

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from train_studio import RecordingReporter
+from tests.fixtures.train_studio import RecordingReporter
 
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.engine.workload import Wish
 

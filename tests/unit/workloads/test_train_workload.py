@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.diffusion import checkpoint as checkpoints
 from giornata.diffusion.models import BaseModel, load_base

@@ -1,0 +1,57 @@
+"""On a GPU, too: no seam shows. Run by hand: `python -m pytest tests/gpu`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+
+from giornata.diffusion.determinism import fix_determinism
+from giornata.engine.workload import Wish
+from giornata.workloads.train.workload import TrainWorkload
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+JOBS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16, text encoders, accumulation": {
+        "mixed_precision": "bf16",
+        "train_text_encoder": True,
+        "gradient_accumulation_steps": 2,
+        "train_batch_size": 2,
+        "lr_scheduler": "cosine",
+    },
+}
+
+
+@pytest.fixture(params=JOBS)
+def studio(request: pytest.FixtureRequest, tmp_path: Path) -> Studio:
+    from giornata.diffusion.tiny_model import build_tiny_model
+
+    # CUBLAS_WORKSPACE_CONFIG is set by tests/gpu/conftest.py, before CUDA starts.
+    fix_determinism(1)
+    model = build_tiny_model(tmp_path / "model")
+    inputs = draw_pictures(tmp_path / "pictures", 5)
+    return Studio(root=tmp_path / "job", spec=spec_for(model, **JOBS[request.param]), inputs=inputs)
+
+
+@pytest.mark.parametrize("stop_at", [3, 8])
+def test_stopped_and_resumed_in_a_fresh_workload(studio: Studio, stop_at: int) -> None:
+    whole = studio.run(workload=TrainWorkload(device="cuda"))
+    first = studio.run(
+        RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}), workload=TrainWorkload(device="cuda")
+    )
+    second = studio.run(workload=TrainWorkload(device="cuda"), resume=studio.resume_point(first, stop_at))
+    assert second.artifacts == whole.artifacts
+    assert second.notices == []
+
+
+def test_a_second_job_on_the_warm_base_equals_a_cold_one(studio: Studio) -> None:
+    cold = studio.run(workload=TrainWorkload(device="cuda"))
+    workload = TrainWorkload(device="cuda")
+    studio.run(workload=workload)
+    assert studio.run(workload=workload).artifacts == cold.artifacts
