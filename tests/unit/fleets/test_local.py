@@ -1,0 +1,204 @@
+"""The fleet of processes on this machine. A stand-in for a node calls the test when it starts and when it goes."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from giornata.fleets.local import Instance, LocalFleet
+
+PATIENCE_S = 20.0
+
+NODE = """
+import json, os, signal, socket, subprocess, sys
+port, slot, manner = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+line = socket.create_connection(("127.0.0.1", port))
+def say(**words):
+    line.sendall(json.dumps(words).encode() + b"\\n")
+def leave(*_):
+    say(bye=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if manner == "stubborn" else leave)
+if manner == "stubborn":  # with a child that keeps the line open, and would outlive its parent
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[line.fileno()])
+print("hello from slot", slot, flush=True)
+say(slot=slot, pid=os.getpid(), session=os.getsid(0), word=os.environ.get("WORD"))
+if manner == "brief":
+    os._exit(3)
+signal.pause()
+while True:
+    signal.pause()
+"""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One process that was started. `lines` ends when nobody holds the other end any more."""
+
+    slot: int
+    pid: int
+    session: int
+    word: str | None
+    lines: Iterator[dict]
+
+    def last_words(self) -> list[dict]:
+        return list(self.lines)
+
+
+class Nodes:
+    """Where the stand-ins call."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.settimeout(PATIENCE_S)
+        self._open: list[socket.socket] = []
+
+    def command(self, slot: int, manner: str = "patient") -> list[str]:
+        port = self._listening.getsockname()[1]
+        return [sys.executable, "-S", "-E", "-c", NODE, str(port), str(slot), manner]
+
+    def next(self) -> Caller:
+        line, _ = self._listening.accept()
+        line.settimeout(PATIENCE_S)
+        self._open.append(line)
+        lines = (json.loads(text) for text in line.makefile("r"))
+        return Caller(**next(lines), lines=lines)
+
+    def close(self) -> None:
+        for each in (self._listening, *self._open):
+            each.close()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    opened = Nodes()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def fleet_of(nodes: Nodes, tmp_path: Path):
+    @contextmanager
+    def running(count: int, *, manner: str = "patient", **fields):
+        fleet = LocalFleet(
+            command=lambda slot: nodes.command(slot, manner),
+            log_directory=tmp_path / "logs",
+            **({"grace_s": PATIENCE_S} | fields),
+        )
+        try:
+            fleet.start(count)
+            yield fleet
+        finally:
+            fleet.stop()
+
+    return running
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_each_slot_has_a_process_in_a_session_of_its_own_with_a_log(fleet_of, nodes, tmp_path):
+    with fleet_of(2, environment={"WORD": "secret"}, price_micro_usd_per_hour=200_000) as fleet:
+        first, second = sorted((nodes.next(), nodes.next()), key=lambda caller: caller.slot)
+        assert fleet.list() == [
+            Instance(slot=0, name="local-0", pid=first.pid, starts=1),
+            Instance(slot=1, name="local-1", pid=second.pid, starts=1),
+        ]
+        assert (first.session, second.session) == (first.pid, second.pid)
+        assert first.word == "secret"
+        assert fleet.price() == 200_000
+        assert (tmp_path / "logs" / "local-1.log").read_text() == "hello from slot 1\n"
+
+
+def test_a_node_that_was_killed_is_started_again(fleet_of, nodes):
+    with fleet_of(1) as fleet:
+        first = nodes.next()
+        os.kill(first.pid, 9)
+        second = nodes.next()
+        assert second.pid != first.pid
+        assert fleet.list() == [Instance(slot=0, name="local-0", pid=second.pid, starts=2)]
+
+
+def test_what_a_killed_node_had_started_goes_with_it(fleet_of, nodes):
+    with fleet_of(1, manner="stubborn", grace_s=0.2):
+        first = nodes.next()
+        os.kill(first.pid, 9)
+        assert first.last_words() == [], "the line is closed only when its child is gone too"
+
+
+def test_stopping_asks_first_and_starts_nothing_again(fleet_of, nodes):
+    with fleet_of(2) as fleet:
+        callers = [nodes.next(), nodes.next()]
+        fleet.stop()
+        assert [caller.last_words() for caller in callers] == [[{"bye": True}]] * 2
+        assert all(gone(caller.pid) for caller in callers)
+        assert fleet.list() == []
+
+
+def test_who_does_not_go_when_asked_is_killed_with_everything_it_started(fleet_of, nodes):
+    with fleet_of(1, manner="stubborn", grace_s=0.2) as fleet:
+        caller = nodes.next()
+        fleet.stop()
+        assert caller.last_words() == []
+        assert gone(caller.pid)
+
+
+def test_draining_asks_and_reallocating_does_not(fleet_of, nodes):
+    with fleet_of(1) as fleet:
+        first = nodes.next()
+        fleet.drain(0)
+        assert first.last_words() == [{"bye": True}]
+        second = nodes.next()
+        fleet.reallocate(0)
+        assert second.last_words() == []
+        assert nodes.next().slot == 0
+
+
+def test_fewer_nodes_drain_the_highest_slots(fleet_of, nodes):
+    with fleet_of(2) as fleet:
+        first, second = sorted((nodes.next(), nodes.next()), key=lambda caller: caller.slot)
+        fleet.desired(1)
+        assert second.last_words() == [{"bye": True}]
+        assert [each.pid for each in fleet.list()] == [first.pid]
+        fleet.desired(2)
+        assert nodes.next().slot == 1
+
+
+def test_a_node_that_ends_at_once_is_started_ever_more_rarely(nodes, tmp_path):
+    # A clock that goes on by a second whenever it is looked at: once for each turn of the watch.
+    ticks, started_at_s, enough = iter(range(10_000)), [], threading.Event()
+    now = [0]
+
+    def monotonic_s() -> float:
+        now[0] = next(ticks)
+        return float(now[0])
+
+    def command(slot: int) -> list[str]:
+        started_at_s.append(now[0])
+        if len(started_at_s) == 5:
+            enough.set()
+        return nodes.command(slot, "brief")
+
+    fleet = LocalFleet(command=command, log_directory=tmp_path / "logs", monotonic_s=monotonic_s)
+    fleet.start(1)
+    try:
+        assert enough.wait(PATIENCE_S * 3)
+    finally:
+        fleet.stop()
+    pauses_s = [after - before for before, after in pairwise(started_at_s)]
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[-1] >= 8
+    assert pauses_s[0] <= 3
