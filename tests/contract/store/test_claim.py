@@ -64,6 +64,7 @@ def test_a_token_is_good_for_its_attempt_only(shop: Workshop) -> None:
     one, two = shop.lease(1), shop.lease(2)
     for attempt_id, token in [
         (one.attempt_id, two.token),
+        (one.attempt_id, f"{one.attempt_id}.{two.token.split('.')[1]}"),
         (one.attempt_id, one.token[:-1] + ("0" if one.token[-1] != "0" else "1")),
         (one.attempt_id, one.attempt_id),
         (one.attempt_id, ""),

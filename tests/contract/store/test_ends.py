@@ -8,12 +8,15 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
 from giornata.control.fail import fail
+from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
 from giornata.control.release import release
+from giornata.control.stop_job import stop_job
 from giornata.domain.errors import Conflict, InvalidInput, LeaseLost
+from giornata.domain.job import JobEvent
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
 from giornata.protocol.pipe import FaultLine
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, ReleaseAttempt
+from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, ReleaseAttempt
 from giornata.store import schema
 
 
@@ -200,3 +203,27 @@ def test_the_ledger_is_the_sum_of_the_attempts_lives(shop: Workshop) -> None:
     assert lived_ms == 60_000
     assert sum(row["amount_micro_usd"] for row in bills) == 6_000
     assert shop.rows(schema.ledger, attempt_id=silent.attempt_id)[0]["amount_micro_usd"] == 0
+
+
+def test_a_lapse_and_the_report_that_follows_it_count_once(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    shop.clock.advance_s(100)
+    lapse_leases(shop.ctx)
+    failing(shop, lease, Reason.NODE_DISK)
+    assert shop.job(job_id)["fruitless"] == 1
+
+
+def test_a_silent_attempt_that_is_ended_is_billed_to_its_last_sign_of_life(shop: Workshop) -> None:
+    """Its lease is over, and no loop has come by yet."""
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    shop.clock.advance_s(20)
+    heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1))
+    shop.clock.advance_s(500)
+    with shop.store.begin() as tx:
+        job = tx.jobs.lock(job_id)
+        assert job is not None
+        stop_job(tx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
+    (bill,) = shop.rows(schema.ledger)
+    assert bill["amount_micro_usd"] == 20 * 100

@@ -1,5 +1,6 @@
 """Heartbeats, fences, lapses, deadlines: a lease from beginning to end."""
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -243,6 +244,28 @@ def test_a_lease_that_runs_is_left_alone(shop: Workshop) -> None:
     assert lapse_leases(shop.ctx) == 0
     shop.clock.advance_s(0.001)
     assert lapse_leases(shop.ctx) == 1
+
+
+def test_a_lease_that_is_renewed_while_the_loop_comes_by_is_left_alone(shop: Workshop) -> None:
+    """The beat arrives after the loop has listed the attempt, and before it deals with it."""
+
+    class BeatsAtSecondLook:
+        def __init__(self) -> None:
+            self.looks = 0
+
+        def now_ms(self) -> int:
+            self.looks += 1
+            if self.looks == 2:
+                heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1))
+            return shop.clock.now_ms()
+
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    shop.clock.advance_s(100)
+    looking = BeatsAtSecondLook()
+    assert lapse_leases(dataclasses.replace(shop.ctx, clock=looking)) == 0
+    assert looking.looks == 2
+    assert shop.job(job_id)["state"] == "running"
 
 
 def test_a_job_that_silences_every_node_fails_in_the_end(shop: Workshop) -> None:

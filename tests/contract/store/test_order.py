@@ -14,6 +14,7 @@ from giornata.domain.routing import AFFINITY_WINDOW_MS, Candidate, rank
 from giornata.store import schema
 from giornata.store.database import Database
 
+WINDOW_START_MS = START_MS - START_MS % AFFINITY_WINDOW_MS
 KINDS = ("train", "x-a", "x-b")
 MODELS = ("", "m1", "m2", "m3")
 
@@ -36,7 +37,7 @@ QUEUED = st.builds(
     kind=st.sampled_from(KINDS),
     model_key=st.sampled_from(MODELS),
     interrupted=st.booleans(),
-    priority=st.integers(-2, 2),
+    priority=st.sampled_from([0, 0, 0, -1, 1]),
     # Around the borders of windows, and the same instant twice.
     age_ms=st.sampled_from([0, 1, 2, AFFINITY_WINDOW_MS - 1, AFFINITY_WINDOW_MS, AFFINITY_WINDOW_MS + 1, 100_000]),
     banned=st.booleans(),
@@ -55,7 +56,7 @@ def fill(store: Database, queue: list[Queued]) -> None:
                 model_key=queued.model_key,
                 interrupted=queued.interrupted,
                 priority=queued.priority,
-                created_at_ms=START_MS + queued.age_ms,
+                created_at_ms=WINDOW_START_MS + queued.age_ms,
                 project_id=queued.project,
             )
             tx.connection.execute(sa.insert(schema.jobs).values(row))
@@ -69,7 +70,7 @@ def expected(queue: list[Queued], wanted: Wanted) -> list[str]:
             job_id=f"job_{number:06d}",
             interrupted=queued.interrupted,
             priority=queued.priority,
-            queued_at_ms=START_MS + queued.age_ms,
+            queued_at_ms=WINDOW_START_MS + queued.age_ms,
             model_held=queued.model_key != "" and queued.model_key in wanted.held_models,
         )
         for number, queued in enumerate(queue)

@@ -18,7 +18,7 @@ from giornata.agent.blob_cache import BlobCache
 from giornata.agent.calls import Calls
 from giornata.agent.courier import Checkpoint, Courier
 from giornata.agent.departure import Departure
-from giornata.agent.events import Event
+from giornata.agent.events import Delivered, Event
 from giornata.agent.heart import Heart
 from giornata.agent.held_lease import HeldLease
 from giornata.agent.journal import KEPT, Backlog, Journal
@@ -293,6 +293,7 @@ def test_of_the_checkpoints_that_wait_only_the_newest_is_delivered(
         pass
     made.stop(wait_s=10)
     assert api.checkpoints == {3: b"state 3"}
+    assert events == [Delivered(what="checkpoint of step 3", checkpoint_step=3)]
     assert list(tmp_path.iterdir()) == []
 
 
