@@ -54,8 +54,10 @@ def run_server(settings: Settings, *, on_started: Callable[[str], None], embedde
         app, loops = _app_with_loops(settings, house.context)
         fleet = None if embedded_nodes is None else _local_fleet(settings, house.context, address)
 
-        def started(url: str) -> None:
+        def bound(url: str) -> None:
             address.url = settings.public_url or url
+
+        def started(_url: str) -> None:
             write_server_file(settings.data, address.url)
             loops.start()
             if fleet is not None:
@@ -66,7 +68,14 @@ def run_server(settings: Settings, *, on_started: Callable[[str], None], embedde
             with _server_file_removed(settings.data):
                 # Nodes that drain need the server to take their last checkpoints.
                 before_stop = fleet.stop if fleet is not None else None
-                serve(app, settings.host, settings.port, on_started=started, before_stop=before_stop)
+                serve(
+                    app,
+                    settings.host,
+                    settings.port,
+                    on_bound=bound,
+                    on_started=started,
+                    before_stop=before_stop,
+                )
         finally:
             if fleet is not None:
                 fleet.stop()

@@ -12,10 +12,10 @@ from giornata.cli.output import EXIT_FAILED, Output, reporting
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.watch import watch
 from giornata.client import Client
+from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.pictures.check import CheckedFolder, check_folder
-from giornata.protocol.datasets import Dataset, DatasetItem
+from giornata.protocol.datasets import Dataset
 from giornata.protocol.presets import PRESETS
 
 
@@ -54,15 +54,15 @@ def train(
     with reporting(as_json) as out:
         settings = settings_of(context)
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
-        checked = check_folder(directory, instance_prompt=spec.get("instance_prompt"), minimum=settings.min_pictures)
-        checked.raise_faults()
-        for note in checked.notes:
+        folder = read_training_folder(
+            directory, instance_prompt=spec.get("instance_prompt"), minimum=settings.min_pictures
+        )
+        for note in folder.notes:
             out.hint(note)
         with connect(settings) as client:
-            dataset = _send(client, checked, out)
-            spec["dataset"] = dataset.id
+            spec["dataset"] = _send(client, folder, out).id
             job = client.submit(spec, name=name or directory.resolve().name, priority=priority)
-            out.say(f"{job.id} is in the queue: {len(checked.items)} pictures, {job.total_steps} steps")
+            out.say(f"{job.id} is in the queue: {len(folder.items)} pictures, {job.total_steps} steps")
             if follow:
                 job = watch(client, job.id, out)
             else:
@@ -86,7 +86,11 @@ def _spec(
         hint = f"one of: {', '.join(PRESETS)}"
         raise InvalidInput([Fault(where="--preset", message=f"there is no preset {preset!r}", hint=hint)])
     spec: dict[str, Any] = PRESETS[preset]() if preset is not None else {}
-    options = {"pretrained_model_name_or_path": _model_name(model), "instance_prompt": instance_prompt, "max_train_steps": steps}
+    options = {
+        "pretrained_model_name_or_path": _model_name(model),
+        "instance_prompt": instance_prompt,
+        "max_train_steps": steps,
+    }
     spec |= {key: value for key, value in options.items() if value is not None}
     spec |= parse_assignments(assignments or [])
     if not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
@@ -102,13 +106,8 @@ def _model_name(model: str | None) -> str | None:
     return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model
 
 
-def _send(client: Client, checked: CheckedFolder, out: Output) -> Dataset:
-    items = [DatasetItem(sha256=each.sha256, name=each.name, caption=each.caption) for each in checked.items]
+def _send(client: Client, folder: TrainingFolder, out: Output) -> Dataset:
     columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=out.console, disable=not out.live, transient=True) as bar:
-        task = bar.add_task("upload", total=sum(each.size_bytes for each in checked.items))
-        client.upload_files(
-            [each.path for each in checked.items],
-            progress=lambda sent, total: bar.update(task, completed=sent, total=total),
-        )
-    return client.create_dataset(items)
+        task = bar.add_task("upload", total=folder.size_bytes)
+        return client.send_folder(folder, lambda sent, total: bar.update(task, completed=sent, total=total))

@@ -10,11 +10,11 @@ from urllib.parse import quote
 import httpx
 
 from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection, R
-from giornata.client.downloads import download_artifacts
+from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
-from giornata.client.training_folder import check_folder
+from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload
-from giornata.domain.errors import Unavailable
+from giornata.domain.errors import NotFound, Unavailable
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.admin import (
     CreatedKey,
@@ -93,9 +93,12 @@ class Client:
 
         Raises InvalidInput with every fault of the folder and of all pictures, before a byte is sent.
         """
-        files, items = check_folder(folder, instance_prompt=instance_prompt)
-        upload(self._connection, files, progress=progress)
-        return self.create_dataset(items)
+        return self.send_folder(read_training_folder(folder, instance_prompt=instance_prompt), progress)
+
+    def send_folder(self, folder: TrainingFolder, progress: Progress | None = None) -> Dataset:
+        """Send what is missing of a folder that has been read, and make the dataset."""
+        upload(self._connection, folder.files, progress=progress)
+        return self.create_dataset(folder.items)
 
     def get_dataset(self, dataset_id: str) -> Dataset:
         """One dataset with its items."""
@@ -210,6 +213,16 @@ class Client:
     ) -> tuple[Path, ...]:
         """Fetch every artifact into the directory, each verified against its sha256."""
         return download_artifacts(self._http, self.artifacts(job_id), directory, progress=progress)
+
+    def download_checkpoint(
+        self, job_id: str, step: int, directory: Path, *, progress: Callable[[int], None] | None = None
+    ) -> Path:
+        """Fetch the checkpoint of a step, verified. Raises NotFound, naming the steps that there are."""
+        found = {each.step: each for each in self.checkpoints(job_id)}
+        if step not in found:
+            steps = ", ".join(map(str, sorted(found))) or "none yet"
+            raise NotFound(f"{job_id} has no checkpoint of step {step}; there are: {steps}")
+        return download_file(self._http, found[step], directory / f"checkpoint-{step}.safetensors", progress=progress)
 
     # ---- administration -----------------------------------------------------------------------------------
 

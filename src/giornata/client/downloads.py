@@ -8,7 +8,7 @@ import httpx
 
 from giornata.client.transfer import download
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.jobs import Artifact
+from giornata.protocol.jobs import Artifact, Checkpoint
 
 
 def download_artifacts(
@@ -27,17 +27,20 @@ def download_artifacts(
     unsafe = [item.name for item in wanted if Path(item.name).name != item.name or item.name in {"", ".", ".."}]
     if unsafe:
         raise InvalidInput(Fault(where=name, message="is no plain file name") for name in unsafe)
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for item in wanted:
-        path = directory / item.name
-        if not _holds(path, item):
-            download(http, item.request, path, sha256=item.sha256, size_bytes=item.size_bytes, progress=progress)
-        paths.append(path)
-    return tuple(paths)
+    return tuple(download_file(http, item, directory / item.name, progress=progress) for item in wanted)
 
 
-def _holds(path: Path, item: Artifact) -> bool:
+def download_file(
+    http: httpx.Client, item: Artifact | Checkpoint, path: Path, *, progress: Callable[[int], None] | None = None
+) -> Path:
+    """Fetch one object, unless the file is there already with the right bytes. Raises BlobMismatch."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not _holds(path, item):
+        download(http, item.request, path, sha256=item.sha256, size_bytes=item.size_bytes, progress=progress)
+    return path
+
+
+def _holds(path: Path, item: Artifact | Checkpoint) -> bool:
     if not path.is_file() or path.stat().st_size != item.size_bytes:
         return False
     with path.open("rb") as file:

@@ -40,6 +40,6 @@ def check_folder(
     return CheckedFolder(
         items=found.items,
         inspections=tuple(inspections),
-        faults=(*found.faults, *(fault for one in inspections for fault in one.faults)),
+        faults=tuple(dict.fromkeys((*found.faults, *(fault for one in inspections for fault in one.faults)))),
         notes=(*found.notes, *(f"{one.name}: {note}" for one in inspections for note in one.notes)),
     )

@@ -7,13 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.fixtures.served import Served, a_dataset
-from tests.fixtures.world import FinePicture
 
 from giornata.client import Client
 from giornata.client.node import NodeClient
-from giornata.client.training_folder import check_folder
+from giornata.client.training_folder import read_training_folder
 from giornata.client.transfer import download, upload_file
-from giornata.domain.errors import Fault, InvalidInput, LeaseLost, NotFound
+from giornata.domain.errors import InvalidInput, LeaseLost, NotFound
 from giornata.domain.job import JobState
 from giornata.protocol.admin import Scope
 from giornata.protocol.events import EventType
@@ -123,6 +122,9 @@ def test_from_pictures_to_a_lora(served: Served, node_http: httpx.Client, tmp_pa
     assert [line.line for line in sdk.logs(job.id)] == ["step 1", "step 2 \u2028 with a separator"]
     assert [(point.step, point.values["loss"]) for point in sdk.metrics(job.id)] == [(1, 1.0), (2, 0.5)]
     assert [each.step for each in sdk.checkpoints(job.id)] == [2]
+    assert sdk.download_checkpoint(job.id, 2, tmp_path / "state").read_bytes() == b"checkpoint at step 2"
+    with pytest.raises(NotFound, match="there are: 2"):
+        sdk.download_checkpoint(job.id, 3, tmp_path / "state")
     (path,) = sdk.download(job.id, tmp_path / "out")
     assert (path.name, path.read_bytes()) == ("lora.safetensors", b"the LoRA")
     assert {node.machine_id for node in served.client(served.keys.admin).nodes()} == {"m-1", "m-2"}
@@ -166,21 +168,14 @@ def test_a_folder_at_fault_sends_nothing(tmp_path: Path) -> None:
     assert {"a.png", "b.png", "c.png", "orphan.txt"} <= set(where)
 
 
-def test_faults_of_folder_and_pictures_come_together(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png", "c.png"):
-        (tmp_path / name).write_bytes(name.encode())
-    fault = Fault(where="b.png", message="is cut short")
+def test_faults_of_folder_pictures_and_names_come_together(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    for number, name in enumerate(("b.png", "c.png", "new\nline.png")):
+        (tmp_path / name).write_bytes(bitmap(number))
+    (tmp_path / "orphan.txt").write_text("a caption of nothing")
     with pytest.raises(InvalidInput) as caught:
-        check_folder(
-            tmp_path,
-            instance_prompt=None,
-            look=lambda files: [
-                FinePicture(name=name, faults=[fault] if name == "b.png" else [])
-                for name, _ in files  # type: ignore[misc]
-            ],
-        )
-    assert fault in caught.value.faults
-    assert len(caught.value.faults) >= 2
+        read_training_folder(tmp_path, instance_prompt="a photo")
+    assert {"a.png", "orphan.txt", "new\nline.png"} <= {fault.where for fault in caught.value.faults}
 
 
 def test_a_good_folder_becomes_a_dataset(served: Served, tmp_path: Path) -> None:
