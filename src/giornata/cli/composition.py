@@ -72,7 +72,8 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
     `base_url` tells where this server is reached; only signed URLs of the filesystem need it. Raises Unavailable
     when another server has the database, and InvalidInput for settings that cannot be used.
     """
-    database = settings.database or f"sqlite:///{make_directory(settings.data, named='data') / 'giornata.db'}"
+    data = make_directory(settings.data, named="data")
+    database = settings.database or f"sqlite:///{data / 'giornata.db'}"
     migrate(database)
     store = open_store(database)
     try:
@@ -81,7 +82,7 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
         foundations = Foundations(store=store, clock=clock, names=names)
         first_admin_key = install(foundations)
         blobs = open_blobs(
-            settings.blobs or f"file://{(settings.data / 'blobs').resolve()}",
+            settings.blobs or f"file://{(data / 'blobs').resolve()}",
             signing_key=signing_key(foundations),
             base_url=base_url,
             clock=clock,

@@ -16,7 +16,6 @@ from giornata.cli.composition import (
     NODE_KEY_FILE,
     SERVER_FILE,
     api_settings_of,
-    make_directory,
     open_house,
     write_private,
     write_server_file,
@@ -50,7 +49,7 @@ def run_server(settings: Settings, *, on_started: Callable[[str], None], embedde
     address = _Address(settings.public_url or "")
     with open_house(settings, base_url=address) as house:
         if house.first_admin_key is not None:
-            write_private(make_directory(settings.data, named="data") / ADMIN_KEY_FILE, house.first_admin_key + "\n")
+            write_private(settings.data / ADMIN_KEY_FILE, house.first_admin_key + "\n")
         app, loops = _app_with_loops(settings, house.context)
         fleet = None if embedded_nodes is None else _local_fleet(settings, house.context, address)
 
