@@ -197,3 +197,26 @@ def test_one_loop_at_a_time(store: Database) -> None:
         assert second is (store.dialect_name == "sqlite")  # where one process is the rule already
     with store.only_here("lapse") as again:
         assert again
+
+
+def test_a_lost_connection_is_unavailable_and_the_next_transaction_works(store: Database) -> None:
+    if store.dialect_name == "sqlite":
+        pytest.skip("there is no connection to lose")
+    with pytest.raises(Unavailable), store.begin() as tx:
+        pid = tx.connection.scalar(sa.select(sa.func.pg_backend_pid()))
+        with store.begin() as other:
+            other.connection.execute(sa.select(sa.func.pg_terminate_backend(pid)))
+        tx.connection.execute(sa.insert(projects).values(PROJECT))
+    assert count(store) == 0
+    add_project(store)
+
+
+def test_a_full_database_is_unavailable_and_a_mistake_is_not(store: Database) -> None:
+    if store.dialect_name == "sqlite":
+        with pytest.raises(Unavailable, match="full"), store.begin() as tx:
+            tx.connection.exec_driver_sql("PRAGMA max_page_count = 1")
+            rows = [PROJECT | {"id": f"p{number}", "name": "x" * 100} for number in range(10_000)]
+            tx.connection.execute(sa.insert(projects), rows)
+    with pytest.raises(sa.exc.DBAPIError), store.begin() as tx:
+        tx.connection.exec_driver_sql("SELECT nonsense FROM nowhere")
+    assert count(store) == 0
