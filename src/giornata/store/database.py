@@ -45,13 +45,13 @@ class Database:
     def begin(self) -> Iterator[Tx]:
         """A write transaction: commits at the end, rolls back on any exception. Raises Unavailable."""
         turn = self._writers.held(timeout_s=WRITE_WAIT_S) if self._writers else nullcontext()
-        with turn, _busy_is_unavailable(), self._writer.begin() as connection:
+        with turn, busy_is_unavailable(), self._writer.begin() as connection:
             yield Tx(connection, self.dialect_name)
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
         """A read transaction: one snapshot, and no way to write. Raises Unavailable."""
-        with _busy_is_unavailable(), self._reader.connect() as connection:
+        with busy_is_unavailable(), self._reader.connect() as connection:
             if self.dialect_name == "postgresql":
                 connection = connection.execution_options(  # noqa: PLW2901
                     isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -66,7 +66,7 @@ class Database:
             yield True
             return
         key = zlib.crc32(name.encode()) - 2**31
-        with _busy_is_unavailable(), self._writer.begin() as connection:
+        with busy_is_unavailable(), self._writer.begin() as connection:
             # Held by the transaction, so that a server that dies lets go of it.
             yield bool(connection.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
 
@@ -94,7 +94,8 @@ def open_store(url: str) -> Database:
 
 
 @contextmanager
-def _busy_is_unavailable() -> Iterator[None]:
+def busy_is_unavailable() -> Iterator[None]:
+    """Turn the database's passing conditions (away, busy, full) into Unavailable; mistakes stay what they are."""
     try:
         yield
     except PoolTimeout as error:

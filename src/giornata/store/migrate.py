@@ -9,6 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Engine
 
+from giornata.store.database import busy_is_unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_writer
 from giornata.store.process_lock import ProcessLock
 
@@ -19,7 +20,8 @@ _MIGRATION_LOCK = 0x6769_6F72
 def migrate(url: str) -> None:
     """Run the migrations that the database has not seen yet. May be repeated, and run by several servers at once.
 
-    Raises InvalidInput for a URL that is of no use, and Unavailable when another process has the SQLite file.
+    Raises InvalidInput for a URL that is of no use, and Unavailable when another process has the SQLite file
+    or the server cannot be reached.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
@@ -42,7 +44,7 @@ def is_current(connection: sa.Connection) -> bool:
 
 def _upgrade(engine: Engine) -> None:
     try:
-        with engine.begin() as connection:
+        with busy_is_unavailable(), engine.begin() as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             config = _config()

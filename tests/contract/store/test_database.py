@@ -220,3 +220,11 @@ def test_a_full_database_is_unavailable_and_a_mistake_is_not(store: Database) ->
     with pytest.raises(sa.exc.DBAPIError), store.begin() as tx:
         tx.connection.exec_driver_sql("SELECT nonsense FROM nowhere")
     assert count(store) == 0
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    url = "postgresql://nobody@127.0.0.1:1/giornata"
+    with pytest.raises(Unavailable):
+        migrate(url)
+    with pytest.raises(Unavailable), open_store(url).read():
+        pass
