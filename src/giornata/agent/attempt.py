@@ -306,8 +306,8 @@ class Attempt:
         self._journal.stop()
         self._journal.flush()
         tail = list(self._engine.tail) if self._engine is not None else []
-        until_s = self._leave_by() if self.told_to_leave else None
-        return Report(self._around.node, self._own_calls, self._standing).send(ending, tail=tail, until_s=until_s)
+        report = Report(self._around.node, self._own_calls, self._standing)
+        return report.send(ending, tail=tail, until=lambda: self._leave_by() if self.told_to_leave else None)
 
     def _close(self) -> None:
         self._heart.stop()
@@ -326,8 +326,13 @@ class Attempt:
             return None
 
     def _doze(self, timeout_s: float) -> None:
-        self._ticked_at_s = self._now_s()
-        self._held.wait(timeout_s)
+        """Sleep between tries, but not beyond the loss of the lease or the order to leave."""
+        left_already, wake_at_s = self.told_to_leave, self._now_s() + timeout_s
+        while (rest_s := wake_at_s - self._now_s()) > 0 and self.told_to_leave == left_already:
+            self._ticked_at_s = self._now_s()
+            if self._held.why_lost() is not None:
+                return
+            self._held.wait(min(TICK_S, rest_s))
 
     def _leave_by(self) -> float:
         """When the process has to end; counted from when the order was first seen."""

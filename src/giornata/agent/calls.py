@@ -11,6 +11,13 @@ from giornata.protocol.work import Lease
 
 T = TypeVar("T")
 
+Until = Callable[[], float | None]
+"""When to give up, by the monotonic clock; None for never."""
+
+
+def _never() -> None:
+    return None
+
 
 class Calls:
     """Makes calls under the lease: none after it is lost, and a 409 lease-lost is told to everybody at once."""
@@ -40,16 +47,18 @@ class Calls:
             self.held.lose(f"the token is no longer good: {error}")
             raise LeaseLost(str(error)) from error
 
-    def persist(self, call: Callable[[Lease], T], *, until_s: float | None = None) -> T:
+    def persist(self, call: Callable[[Lease], T], *, until: Until = _never) -> T:
         """Make the call until it succeeds, is refused, or the lease is lost.
 
-        Only errors that may pass are met with another try. After `until_s` (monotonic) the last one is raised.
+        Only errors that may pass are met with another try. `until` is asked anew each time, since the order to
+        leave may come meanwhile; after the moment that it gives (monotonic) the last error is raised.
         """
         delays = delays_s(self._rng)
         while True:
             try:
                 return self.once(call)
             except GiornataError as error:
+                until_s = until()
                 if not error.retryable or (until_s is not None and self._monotonic_s() >= until_s):
                     raise
             delay_s = next(delays)

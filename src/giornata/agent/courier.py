@@ -186,7 +186,7 @@ class Courier:
     def _upload_and_commit(
         self, parcel: Checkpoint | Artifact | Cached, wanted: FileToUpload, until_s: float
     ) -> None:
-        uploaded = self._calls.persist(lambda _: self._upload(parcel, wanted), until_s=until_s)
+        uploaded = self._calls.persist(lambda _: self._upload(parcel, wanted), until=lambda: until_s)
         self._calls.persist(lambda lease: self._commit(lease, parcel, uploaded))
 
     def _upload(self, parcel: Checkpoint | Artifact | Cached, wanted: FileToUpload) -> _Uploaded:

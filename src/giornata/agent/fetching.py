@@ -18,7 +18,7 @@ from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, Lea
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile, ResumePoint
 from giornata.protocol.uploads import Download
-from giornata.protocol.work import LeaseCheckpoint, LeaseInput
+from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,12 @@ class Fetching:
 
     def _reject(self, step: int, message: str) -> None:
         log.warning("checkpoint of step %d rejected: %s", step, message)
-        self._calls.persist(lambda lease: self._node.reject_checkpoint(lease, step, message))
+
+        def reject(lease: Lease) -> None:
+            self._check()
+            self._node.reject_checkpoint(lease, step, message)
+
+        self._calls.persist(reject)
 
     def cached(self, key: str, room: Room) -> Path | None:
         """What the platform holds under the key; None when it has nothing or cannot be asked."""
@@ -103,9 +108,12 @@ class Fetching:
 
     def _download(self, what: Download, path: Path) -> None:
         until_s = self._monotonic_s() + self._patience_s
-        self._calls.persist(
-            lambda _: self._storage.download(what, path, progress=lambda _: self._check()), until_s=until_s
-        )
+
+        def fetch(_: Lease) -> None:
+            self._check()
+            self._storage.download(what, path, progress=lambda _: self._check())
+
+        self._calls.persist(fetch, until=lambda: until_s)
 
 
 @contextmanager

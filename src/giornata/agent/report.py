@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from giornata.agent.calls import Calls
+from giornata.agent.calls import Calls, Until
 from giornata.agent.events import AttemptFailed
 from giornata.agent.standing import Dropped, Ending, Finished, GivenBack, Standing
 from giornata.client.node import NodeClient
@@ -20,21 +20,21 @@ MOST_FAULTS = 1000
 
 
 class Report:
-    """Reports an ending, again and again until the lease ends or `until_s` has passed."""
+    """Reports an ending, again and again until the lease ends or `until` has passed."""
 
     def __init__(self, node: NodeClient, calls: Calls, standing: Standing) -> None:
         self._node, self._calls, self._standing = node, calls, standing
 
-    def send(self, ending: Ending, *, tail: Sequence[str], until_s: float | None) -> Ending:
+    def send(self, ending: Ending, *, tail: Sequence[str], until: Until) -> Ending:
         """Returns how it ended in truth: Dropped when the server could not be told, or knows better."""
         try:
             match ending:
                 case Finished():
-                    return self._complete(ending, until_s)
+                    return self._complete(ending, until)
                 case AttemptFailed():
-                    self._fail(ending, tail, until_s)
+                    self._fail(ending, tail, until)
                 case GivenBack():
-                    self._release(ending, until_s)
+                    self._release(ending, until)
         except LeaseLost as error:
             return Dropped(why=str(error))
         except GiornataError as error:
@@ -42,10 +42,10 @@ class Report:
             return Dropped(why=f"the server does not take the report: {error}")
         return ending
 
-    def _complete(self, ending: Finished, until_s: float | None) -> Ending:
+    def _complete(self, ending: Finished, until: Until) -> Ending:
         report = CompleteAttempt(step=ending.step, artifacts=self._standing.artifacts, summary=ending.summary)
         try:
-            self._calls.persist(lambda lease: self._node.complete(lease, report), until_s=until_s)
+            self._calls.persist(lambda lease: self._node.complete(lease, report), until=until)
         except LeaseLost:
             raise
         except GiornataError as error:
@@ -53,11 +53,11 @@ class Report:
                 raise
             # A finished job is never reported as a failure: another attempt resumes at its last checkpoint.
             given_back = GivenBack(reason=Reason.RELEASED, message=f"complete was refused: {error}"[:LONGEST_MESSAGE])
-            self._release(given_back, until_s)
+            self._release(given_back, until)
             return given_back
         return ending
 
-    def _fail(self, ending: AttemptFailed, tail: Sequence[str], until_s: float | None) -> None:
+    def _fail(self, ending: AttemptFailed, tail: Sequence[str], until: Until) -> None:
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in ending.faults)
         report = FailAttempt(
             reason=ending.reason,
@@ -67,10 +67,10 @@ class Report:
             log_tail="\n".join(tail)[-LONGEST_TAIL:],
             step=self._standing.step,
         )
-        self._calls.persist(lambda lease: self._node.fail(lease, report), until_s=until_s)
+        self._calls.persist(lambda lease: self._node.fail(lease, report), until=until)
 
-    def _release(self, ending: GivenBack, until_s: float | None) -> None:
+    def _release(self, ending: GivenBack, until: Until) -> None:
         report = ReleaseAttempt(
             reason=ending.reason, message=ending.message[:LONGEST_MESSAGE], step=self._standing.step
         )
-        self._calls.persist(lambda lease: self._node.release(lease, report), until_s=until_s)
+        self._calls.persist(lambda lease: self._node.release(lease, report), until=until)

@@ -119,6 +119,49 @@ def test_complete_is_never_turned_into_a_failure(api: FakeNodeApi, node: NodeFac
     assert api.bodies("fail") == api.bodies("release") == []
 
 
+def test_a_finished_job_that_the_server_refuses_goes_back_to_the_queue(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    api.always["complete"] = problem(409, "conflict", "count.txt was never committed")
+    node().run()
+    assert api.routes()[-3:] == ["complete", "release", "claim"]
+    [released] = api.bodies("release")
+    assert released["reason"] == "released"
+    assert "count.txt was never committed" in released["message"]
+
+
+def test_leaving_with_a_server_that_is_away_ends_within_the_grace_time(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    made = node(grace_s=0.5)
+    api.hooks["complete"] = made.departure.ask
+    api.always["complete"] = AWAY
+    assert made.run() == ExitCode.DONE
+    assert api.bodies("fail") == api.bodies("release") == []
+
+
+TIDY_ENGINE = """
+import pathlib
+hello()
+start = hear()
+for step in (1, 2):
+    path = pathlib.Path(start["directory"]) / f"c{step}"
+    path.write_text(f"state {step}")
+    say("checkpoint", attempt=start["attempt"], step=step, path=str(path))
+say("cache_get", attempt=start["attempt"], key="k")
+hear()  # the agent answers in order: it has seen both checkpoints
+for step in (1, 2):
+    (pathlib.Path(start["directory"]) / f"c{step}").unlink()
+say("done", attempt=start["attempt"], step=2)
+hear()
+"""
+
+
+def test_a_checkpoint_arrives_though_the_engine_has_tidied_up(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    api.answers["uploads"] = [AWAY, AWAY, AWAY]  # the courier is still busy with the first when both are gone
+    node(script=TIDY_ENGINE).run()
+    assert api.checkpoints[2] == b"state 2"
+
+
 def test_the_order_to_leave_brings_a_checkpoint_and_gives_the_job_back(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease(spec=ENDLESS)]
     made = node()

@@ -135,7 +135,7 @@ def test_a_call_with_an_end_of_its_own_gives_up_then(clock: Clock) -> None:
         raise Unavailable("away")
 
     with pytest.raises(Unavailable):
-        calls(clock, held(clock)).persist(away, until_s=clock() + 5)
+        calls(clock, held(clock)).persist(away, until=lambda: 1005.0)
     assert 5 <= clock() - 1000.0 < 6
 
 
