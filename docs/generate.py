@@ -74,11 +74,11 @@ PARTS = {
 def rendered(page: str) -> str:
     """The page with its generated parts made anew. Raises ValueError when a page has lost its marks."""
     text = (HERE / page).read_text()
-    for name, body in PARTS[page].items():
+    for name, made in ((name, body()) for name, body in PARTS[page].items()):
         pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         if not pattern.search(text):
             raise ValueError(f"{page} has no marks for its generated part {name!r}")
-        text = pattern.sub(lambda found, made=body(): f"{found[1]}{made}\n{found[2]}", text)
+        text = pattern.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
     return text
 
 
