@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from giornata.cli.demo_scene import Scene, changes, running_attempt
+from giornata.cli.demo_scene import Scene, changes, reached, running_attempt
 from giornata.cli.output import Output
 from giornata.cli.words import standing
 from giornata.domain.job import JobState
@@ -136,7 +136,7 @@ def _jobs_table(scene: Scene) -> Table:
         table.add_row(
             Text(f"  {job.name}"),
             bar(job),
-            Text(f"{job.step:>4}/{job.total_steps or 0}", style="" if job.step else "dim"),
+            Text(f"{reached(job):>4}/{job.total_steps or 0}", style="" if reached(job) else "dim"),
             Text(f"{where}", style=_STYLES.get(job.state, "")),
             Text(f"{'⚡' * job.interruptions}", style="yellow"),
             Text(tries, style="dim"),
@@ -147,10 +147,9 @@ def _jobs_table(scene: Scene) -> Table:
 def bar(job: Job, cells: int = BAR_CELLS) -> Text:
     """Steps that are safe in a checkpoint, steps since then, steps to come."""
     total = max(1, job.total_steps or 1)
-    done = min(total, max(job.step, job.committed_step))
-    reached = cells * done // total
-    safe = reached if job.state is JobState.SUCCEEDED else min(reached, cells * job.committed_step // total)
-    parts = (("━" * safe, "green"), ("━" * (reached - safe), "yellow"), ("─" * (cells - reached), "dim"))
+    done = cells * min(total, reached(job)) // total
+    safe = done if job.state is JobState.SUCCEEDED else min(done, cells * job.committed_step // total)
+    parts = (("━" * safe, "green"), ("━" * (done - safe), "yellow"), ("─" * (cells - done), "dim"))
     return Text.assemble(*parts)
 
 

@@ -9,8 +9,8 @@ from giornata.protocol.admin import Node, NodeState
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Attempt, Event, Job
 
-EARLIEST_KILL, LATEST_KILL = 0.25, 0.75
-"""Between these parts of its steps a job is in the middle: much to lose, and it will not be done by the time."""
+EARLIEST_KILL, MIDDLE, LATEST_KILL = 0.25, 0.5, 0.75
+"""Parts of a job's steps: between the first and the last it is killed, from the middle on without further ado."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,16 @@ def find_victim(scene: Scene, already: Collection[str]) -> Victim | None:
 
 
 def _in_the_middle(job: Job, attempt: Attempt) -> bool:
-    total, step = job.total_steps or 0, max(job.step, attempt.last_step)
+    total, step = job.total_steps or 0, reached(job)
     committed = attempt.committed_step > attempt.start_step
-    return committed and EARLIEST_KILL * total <= step <= LATEST_KILL * total
+    # There should be something to lose, but that is known only now and then, and the time runs.
+    at_risk = step > attempt.committed_step or step >= MIDDLE * total
+    return committed and at_risk and EARLIEST_KILL * total <= step <= LATEST_KILL * total
+
+
+def reached(job: Job) -> int:
+    """The last step that is known to be done: reports and checkpoints come by different ways."""
+    return max(job.step, job.committed_step)
 
 
 def interruptions(events: Collection[Event]) -> tuple[Interruption, ...]:

@@ -11,7 +11,7 @@ from giornata.cli.demo_board import Board
 from giornata.cli.demo_installation import Installation, kill_node
 from giornata.cli.demo_plan import KILLS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
 from giornata.cli.demo_report import Outcome
-from giornata.cli.demo_scene import Scene, Victim, find_victim, interruptions, live_nodes
+from giornata.cli.demo_scene import Scene, Victim, find_victim, interruptions, live_nodes, reached
 from giornata.cli.model import run_model_code
 from giornata.domain.errors import GiornataError, Unavailable
 from giornata.domain.job import TERMINAL, JobState
@@ -132,7 +132,7 @@ class Story:
         self._victims.append(victim)
         self.board.note(
             f"⚡ kill -9 {node.pid} {node.engine_pid}: {node.name} is gone, "
-            f"{job.name} was at step {job.step}, {committed} safe"
+            f"{job.name} was at step {reached(job)}, {committed} safe"
         )
 
     def _repeat_without_interruption(self, here: Installation) -> None:

@@ -27,15 +27,30 @@ def test_a_node_in_the_middle_of_a_job_is_the_victim():
         job("heart", attempt(committed_step=0, last_step=170), step=170),
         job("heart", ended(), attempt(2, start_step=150, committed_step=150, last_step=170), step=170),
         job("heart", attempt(committed_step=50, last_step=90), step=90),
+        job("heart", attempt(committed_step=150, last_step=150), step=140, committed_step=150),
         job("heart", attempt(committed_step=350, last_step=360), step=360),
         job("heart", attempt(committed_step=150, last_step=170), step=170, state=JobState.QUEUED),
         job("heart", state=JobState.QUEUED),
         job("heart", attempt(committed_step=150), step=170, total_steps=None),
     ],
-    ids=["nothing committed", "nothing committed anew", "too early", "nearly done", "lapsed", "waiting", "no total"],
+    ids=[
+        "nothing committed",
+        "nothing committed anew",
+        "too early",
+        "nothing to lose",
+        "nearly done",
+        "lapsed",
+        "waiting",
+        "no total",
+    ],
 )
 def test_a_job_that_is_not_in_the_middle_is_spared(spared):
     assert find_victim(Scene(jobs=(spared,), nodes=(node(),)), ()) is None
+
+
+def test_from_the_middle_on_nothing_more_is_waited_for():
+    late = job("heart", attempt(committed_step=200, last_step=190), step=190, committed_step=200)
+    assert find_victim(Scene(jobs=(late,), nodes=(node(),)), ()) is not None
 
 
 @pytest.mark.parametrize("unknown", [node(pid=None), node(engine_pid=None), node("local-1")])
