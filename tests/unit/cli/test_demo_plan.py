@@ -62,7 +62,9 @@ def test_a_demo_that_still_runs_is_not_disturbed(plan):
     prepare(plan)
     (plan.data / "giornata.db").write_text("precious")
     # A process with the name in its command line; it ends with its standard input.
-    with subprocess.Popen([sys.executable, "-c", "input()", "giornata"], stdin=subprocess.PIPE) as running:
+    command = [sys.executable, "-c", "input(print('here', flush=True))", "giornata"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout.readline() == b"here\n"
         (plan.data / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": running.pid}))
         with pytest.raises(InvalidInput, match=f"another demo runs .* {running.pid}"):
             prepare(plan)
