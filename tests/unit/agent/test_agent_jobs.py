@@ -149,7 +149,7 @@ for step in (1, 2):
 say("cache_get", attempt=start["attempt"], key="k")
 hear()  # the agent answers in order: it has seen both checkpoints
 for step in (1, 2):
-    (pathlib.Path(start["directory"]) / f"c{step}").unlink()
+    (pathlib.Path(start["directory"]) / f"c{step}").unlink(missing_ok=True)
 say("done", attempt=start["attempt"], step=2)
 hear()
 """
@@ -159,6 +159,7 @@ def test_a_checkpoint_arrives_though_the_engine_has_tidied_up(api: FakeNodeApi, 
     api.leases = [lease()]
     api.answers["uploads"] = [AWAY, AWAY, AWAY]  # the courier is still busy with the first when both are gone
     node(script=TIDY_ENGINE).run()
+    assert len(api.bodies("complete")) == 1
     assert api.checkpoints[2] == b"state 2"
 
 
