@@ -34,7 +34,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=40, max=100_000, help="Steps of each job.")] = 320,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train LoRAs on two nodes, kill both in the middle of it, and see that no seam shows.
+    """Train LoRAs on two nodes, kill two in the middle of their work, and see that no seam shows.
 
     Real training of a tiny SDXL: everything but the model's size is as it would be on rented GPUs.
     """

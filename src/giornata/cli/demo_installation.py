@@ -13,7 +13,7 @@ from pathlib import Path
 
 from giornata.cli.connection import DEFAULT_ADMIN_KEY, DEFAULT_SERVER
 from giornata.cli.demo_plan import LEASE_S, NODES, PRICE_USD_PER_HOUR, Plan
-from giornata.client import Client
+from giornata.client import Backoff, Client
 from giornata.domain.errors import GiornataError, Unavailable
 from giornata.protocol.admin import Node
 
@@ -21,6 +21,8 @@ START_S = 120.0
 STOP_S = 45.0
 POLL_S = 0.1
 LAST_WORDS = 3
+BACKOFF = Backoff(retries=5)
+"""The server is on this machine: it answers soon, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Installation:
     client: Client
 
     def check(self) -> None:
-        """Raises Unavailable, with its last words, when it has ended."""
+        """Raises GiornataError, with its last words, when it has ended."""
         _check(self.process, self.log)
 
 
@@ -40,7 +42,7 @@ class Installation:
 def running(plan: Plan, *, environment: Mapping[str, str]) -> Iterator[Callable[[], Installation]]:
     """Start the installation; the function that is given waits until it can be used. Ends everything on the way out.
 
-    Raises Unavailable when it does not come up.
+    Raises GiornataError when it does not come up, or does not stay up.
     """
     process = _start(plan, environment)
     client: Client | None = None
@@ -49,11 +51,14 @@ def running(plan: Plan, *, environment: Mapping[str, str]) -> Iterator[Callable[
         nonlocal client
         _wait_for(plan.data / DEFAULT_SERVER, process, plan.log)
         url = json.loads((plan.data / DEFAULT_SERVER).read_text())["url"]
-        client = Client(url, (plan.data / DEFAULT_ADMIN_KEY).read_text().strip())
+        client = Client(url, (plan.data / DEFAULT_ADMIN_KEY).read_text().strip(), backoff=BACKOFF)
         return Installation(process=process, log=plan.log, client=client)
 
     try:
         yield ready
+    except Unavailable:
+        _check(process, plan.log)  # which says more than that nobody answers
+        raise
     finally:
         if client is not None:
             client.close()
@@ -100,7 +105,7 @@ def _wait_for(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:
     while not file.exists():
         _check(process, log)
         if time.monotonic() > deadline_s:
-            raise Unavailable(f"giornata up did not start within {START_S:g} s")
+            raise GiornataError(f"giornata up did not start within {START_S:g} s")
         time.sleep(POLL_S)
 
 
@@ -108,7 +113,7 @@ def _check(process: subprocess.Popen[bytes], log: Path) -> None:
     status = process.poll()
     if status is not None:
         words = log.read_text(errors="replace").strip().splitlines()[-LAST_WORDS:]
-        raise Unavailable(f"giornata up ended with status {status}: {' / '.join(words)}")
+        raise GiornataError(f"giornata up ended with status {status}: {' / '.join(words)}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from giornata.cli.demo_plan import KILLS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
 from giornata.cli.demo_report import Outcome
 from giornata.cli.demo_scene import Scene, Victim, find_victim, interruptions, live_nodes, reached
 from giornata.cli.model import run_model_code
-from giornata.domain.errors import GiornataError, Unavailable
+from giornata.domain.errors import GiornataError
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
 
@@ -108,7 +108,7 @@ class Story:
             elif self._reference is None:
                 self._repeat_without_interruption(here)
             if self.monotonic_s() > deadline_s:
-                raise Unavailable(f"the jobs were not done after {TIMEOUT_S:g} s")
+                raise GiornataError(f"the jobs were not done after {TIMEOUT_S:g} s")
             self.sleep(POLL_S)
 
     def _look(self, here: Installation) -> Scene:
