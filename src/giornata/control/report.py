@@ -25,11 +25,17 @@ def add_log_lines(ctx: Context, attempt_id: str, report: LogLines) -> None:
 
 
 def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
-    """Record metrics by step. A step done again by a later attempt shows its values. Raises LeaseLost."""
+    """Record metrics by step. A step done again by a later attempt shows its values. Raises LeaseLost.
+
+    They come oftener than heartbeats, so the job's progress follows them.
+    """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        _, attempt = live(tx, attempt_id)
+        job, attempt = live(tx, attempt_id)
         tx.reports.put_metrics(attempt, {point.step: point.values for point in batch.points}, at_ms=now_ms)
+        reached = max(attempt.last_step, *(point.step for point in batch.points))
+        tx.attempts.update_live(attempt.id, last_step=reached)
+        tx.jobs.update(job.id, step=reached)
 
 
 def add_notice(ctx: Context, attempt_id: str, report: NoticeReport) -> None:

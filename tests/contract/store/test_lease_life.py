@@ -357,3 +357,14 @@ def test_metrics_of_a_later_attempt_win(shop: Workshop) -> None:
         assert stale is not None
         tx.reports.put_metrics(stale, {2: {"loss": 9.0}}, at_ms=1)
     assert [(row["step"], row["values"]["loss"]) for row in shop.rows(schema.metrics)] == [(1, 1.0), (2, 2.5)]
+
+
+def test_metrics_move_the_jobs_progress_between_two_beats_and_never_back(shop: Workshop) -> None:
+    shop.add_job()
+    lease = shop.lease(1)
+    later = MetricBatch(points=(StepMetrics(step=3, values={"loss": 1.0}), StepMetrics(step=7, values={"loss": 0.5})))
+    earlier = MetricBatch(points=(StepMetrics(step=2, values={"loss": 1.5}),))
+    for batch in (later, earlier):
+        put_metrics(shop.ctx, lease.attempt_id, batch)
+        assert [row["step"] for row in shop.rows(schema.jobs)] == [7]
+        assert [row["last_step"] for row in shop.rows(schema.attempts)] == [7]

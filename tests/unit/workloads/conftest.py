@@ -1,19 +1,3 @@
-"""The tiny SDXL, built once per session."""
+"""The tiny SDXL, in a process set up as the engine's."""
 
-from pathlib import Path
-
-import pytest
-
-from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.tiny_model import build_tiny_model
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _as_in_the_engine() -> None:
-    """As the engine's process does it: sums are split by the number of threads, and kernels have to repeat."""
-    fix_determinism(threads=1)
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+from tests.fixtures.tiny_model import as_in_the_engine, tiny_folder  # noqa: F401
