@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 # Two threads on a busy machine can be many times slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check lint format types contracts unit system docs-check clean
+.PHONY: help demo test check lint format types contracts unit contract system clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit system
+test: lint types contracts unit contract system
 
 check: lint types contracts unit
 
@@ -48,8 +48,11 @@ contracts: $(STAMP)
 unit: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit tests/docs
 
+contract: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
+
 system: $(STAMP)
-	@$(BIN)/python -m pytest -q tests/contract tests/system
+	@$(BIN)/python -m pytest -q tests/system tests/gpu
 
 clean:
 	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
