@@ -65,7 +65,7 @@ class PlainBoard:
             self.note(text)
         if scene.jobs and self._elapsed_s() - self._stood_at_s >= STATUS_EVERY_S:
             self._stood_at_s = self._elapsed_s()
-            self.note("steps: " + ", ".join(f"{job.name} {job.step}/{job.total_steps}" for job in scene.jobs))
+            self.note("steps: " + ", ".join(f"{job.name} {reached(job)}/{job.total_steps}" for job in scene.jobs))
 
     def _elapsed_s(self) -> float:
         return self._monotonic_s() - self._began_s

@@ -61,10 +61,11 @@ def live_nodes(nodes: Collection[Node], killed: Collection[str] = ()) -> tuple[N
 def find_victim(scene: Scene, already: Collection[str]) -> Victim | None:
     """A node to kill: in the middle of a job, with a checkpoint committed by this very attempt.
 
-    Jobs in `already` were hit before. They are left alone, and nothing happens before each has a new attempt:
-    with two nodes gone at once there would be nobody to go on. None while there is no such node.
+    Jobs in `already` were hit before, and are left alone. While jobs are left that no node has begun, nothing
+    happens before those that were hit go on: it shows better one after the other. None while there is no such node.
     """
-    if any(job.id in already and len(job.attempts) < 2 for job in scene.jobs):
+    waiting = any(job.id in already and len(job.attempts) < 2 for job in scene.jobs)
+    if waiting and any(job.state is JobState.QUEUED and not job.attempts for job in scene.jobs):
         return None
     nodes = {node.id: node for node in scene.nodes}
     for job in scene.jobs:

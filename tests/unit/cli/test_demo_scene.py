@@ -60,10 +60,18 @@ def test_a_node_that_cannot_be_killed_whole_is_spared(unknown):
 
 def test_the_second_victim_has_another_job_and_waits_for_the_first_job_to_go_on():
     nodes = (node("local-0"), node("local-1"))
-    first, second = halfway("heart"), halfway("fish", "local-1")
-    assert find_victim(Scene(jobs=(first, second), nodes=nodes), {first.id}) is None
+    first, second, third = halfway("heart"), halfway("fish", "local-1"), job("cactus", state=JobState.QUEUED)
+    assert find_victim(Scene(jobs=(first, second, third), nodes=nodes), {first.id}) is None
     resumed = job("heart", ended(), attempt(2, start_step=150, committed_step=180, last_step=190), step=190)
-    victim = find_victim(Scene(jobs=(resumed, second), nodes=nodes), {resumed.id})
+    victim = find_victim(Scene(jobs=(resumed, second, third), nodes=nodes), {resumed.id})
+    assert victim is not None
+    assert victim.job.name == "fish"
+
+
+def test_the_second_victim_does_not_wait_when_it_is_the_last_chance():
+    nodes = (node("local-0"), node("local-1"))
+    first, second = halfway("heart"), halfway("fish", "local-1")
+    victim = find_victim(Scene(jobs=(first, second), nodes=nodes), {first.id})
     assert victim is not None
     assert victim.job.name == "fish"
 
