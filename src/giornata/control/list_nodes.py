@@ -51,7 +51,7 @@ def _node_reply(node: NodeRecord, silent_since_ms: int) -> Node:
 
 
 def _state(node: NodeRecord, silent_since_ms: int) -> NodeState:
-    if node.last_seen_at_ms < silent_since_ms:
+    if node.replaced or node.last_seen_at_ms < silent_since_ms:
         return NodeState.GONE
     if node.draining:
         return NodeState.DRAINING

@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.gauges import Gauges
 from giornata.protocol.admin import NodeState
+from giornata.store.node_succession import replaced
 from giornata.store.schema import attempts, jobs, nodes
 
 
@@ -35,7 +36,7 @@ class GaugeQueries:
     def _nodes(self, seen_since_ms: int) -> dict[NodeState, int]:
         works = sa.exists().where(attempts.c.node_id == nodes.c.id, attempts.c.ended_at_ms.is_(None))
         state = sa.case(
-            (nodes.c.last_seen_at_ms < seen_since_ms, NodeState.GONE.value),
+            ((nodes.c.last_seen_at_ms < seen_since_ms) | replaced(), NodeState.GONE.value),
             (nodes.c.draining, NodeState.DRAINING.value),
             (works, NodeState.BUSY.value),
             else_=NodeState.IDLE.value,

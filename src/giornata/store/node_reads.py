@@ -9,10 +9,11 @@ import sqlalchemy as sa
 from giornata.control.ports.records import NodeRecord
 from giornata.control.ports.user_store import Before
 from giornata.protocol.admin import ROOT_PROJECT
+from giornata.store.node_succession import replaced
 from giornata.store.record_columns import columns
 from giornata.store.schema import attempts, bans, nodes, strikes
 
-COUNTED = frozenset({"job_ids", "strikes"})
+COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
 
 
@@ -29,6 +30,7 @@ class NodeReads:
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,
             nodes.c.draining.is_(sa.false()),
+            ~replaced(),
         )
         able = [row.banned for row in self._connection.execute(query) if kind in row.kinds]
         return len(able), len([banned for banned in able if not banned])
@@ -37,7 +39,7 @@ class NodeReads:
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
     ) -> list[NodeRecord]:
         """By first appearance, newest first."""
-        query = sa.select(*NODE_COLUMNS)
+        query = sa.select(*NODE_COLUMNS, replaced().label("replaced"))
         if project_id is not None:
             query = query.where(nodes.c.project_id == project_id)
         if seen_since_ms is not None:

@@ -25,6 +25,7 @@ from tests.fixtures.world import ManualClock
 from giornata.control.cancel import cancel
 from giornata.control.claim import claim_once
 from giornata.control.context import Caller, Context
+from giornata.control.heartbeat import heartbeat
 from giornata.control.list_nodes import list_nodes
 from giornata.control.ports.work_store import ArtifactRow
 from giornata.control.read_artifacts import read_artifacts
@@ -40,7 +41,7 @@ from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import NodeState
 from giornata.protocol.jobs import Job, JobPage
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.work import Claim, Heartbeat, NodeInfo
 
 Read = Callable[[Context, Caller, str], object]
 VERBS: dict[str, Read] = {
@@ -360,3 +361,23 @@ def test_nodes_are_seen_by_the_operator_and_by_their_own_project(ctx: Context, c
     clock.advance_s(3600)
     assert seen(ANN) == []
     assert seen(ANN, gone=True) == [("node_00000001", NodeState.GONE)]
+
+
+def test_a_process_that_was_replaced_is_gone_and_one_that_is_heard_again_is_not(
+    ctx: Context, clock: ManualClock
+) -> None:
+    new_job(ctx), new_job(ctx)
+    lease = claim(ctx, machine="m1", node="node_00000001")
+    clock.advance_s(5)
+    claim(ctx, machine="m1", node="node_00000002")
+
+    def states() -> dict[str, NodeState]:
+        page = list_nodes(ctx, ROOT, gone=False, cursor=None, limit=10)
+        return {node.id: node.state for node in page.items}
+
+    assert states() == {"node_00000001": NodeState.GONE, "node_00000002": NodeState.BUSY}
+    with ctx.store.read() as tx:
+        assert tx.gauges.now(seen_since_ms=0).nodes == {NodeState.GONE: 1, NodeState.BUSY: 1}
+    clock.advance_s(1)
+    heartbeat(ctx, lease.attempt_id, Heartbeat(step=1))
+    assert states() == {"node_00000001": NodeState.BUSY, "node_00000002": NodeState.BUSY}

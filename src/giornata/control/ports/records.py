@@ -220,6 +220,7 @@ class NodeRecord:
     draining: bool
     first_seen_at_ms: int
     last_seen_at_ms: int
+    replaced: bool  # a newer process of the same name on the same machine took its place
     job_ids: tuple[str, ...]
     strikes: int
 
