@@ -1,9 +1,7 @@
 """Which node the demo kills, what counts as an interruption, and what is said to have happened."""
 
-from datetime import timedelta
-
 import pytest
-from tests.unit.cli.demo_cast import NOON, attempt, ended, event, job, node
+from tests.unit.cli.demo_cast import attempt, ended, event, job, node
 
 from giornata.cli.demo_scene import Scene, changes, find_victim, interruptions, live_nodes
 from giornata.domain.job import JobState
