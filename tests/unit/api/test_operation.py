@@ -2,7 +2,9 @@
 
 import json
 import logging
-from collections.abc import Sequence
+import logging.handlers
+import queue
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,10 +75,23 @@ def test_metrics_count(served: Served) -> None:
     assert float(oldest.split()[1]) >= 0
 
 
-def test_the_access_log_is_json_without_secrets(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "giornata.access"):
-        response = served.call("GET", "/v1/jobs/job_x?token=hush", served.keys.member)
-    (record,) = [record for record in caplog.records if record.name == "giornata.access"]
+@pytest.fixture
+def access_log() -> Iterator["queue.Queue[logging.LogRecord]"]:
+    """Lines as the server's thread writes them, which is after the reply has left."""
+    lines: queue.Queue[logging.LogRecord] = queue.Queue()
+    logger, handler = logging.getLogger("giornata.access"), logging.handlers.QueueHandler(lines)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_the_access_log_is_json_without_secrets(served: Served, access_log: "queue.Queue[logging.LogRecord]") -> None:
+    response = served.call("GET", "/v1/jobs/job_x?token=hush", served.keys.member)
+    record = access_log.get(timeout=10)
+    assert access_log.empty()
     line = json.loads(record.getMessage())
     assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 404)
     assert line["request_id"] == response.headers["x-request-id"]
