@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,10 @@ from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
 from giornata.control.context import Context, Foundations
 from giornata.control.install import install, signing_key
 from giornata.control.policy import Policy
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.pictures.inspection import PictureLimits
-from giornata.store.database import open_store
-from giornata.store.migrate import migrate
+from giornata.store.database import Database, open_store
+from giornata.store.migrate import is_current, migrate
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials
@@ -30,10 +31,15 @@ SERVER_FILE = "server.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """A control plane over its storage. `first_admin_key` is given once, at the very first start."""
+    """A control plane over its storage.
+
+    `first_admin_key` is given once, at the very first start. `check_schema` raises Unavailable when another server
+    has brought the database to a schema that is not this one's.
+    """
 
     context: Context
     first_admin_key: str | None
+    check_schema: Callable[[], None]
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -91,9 +97,16 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
         context = Context(
             store=store, blobs=blobs, clock=clock, names=names, pictures=pictures, policy=policy_of(settings)
         )
-        yield House(context=context, first_admin_key=first_admin_key)
+        check_schema = partial(_check_schema, store)
+        yield House(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
         store.close()
+
+
+def _check_schema(store: Database) -> None:
+    with store.read() as tx:
+        if not is_current(tx.connection):
+            raise Unavailable("the database's schema is not the one that this version was made for")
 
 
 def _s3_credentials(settings: Settings) -> "S3Credentials | None":

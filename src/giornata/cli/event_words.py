@@ -1,19 +1,26 @@
 """Events as sentences."""
 
 from collections.abc import Callable, Mapping
+from textwrap import shorten
 from types import MappingProxyType
 from typing import Any
 
 from giornata.cli.words import size
+from giornata.domain.reasons import Blame
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event
 
 Data = Mapping[str, Any]
 
+LONGEST_MESSAGE = 200
+
 
 def _ended(data: Data) -> str:
     words = f"ended: {data.get('reason')}"
-    return f"{words}, {data['message']}" if data.get("message") else words
+    # The job's own fault ends the job, and the next line says it all.
+    if not data.get("message") or data.get("blame") == Blame.JOB:
+        return words
+    return f"{words}, {shorten(data['message'], LONGEST_MESSAGE, placeholder=' …')}"
 
 
 def _notice(data: Data) -> str:

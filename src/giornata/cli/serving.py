@@ -15,6 +15,7 @@ from giornata.cli.composition import (
     ADMIN_KEY_FILE,
     NODE_KEY_FILE,
     SERVER_FILE,
+    House,
     api_settings_of,
     open_house,
     write_private,
@@ -50,7 +51,7 @@ def run_server(settings: Settings, *, on_started: Callable[[str], None], embedde
     with open_house(settings, base_url=address) as house:
         if house.first_admin_key is not None:
             write_private(settings.data / ADMIN_KEY_FILE, house.first_admin_key + "\n")
-        app, loops = _app_with_loops(settings, house.context)
+        app, loops = _app_with_loops(settings, house)
         fleet = None if embedded_nodes is None else _local_fleet(settings, house.context, address)
 
         def bound(url: str) -> None:
@@ -81,13 +82,18 @@ def run_server(settings: Settings, *, on_started: Callable[[str], None], embedde
             loops.stop()
 
 
-def _app_with_loops(settings: Settings, context: Context) -> tuple[FastAPI, Loops]:
+def _app_with_loops(settings: Settings, house: House) -> tuple[FastAPI, Loops]:
     # A loop that gave jobs back wakes the claims that wait in the app, and the app shows how the loops fare.
     def wake() -> None:
         app.state.wakeup.notify()
 
-    loops = Loops(context, after_work=wake)
-    app = create_app(context, settings=api_settings_of(settings), loops_status=loops.status)
+    loops = Loops(house.context, after_work=wake)
+    app = create_app(
+        house.context,
+        settings=api_settings_of(settings),
+        loops_status=loops.status,
+        checks={"migrations": house.check_schema},
+    )
     return app, loops
 
 

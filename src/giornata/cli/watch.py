@@ -20,7 +20,7 @@ def watch(client: Client, job_id: str, out: Output) -> Job:
     job = _with_bar(client, job_id, out) if out.live else _line_by_line(client, job_id, out)
     paid = f", {cost(job.cost_micro_usd)}" if job.cost_micro_usd else ""
     out.say(f"{job.id} {job.state} after {len(job.attempts)} attempt(s){paid}")
-    if job.error:
+    if job.error and not job.faults:
         out.say(job.error)
     for fault in job.faults:
         out.say(f"  {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))

@@ -25,7 +25,7 @@ from giornata.diffusion.optimizer import EXP_AVG, EXP_AVG_SQ
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
+from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec
 
 FORMAT = 1
@@ -158,8 +158,7 @@ def _unreadable(path: Path, why: str) -> WorkloadFailed:
 def refuse(path: Path, faults: list[Fault]) -> None:
     """Raise WorkloadFailed(BAD_SPEC) that carries all faults, if there are any."""
     if faults:
-        why = "; ".join(map(str, faults[:4])) + (f"; and {len(faults) - 4} more" if len(faults) > 4 else "")
-        raise WorkloadFailed(Reason.BAD_SPEC, f"cannot resume from {path.name}: {why}", tuple(faults))
+        raise WorkloadFailed(Reason.BAD_SPEC, f"cannot resume from {path.name}: {in_short(faults)}", tuple(faults))
 
 
 def _sha256_of(value: Any) -> str:

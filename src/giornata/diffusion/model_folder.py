@@ -58,7 +58,8 @@ def inspect_model_folder(path: Path, *, variant: str | None = None, field: str =
     layout = list(_index_faults(index, field))
     layout += _unet_faults(path, field, damage)
     present = [name for name in WEIGHT_STEMS if (path / name).is_dir()]
-    layout += [_folder_missing(path, name, field) for name in COMPONENTS if not (path / name).is_dir()]
+    missing_names = [name for name in COMPONENTS if not (path / name).is_dir()]
+    layout += [_folders_missing(path, missing_names, field)] if missing_names else []
     for name in present:
         wrong, broken = component_faults(path / name, stem=WEIGHT_STEMS[name], variant=variant, field=field)
         layout += wrong
@@ -131,8 +132,9 @@ def _unet_faults(path: Path, field: str, damage: list[Fault]) -> Iterator[Fault]
             yield Fault(where=field, message=message, hint="only Stable Diffusion XL models can be trained")
 
 
-def _folder_missing(path: Path, name: str, field: str) -> Fault:
-    return Fault(where=field, message=f"{path} holds no {name}/", hint="SDXL has " + ", ".join(COMPONENTS))
+def _folders_missing(path: Path, names: list[str], field: str) -> Fault:
+    listed = ", ".join(f"{name}/" for name in names)
+    return Fault(where=field, message=f"{path} holds no {listed}", hint="SDXL has " + ", ".join(COMPONENTS))
 
 
 def _json_object(path: Path) -> tuple[dict[str, Any] | None, list[Fault]]:

@@ -20,7 +20,7 @@ from giornata.diffusion.model_folder import (
 )
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
+from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec, model_key
 
 __all__ = ["BaseModel", "check_model_folder", "load_base"]
@@ -165,8 +165,7 @@ def _refuse(faults: FolderFaults, folder: Path) -> None:
     if not found:
         return
     reason = Reason.BAD_SPEC if faults.layout else Reason.NODE_DOWNLOAD
-    told = "; ".join(map(str, found))
-    raise WorkloadFailed(reason, f"{folder} cannot be used as a base model: {told}", found)
+    raise WorkloadFailed(reason, f"{folder} cannot be used as a base model: {in_short(found)}", found)
 
 
 def _is_device_error(error: RuntimeError) -> bool:

@@ -1,5 +1,6 @@
 """What a workload is, and what it may ask of the engine that runs it. Loads no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,6 +18,12 @@ class Wish(Enum):
     CHECKPOINT = "checkpoint"  # write one, then go on
     CHECKPOINT_AND_STOP = "checkpoint_and_stop"
     STOP = "stop"  # write nothing more
+
+
+def in_short(faults: Sequence[Fault], most: int = 2) -> str:
+    """The first few faults in one line. All of them travel beside the message, so it need not repeat them."""
+    more = len(faults) - most
+    return "; ".join(str(fault) for fault in faults[:most]) + (f"; and {more} more" if more > 0 else "")
 
 
 class Stopped(Exception):

@@ -9,11 +9,9 @@ from giornata.diffusion import pixels
 from giornata.diffusion.order import Role, Sample, by_content
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
+from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
-
-FAULTS_IN_MESSAGE = 8
 
 Load = Callable[[Sample], Image.Image]
 """Gives the decoded picture of a sample; raises pixels.Undecodable."""
@@ -65,8 +63,5 @@ def gather(inputs: Iterable[InputFile], spec: TrainSpec) -> tuple[Material, Mate
 
 def refuse_if(faults: list[Fault], reason: Reason = Reason.BAD_DATA) -> None:
     """Raise WorkloadFailed that carries all faults, if there are any; the message names the first few."""
-    if not faults:
-        return
-    named = "; ".join(map(str, faults[:FAULTS_IN_MESSAGE]))
-    rest = len(faults) - FAULTS_IN_MESSAGE
-    raise WorkloadFailed(reason, named + (f"; and {rest} more" if rest > 0 else ""), tuple(faults))
+    if faults:
+        raise WorkloadFailed(reason, in_short(faults), tuple(faults))
