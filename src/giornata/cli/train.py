@@ -67,7 +67,8 @@ def train(
                 job = watch(client, job.id, out)
             else:
                 out.hint(f"  follow it     giornata events {job.id} --follow")
-                out.hint(f"  then          giornata download {job.id} -o {directory.resolve().name}-lora")
+            if not follow or job.state is JobState.SUCCEEDED:
+                out.hint(f"  get it        giornata download {job.id} -o {directory.resolve().name}-lora")
             out.result(job)
         if follow and job.state is not JobState.SUCCEEDED:
             raise typer.Exit(EXIT_FAILED)
