@@ -1,9 +1,7 @@
 """`giornata node`: one agent with its engine, on this machine."""
 
-import logging
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +11,7 @@ import typer
 
 from giornata.agent.main import run_node
 from giornata.agent.settings import AgentSettings
+from giornata.cli.logs import log_to_stderr
 from giornata.cli.machine import machine_id
 from giornata.cli.options import settings_of
 from giornata.cli.output import reporting
@@ -64,9 +63,7 @@ def node(
             grace_s=grace,
         )
         agent = agent_settings_of(settings)
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    log_to_stderr(settings.log_level)
     if exit_with_parent:
         _follow_parent()
     raise typer.Exit(run_node(agent))

@@ -1,14 +1,13 @@
 """`giornata up` and `giornata server`."""
 
-import logging
-import sys
 from typing import Annotated
 
 import typer
 
+from giornata.cli.logs import log_to_file, log_to_stderr
 from giornata.cli.options import DataOption, settings_of
 from giornata.cli.output import Output, reporting
-from giornata.cli.settings import Settings
+from giornata.cli.settings import Settings, default_data_directory
 from giornata.domain.errors import Fault, InvalidInput
 
 PortOption = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default=False)]
@@ -85,22 +84,27 @@ def server(
 def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> None:
     # Only these two commands load the server's libraries: the client is installed without them.
     try:
+        from giornata.cli.composition import make_directory
         from giornata.cli.serving import run_server
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed"
         hint = "pip install 'giornata[server]'"
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    if embedded_nodes is None:
+        log_to_stderr(settings.log_level)
+    else:
+        logs = make_directory(settings.data / "logs", named="data")
+        log_to_file(settings.log_level, logs / "server.log")
 
     def started(url: str) -> None:
         out.say(f"Giornata is up at {url}")
         if embedded_nodes is not None:
-            out.hint(f"  nodes       {embedded_nodes}, logs in {settings.data / 'logs'}")
+            out.hint(f"  nodes       {embedded_nodes}")
+            out.hint(f"  logs        {settings.data / 'logs'}")
         out.hint(f"  data        {settings.data}")
         out.hint(f"  key         {settings.data / 'admin.key'}")
-        out.hint('  try         giornata train PICTURES --instance-prompt "a photo of sks dog" --follow')
+        where = "" if settings.data == default_data_directory() else f" --data {settings.data}"
+        out.hint(f'  try         giornata{where} train PICTURES --instance-prompt "a photo of sks dog" --follow')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
 
     run_server(settings, on_started=started, embedded_nodes=embedded_nodes)

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     min_pictures: int = Field(3, ge=1, description="Fewest pictures that a dataset may have.")
     max_pictures: int = Field(1000, ge=1, description="Most pictures that a dataset may have.")
     garbage_after_s: float = Field(86_400.0, ge=0, description="How long bytes that nobody committed are kept.")
-    log_level: str = Field("info", description="debug, info, warning or error.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
 
     # fleet and node
     nodes: int = Field(1, ge=0, le=256, description="Nodes that `up` runs on this machine.")
