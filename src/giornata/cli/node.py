@@ -45,9 +45,10 @@ def node(
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default=False)] = None,
     grace: Annotated[float | None, typer.Option(help="Seconds for the last checkpoint.", show_default=False)] = None,
     exit_with_parent: Annotated[bool, typer.Option("--exit-with-parent", hidden=True)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
 ) -> None:
     """Join a server's fleet with this machine: claim jobs, run them, give them back on SIGTERM."""
-    with reporting(as_json=False):
+    with reporting(as_json) as out:
         settings = settings_of(
             context,
             node_key=key,
@@ -66,7 +67,9 @@ def node(
     log_to_stderr(settings.log_level)
     if exit_with_parent:
         _follow_parent()
-    raise typer.Exit(run_node(agent))
+    status = run_node(agent)
+    out.result({"node_id": agent.node_id, "machine_id": agent.machine_id, "status": status})
+    raise typer.Exit(status)
 
 
 def agent_settings_of(settings: Settings) -> AgentSettings:

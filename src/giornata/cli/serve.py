@@ -1,5 +1,6 @@
 """`giornata up` and `giornata server`."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -15,6 +16,9 @@ HostOption = Annotated[str | None, typer.Option(help="Address to listen on.", sh
 LeaseOption = Annotated[
     float | None, typer.Option("--lease", help="Seconds that a node may be silent.", show_default=False)
 ]
+
+
+StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,9 +41,10 @@ def up(
     workload: Annotated[
         list[str] | None, typer.Option(help="Your own kind: x-NAME=COMMAND.", show_default=False)
     ] = None,
+    as_json: StartedJson = False,
 ) -> None:
     """Run everything on this machine: server, storage, loops and nodes."""
-    with reporting(as_json=False) as out:
+    with reporting(as_json) as out:
         settings = settings_of(
             context,
             nodes=nodes,
@@ -65,9 +70,10 @@ def server(
         str | None, typer.Option(help="How nodes and users reach the server.", show_default=False)
     ] = None,
     lease: LeaseOption = None,
+    as_json: StartedJson = False,
 ) -> None:
     """Run a server without nodes; any number of them on one PostgreSQL."""
-    with reporting(as_json=False) as out:
+    with reporting(as_json) as out:
         settings = settings_of(
             context,
             port=port,
@@ -106,6 +112,7 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> No
         where = "" if settings.data == default_data_directory() else f" --data {settings.data}"
         out.hint(f'  try         giornata{where} train PICTURES --instance-prompt "a photo of sks dog" --follow')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
+        out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
 
     run_server(settings, on_started=started, embedded_nodes=embedded_nodes)
     out.say("Giornata is down.")

@@ -1,8 +1,10 @@
 """Each command against a real server: what it prints, its JSON, its exit status, its next step."""
 
 import pytest
+import typer
 from tests.fixtures.served import a_dataset
 
+from giornata.cli.main import app
 from giornata.protocol.work import Claim, NodeInfo
 
 NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", pid=7, price_micro_usd_per_hour=200_000)
@@ -100,3 +102,16 @@ def test_projects_keep_to_themselves(run, served, job):
     assert run("jobs", "--json", key=key).json == {"items": []}
     assert run("job", job.id, key=key).status == 1
     assert {each["id"] for each in run("project", "list", "--json").json["items"]} >= {"default", "atelier", "other"}
+
+
+def test_every_command_can_speak_json_and_explains_itself():
+    root = typer.main.get_command(app)
+    leaves = [
+        (name, leaf)
+        for name, command in root.commands.items()
+        for leaf in (getattr(command, "commands", None) or {name: command}).values()
+    ]
+    assert len(leaves) > 15
+    for name, leaf in leaves:
+        assert "--json" in {option for parameter in leaf.params for option in parameter.opts}, name
+        assert leaf.help, name
