@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from giornata.protocol.model import FileName, Message, Reply, Sha256
+from giornata.protocol.model import FileName, Message, ObjectSize, Reply, Sha256
 
 MAX_FILES_PER_REQUEST = 1000
 
@@ -30,7 +30,7 @@ class FileToUpload(Message):
     """What the client is about to send. `name` is only for messages to people."""
 
     sha256: Sha256
-    size_bytes: int = Field(ge=1, le=2**40)
+    size_bytes: ObjectSize
     name: FileName | None = None
 
 

@@ -6,7 +6,17 @@ from typing import Any
 from pydantic import Field
 
 from giornata.domain.reasons import Reason
-from giornata.protocol.model import FileName, Label, Message, Reply, Sha256
+from giornata.protocol.model import (
+    Count,
+    FileName,
+    Label,
+    Message,
+    ObjectSize,
+    ProcessId,
+    Reply,
+    Sha256,
+    UploadId,
+)
 from giornata.protocol.pipe import FaultLine
 from giornata.protocol.uploads import Download
 
@@ -20,10 +30,10 @@ class NodeInfo(Message):
     machine_id: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")
     name: Label
     fleet: Label = "local"
-    pid: int | None = None
-    engine_pid: int | None = None
+    pid: ProcessId | None = None
+    engine_pid: ProcessId | None = None
     device: str = Field("", max_length=128)
-    vram_bytes: int | None = Field(None, ge=0)
+    vram_bytes: Count | None = None
     price_micro_usd_per_hour: int = Field(0, ge=0, le=1_000_000_000)
     versions: dict[str, str] = Field(default_factory=dict, max_length=32)
 
@@ -94,10 +104,10 @@ class Order(StrEnum):
 class Heartbeat(Message):
     """`POST …/heartbeat`. Proof that the engine lives, and how far it is."""
 
-    step: int = Field(0, ge=0)
-    total_steps: int | None = Field(None, ge=0)
+    step: Count = 0
+    total_steps: Count | None = None
     phase: str = Field("", max_length=64)
-    engine_pid: int | None = None
+    engine_pid: ProcessId | None = None
     metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
     held_models: tuple[str, ...] = Field((), max_length=32)
 
@@ -114,14 +124,14 @@ class HeartbeatReply(Reply):
 class LogLines(Message):
     """`POST …/log`. `first` numbers the first line within the attempt, so that a repeat adds nothing."""
 
-    first: int = Field(ge=0)
+    first: Count
     lines: tuple[str, ...] = Field(min_length=1, max_length=1000)
 
 
 class StepMetrics(Message):
     """The metrics of one step."""
 
-    step: int = Field(ge=0)
+    step: Count
     values: dict[str, float] = Field(max_length=64)
 
 
@@ -141,11 +151,11 @@ class NoticeReport(Message):
 class CommitCheckpoint(Message):
     """`POST …/checkpoints`. Only now does the checkpoint exist. Repeating it changes nothing."""
 
-    step: int = Field(ge=0)
+    step: Count
     sha256: Sha256
-    size_bytes: int = Field(ge=1)
-    upload_id: str | None = None
-    etags: tuple[str, ...] = ()
+    size_bytes: ObjectSize
+    upload_id: UploadId | None = None
+    etags: tuple[str, ...] = Field((), max_length=10_000)
 
 
 class CommitArtifact(Message):
@@ -153,19 +163,19 @@ class CommitArtifact(Message):
 
     name: FileName
     sha256: Sha256
-    size_bytes: int = Field(ge=1)
+    size_bytes: ObjectSize
     media_type: str = Field("application/octet-stream", max_length=128)
-    upload_id: str | None = None
-    etags: tuple[str, ...] = ()
+    upload_id: UploadId | None = None
+    etags: tuple[str, ...] = Field((), max_length=10_000)
 
 
 class CommitCache(Message):
     """`PUT …/cache/{key}`: the first to commit a key wins; later ones are told which bytes stand."""
 
     sha256: Sha256
-    size_bytes: int = Field(ge=1)
-    upload_id: str | None = None
-    etags: tuple[str, ...] = ()
+    size_bytes: ObjectSize
+    upload_id: UploadId | None = None
+    etags: tuple[str, ...] = Field((), max_length=10_000)
 
 
 class Committed(Reply):
@@ -185,7 +195,7 @@ class CacheReply(Reply):
 class CompleteAttempt(Message):
     """`POST …/complete`. Refused unless every artifact named was committed by this attempt."""
 
-    step: int = Field(ge=0)
+    step: Count
     artifacts: tuple[str, ...] = ()
     summary: dict[str, Any] = Field(default_factory=dict)
 
@@ -196,9 +206,9 @@ class FailAttempt(Message):
     reason: Reason
     message: str = Field(max_length=4000)
     faults: tuple[FaultLine, ...] = Field((), max_length=1000)
-    exit_code: int | None = None
+    exit_code: int | None = Field(None, ge=-(2**31), lt=2**31)
     log_tail: str = Field("", max_length=20_000)
-    step: int = Field(0, ge=0)
+    step: Count = 0
 
 
 class ReleaseAttempt(Message):
@@ -206,7 +216,7 @@ class ReleaseAttempt(Message):
 
     reason: Reason = Reason.RELEASED
     message: str = Field("", max_length=4000)
-    step: int = Field(0, ge=0)
+    step: Count = 0
 
 
 class AttemptEnded(Reply):

@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 from tests.fixtures.served import Served
+from tests.unit.api.test_refusals import lease
 
 from giornata.api.intake import check_json_text
 from giornata.domain.errors import InvalidInput
@@ -49,16 +50,52 @@ def test_json_under_another_name(standing: Served) -> None:
     assert list(faults(post(standing, json.dumps(JOB), kind="text/plain"))) == ["body"]
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", '"a\\u0000b"', '"\\ud800"', '{"\\udfff": 1}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e999",
+        "-1E+0400",
+        "2" * 400 + ".0",
+        '"a\\u0000b"',
+        '"\\ud800"',
+        '{"\\udfff": 1}',
+    ],
+)
 def test_what_python_reads_and_a_database_does_not(standing: Served, value: str) -> None:
     assert list(faults(post(standing, f'{{"kind": "x-count", "spec": {{"a": [{value}]}}}}'))) == ["body"]
 
 
-@pytest.mark.parametrize("text", ['"\\ud83d\\ude00"', '"NaN"', '"Infinity \\u00e9"', '"\\\\u0000"', '"\\\\ud800"'])
+@pytest.mark.parametrize(
+    "text", ["1e300", "2e-999", '"\\ud83d\\ude00"', '"NaN"', '"Infinity \\u00e9"', '"\\\\u0000"', '"\\\\ud800"']
+)
 def test_what_only_looks_like_it_passes(text: str) -> None:
     check_json_text(text.encode())
     with pytest.raises(InvalidInput):
         check_json_text(f"[{text}, NaN]".encode())
+
+
+def test_numbers_that_no_column_holds(served: Served) -> None:
+    mine = lease(served)
+    attempt = f"/v1/node/attempts/{mine['attempt_id']}"
+    sizes = {"sha256": "0" * 64, "size_bytes": 2**63}
+    asked: dict[str, tuple[dict[str, object], set[str]]] = {
+        "heartbeat": (
+            {"step": 2**63, "total_steps": 2**63, "engine_pid": 2**31},
+            {"step", "total_steps", "engine_pid"},
+        ),
+        "log": ({"first": 2**63, "lines": ["a"]}, {"first"}),
+        "metrics": ({"points": [{"step": 2**63, "values": {}}]}, {"points.0.step"}),
+        "checkpoints": ({"step": 2**63, **sizes}, {"step", "size_bytes"}),
+        "artifacts": ({"name": "a", **sizes}, {"size_bytes"}),
+        "complete": ({"step": 2**63}, {"step"}),
+        "fail": ({"reason": "crashed", "message": "", "exit_code": 2**31, "step": 2**63}, {"exit_code", "step"}),
+        "release": ({"step": 2**63}, {"step"}),
+    }
+    for route, (body, wrong) in asked.items():
+        assert set(faults(served.call("POST", f"{attempt}/{route}", mine["token"], json=body))) == wrong, route
 
 
 def test_a_body_that_is_too_large(standing: Served) -> None:
