@@ -88,7 +88,7 @@ def request_uploads(ctx: Ctx, attempt_id: Attempt, body: UploadRequest) -> Uploa
     return attempt_uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
-@attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT | refusals(401, 404, 409))
+@attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
 def renew_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: RenewParts) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
     return attempt_uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
@@ -100,7 +100,7 @@ def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: CommitCheckpoint) -> 
     return committing_checkpoint.commit_checkpoint(ctx, attempt_id, body)
 
 
-@attempts.post("/checkpoints/{step}/reject", status_code=NO_BODY, responses=ATTEMPT | refusals(401, 404, 409))
+@attempts.post("/checkpoints/{step}/reject", status_code=NO_BODY, responses=ATTEMPT)
 def reject_checkpoint(
     ctx: Ctx,
     attempt_id: Attempt,

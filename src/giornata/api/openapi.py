@@ -26,7 +26,7 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 USER = refusals(401, 403)
 USER_ITEM = refusals(401, 403, 404)
 USER_CHANGE = refusals(401, 403, 404, 409)
-ATTEMPT = refusals(401, 409)
+ATTEMPT = refusals(401, 404, 409)
 
 
 def install_openapi(app: FastAPI, settings: ApiSettings) -> None:
