@@ -1,0 +1,179 @@
+"""Whatever comes in, the server answers as its own OpenAPI document says.
+
+Requests are drawn from the document, good ones and broken ones, and sent with every kind of key to a real server over
+a real socket, once over SQLite and once over PostgreSQL: no 5xx, no status, header or body that the document does not
+name, and what it forbids is refused. Both answer with the same status. The draws are the same every time; `make fuzz`
+draws many more, and others each time.
+"""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+from tests.fixtures.served import Served, a_dataset, serving
+
+from giornata.api.settings import ApiSettings
+
+SETTINGS = ApiSettings(stream_poll_s=0.01, keep_alive_s=0.05, claim_poll_s=0.01)
+DEEPER = os.environ.get("GIORNATA_FUZZ_EXAMPLES")
+SCOPES = ("nobody", "admin", "member", "node", "attempt")
+ATTEMPT_SCOPES = ("nobody", "node", "attempt")  # to an attempt, one key is as good as any other
+HELD = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+GOOD, BROKEN = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+EXAMPLES = {GOOD: int(DEEPER or 8), BROKEN: int(DEEPER or 3)}
+DRAWS = settings(
+    derandomize=DEEPER is None,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+# Nothing in these can be broken: they take no body, and any text will do for what they take.
+UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
+# A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended badly.
+HARD_TO_PLEASE = {
+    "GET /v1/blobs/{key}",
+    "POST /v1/datasets",
+    "POST /v1/jobs",
+    "POST /v1/jobs/{job_id}/retry",
+    "POST /v1/jobs:estimate",
+    "POST /v1/node/attempts/{attempt_id}/artifacts",
+    "POST /v1/node/attempts/{attempt_id}/checkpoints",
+    "POST /v1/node/attempts/{attempt_id}/checkpoints/{step}/reject",
+    "POST /v1/node/attempts/{attempt_id}/fail",
+    "POST /v1/node/attempts/{attempt_id}/uploads/{upload_id}/urls",
+    "POST /v1/uploads/{upload_id}/complete",
+    "PUT /v1/blobs/{key}",
+    "PUT /v1/node/attempts/{attempt_id}/cache/{key}",
+}
+JOB = {"kind": "x-count", "spec": {"steps": 5}}
+
+
+@dataclass(slots=True)
+class House:
+    """A served installation in which every id leads somewhere."""
+
+    served: Served
+    ids: dict[str, str]
+    http: requests.Session
+    lease: dict[str, Any] = field(default_factory=dict)
+    leases: int = 0
+
+    def renew(self) -> None:
+        """Make sure that there is an attempt that is alive."""
+        beat = f"/v1/node/attempts/{self.lease.get('attempt_id')}/heartbeat"
+        if self.lease and self.served.call("POST", beat, self.lease["token"], json={}).status_code == 200:
+            return
+        self.leases += 1
+        job = self.served.call("POST", "/v1/jobs", self.served.keys.member, json={**JOB, "priority": 100}).json()
+        node = {"node_id": f"node_{self.leases:08}", "machine_id": f"m-{self.leases}", "name": "n"}
+        claim = {"request_id": f"request-{self.leases}", "node": node, "kinds": ["x-count"]}
+        reply = self.served.call("POST", "/v1/node/claim", self.served.keys.node, json=claim).json()
+        self.lease = reply["lease"]
+        self.ids |= {"job_id": job["id"], "attempt_id": self.lease["attempt_id"]}
+
+    def answer(self, case: Case, scope: str, *, known: bool) -> requests.Response:
+        """What this house says to the request, which is at things that there are, if `known`."""
+        for name in case.path_parameters if known else ():
+            case.path_parameters[name] = self.ids[name]
+        return case.call(self.served.url, self.http, self.headers(scope), timeout=20)
+
+    def headers(self, scope: str) -> dict[str, str]:
+        """What `scope` shows at the door."""
+        keys = self.served.keys
+        secrets = {"admin": keys.admin, "member": keys.member, "node": keys.node, "attempt": self.lease["token"]}
+        return {"Authorization": f"Bearer {secrets[scope]}"} if scope in secrets else {}
+
+
+@contextlib.contextmanager
+def moved_into(folder: Path, database: str | None) -> Iterator[House]:
+    """A house on a database of its own. The ids are counted: they are the same in each."""
+    folder.mkdir()
+    with serving(folder, SETTINGS, database=database) as served:
+        file = {"sha256": "0" * 64, "size_bytes": 3}
+        upload = served.call("POST", "/v1/uploads", served.keys.member, json={"files": [file]}).json()
+        key = served.call("POST", "/v1/keys", served.keys.admin, json={"scope": "member"}).json()
+        ids = {
+            "upload_id": upload["items"][0]["upload_id"],
+            "dataset_id": a_dataset(served.client(), folder).id,
+            "key_id": key["id"],
+            "step": "1",
+            "key": "a.b",
+        }
+        with requests.Session() as http:
+            yield House(served, ids, http)
+
+
+@pytest.fixture
+def houses(tmp_path: Path, new_postgres: Callable[[], str]) -> Iterator[tuple[House, House]]:
+    with (
+        moved_into(tmp_path / "sqlite", None) as sqlite,
+        moved_into(tmp_path / "postgresql", new_postgres()) as postgresql,
+    ):
+        yield sqlite, postgresql
+
+
+def drawn(houses: Sequence[House], operation: Any, mode: GenerationMode, seen: Counter[int]) -> None:
+    """Send requests to one route, each as everybody; their statuses go into `seen`. Raises what does not hold."""
+    scopes = ATTEMPT_SCOPES if "{attempt_id}" in operation.path else SCOPES
+
+    @settings(DRAWS, max_examples=EXAMPLES[mode])
+    @given(case=operation.as_strategy(mode), known=st.sampled_from([True, True, False]))
+    def check(case: Case, known: bool) -> None:
+        if isinstance(case.body, dict) and isinstance(case.body.get("wait_s"), int | float):
+            case.body["wait_s"] = min(case.body["wait_s"], 0.01)
+        # A broken id that was replaced by a good one is broken no more.
+        held = [check for check in HELD if not (known and check is checks.negative_data_rejection)]
+        for house in houses:
+            house.renew()
+        for scope in scopes:
+            replies = [house.answer(case, scope, known=known) for house in houses]
+            for reply in replies:
+                seen[reply.status_code] += 1
+                case.validate_response(reply, checks=held)
+            statuses = [reply.status_code for reply in replies]
+            assert len(set(statuses)) == 1, f"{scope}: {statuses}: {[reply.text for reply in replies]}"
+
+    check()
+
+
+def test_it_answers_as_its_document_says(houses: tuple[House, House]) -> None:
+    faults, unbreakable, refused = [], set(), set()
+    document = schemathesis.openapi.from_url(f"{houses[0].served.url}/openapi.json")
+    for result in document.get_all_operations():
+        operation, seen = result.ok(), Counter[int]()
+        for mode in EXAMPLES:
+            try:
+                drawn(houses, operation, mode, seen)
+            except Unsatisfiable:
+                assert mode is BROKEN
+                unbreakable.add(operation.label)
+            except AssertionError as fault:
+                faults.append(f"{operation.label}: {fault}")
+            except BaseExceptionGroup as several:
+                faults.append(f"{operation.label}: {several.exceptions}")
+        if not any(status < 300 for status in seen):
+            refused.add(operation.label)
+    assert faults == [], "\n\n".join(faults)
+    assert unbreakable == UNBREAKABLE
+    assert refused - HARD_TO_PLEASE == set(), "none of the requests drawn for these was a good one"
