@@ -87,7 +87,7 @@ def test_numbers_that_no_column_holds(served: Served) -> None:
             {"step", "total_steps", "engine_pid"},
         ),
         "log": ({"first": 2**63, "lines": ["a"]}, {"first"}),
-        "metrics": ({"points": [{"step": 2**63, "values": {}}]}, {"points.0.step"}),
+        "metrics": ({"points": [{"step": 1, "values": {}}, {"step": 2**63, "values": {}}]}, {"points.1.step"}),
         "checkpoints": ({"step": 2**63, **sizes}, {"step", "size_bytes"}),
         "artifacts": ({"name": "a", **sizes}, {"size_bytes"}),
         "complete": ({"step": 2**63}, {"step"}),
