@@ -15,6 +15,7 @@ from giornata.api.intake import Intake
 from giornata.api.metrics import Metrics
 from giornata.api.observed import Observed
 from giornata.api.openapi import install_openapi
+from giornata.api.pace import Pace
 from giornata.api.problems import install_handlers
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
@@ -89,7 +90,11 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
     return [
         *([cross_origin] if settings.allowed_origins else []),
         Middleware(Observed, metrics=metrics),
-        Middleware(Intake, max_json_bytes=settings.max_json_bytes),
+        Middleware(
+            Intake,
+            max_json_bytes=settings.max_json_bytes,
+            pace=Pace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
+        ),
     ]
 
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from giornata.api.intake import DRAINED_BYTES
 from giornata.api.openapi import refusals
 from giornata.control.ports.blobs import BlobRequest, ServesBlobs
-from giornata.domain.errors import GiornataError, Unavailable
+from giornata.domain.errors import GiornataError, TooSlow, Unavailable
 
 _REFUSALS = refusals(403, 409)
 _BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -78,6 +78,8 @@ async def _poured(
         return await anyio.to_thread.run_sync(partial(accept, asked, _from_loop(body)), limiter=limiter)
     except ClientDisconnect:
         raise Unavailable("the client went away before it had sent everything") from None
+    except TooSlow:
+        raise
     except GiornataError:
         await _drained(body)
         raise
@@ -86,7 +88,7 @@ async def _poured(
 async def _drained(body: AsyncIterator[bytes]) -> None:
     # A client that is cut off while it sends may never get to read why.
     drained_bytes = 0
-    with contextlib.suppress(ClientDisconnect):
+    with contextlib.suppress(ClientDisconnect, TooSlow):
         async for chunk in body:
             drained_bytes += len(chunk)
             if drained_bytes >= DRAINED_BYTES:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from giornata.api.pace import Pace
 from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
 
@@ -19,11 +20,12 @@ _SUSPECTS = re.compile(rb"\\u0000|\\u[dD]|NaN|Infinity|\x00|[0-9][eE]\+?[0-9]{3}
 class Intake:
     """ASGI middleware. Reads the whole body, at most `max_json_bytes`, before the app sees the request.
 
-    Bytes for `/v1/blobs/` pass by: they are streamed, and bounded by what their URL was signed for.
+    Bytes for `/v1/blobs/` pass by: they are streamed, and bounded by what their URL was signed for. All of them have
+    to keep the `pace`.
     """
 
-    def __init__(self, app: ASGIApp, *, max_json_bytes: int) -> None:
-        self._app, self._max_json_bytes = app, max_json_bytes
+    def __init__(self, app: ASGIApp, *, max_json_bytes: int, pace: Pace) -> None:
+        self._app, self._max_json_bytes, self._pace = app, max_json_bytes, pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with the problem that it has."""
@@ -32,6 +34,7 @@ class Intake:
             return
         try:
             _check_address(scope)
+            receive = self._pace.kept(receive)
             if not scope["path"].startswith(BLOBS_PATH):
                 receive = await self._bounded(receive)
         except GiornataError as error:

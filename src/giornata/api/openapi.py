@@ -11,7 +11,12 @@ from giornata.api.problems import MEDIA_TYPE, Problem
 from giornata.api.settings import ApiSettings
 
 _SCHEMAS = "#/components/schemas/"
-_ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.INTERNAL_SERVER_ERROR)
+_ALWAYS = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+)
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

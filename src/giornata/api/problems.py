@@ -26,6 +26,7 @@ from giornata.domain.errors import (
     LeaseLost,
     NotFound,
     TooLarge,
+    TooSlow,
     Unauthenticated,
     Unavailable,
 )
@@ -51,6 +52,7 @@ STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
         KeyInFlight: HTTPStatus.CONFLICT,
         IdempotencyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
         TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        TooSlow: HTTPStatus.REQUEST_TIMEOUT,
         Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         GiornataError: HTTPStatus.INTERNAL_SERVER_ERROR,
     }
@@ -101,6 +103,8 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
     own = dict(headers or {})
     if problem.status == HTTPStatus.UNAUTHORIZED:
         own["WWW-Authenticate"] = "Bearer"
+    if problem.status == HTTPStatus.REQUEST_TIMEOUT:
+        own["Connection"] = "close"  # what is still to come would be taken for the next request
     if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
         own["Retry-After"] = str(RETRY_AFTER_S)
     return JSONResponse(problem.model_dump(mode="json"), problem.status, headers=own, media_type=MEDIA_TYPE)

@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from giornata.api.connection import Patience, bounded
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
 log = logging.getLogger("giornata.api")
@@ -52,14 +53,16 @@ def _bound(host: str, port: int) -> socket.socket:
 class HttpServer:
     """Serves `app` on a bound socket, in a thread of its own (`start`) or in the caller's (`run`)."""
 
-    def __init__(self, app: FastAPI, sock: socket.socket, *, grace_s: int = GRACE_S) -> None:
+    def __init__(
+        self, app: FastAPI, sock: socket.socket, *, grace_s: int = GRACE_S, patience: Patience | None = None
+    ) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
             lifespan="off",
-            http="h11",
+            http=bounded(patience or Patience()),
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=grace_s,

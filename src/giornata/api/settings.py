@@ -10,12 +10,15 @@ class ApiSettings:
     `base_url` is where clients reach the server; it is only shown in the OpenAPI document. `claim_poll_s` is how
     often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does. Both look
     into the store with `waiting_threads` threads of their own, so that however many wait, heartbeats do not; bodies
-    for signed URLs are received with `blob_threads`.
+    for signed URLs are received with `blob_threads`. A body has `body_grace_s` to arrive, and a second more for each
+    `body_bytes_per_s` of it that has come: whoever is slower is cut off, and may not keep a thread for ever.
     """
 
     base_url: str | None = None
     allowed_origins: tuple[str, ...] = ()
     max_json_bytes: int = 2**20
+    body_grace_s: float = 30.0
+    body_bytes_per_s: int = 4096
     claim_poll_s: float = 0.5
     stream_poll_s: float = 0.5
     keep_alive_s: float = 10.0

@@ -14,6 +14,7 @@
     ├── IdempotencyMismatch     422 idempotency-mismatch   the key was used with another body
     ├── TooLarge                413 too-large
     └── Unavailable             503 unavailable            try again later
+        └── TooSlow             408 too-slow               the request did not arrive in time
 
 The HTTP status is written here for the reader; `giornata.api.problems` is the one place that maps it.
 """
@@ -128,3 +129,9 @@ class Unavailable(GiornataError):
 
     code = "unavailable"
     retryable = True
+
+
+class TooSlow(Unavailable):
+    """The request's body did not arrive in the time that its length allows."""
+
+    code = "too-slow"

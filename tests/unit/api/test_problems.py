@@ -53,6 +53,7 @@ def test_codes_are_stable() -> None:
         "idempotency-mismatch": 422,
         "too-large": 413,
         "unavailable": 503,
+        "too-slow": 408,
     }
 
 

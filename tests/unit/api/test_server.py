@@ -15,9 +15,9 @@ from giornata.api.server import HttpServer, listen, serve
 LONG_S = 30.0
 
 
-def long_claim(url: str, key: str) -> httpx.Response:
+def long_claim(url: str, key: str, *, wait_s: float = LONG_S) -> httpx.Response:
     node = {"node_id": "node_00000001", "machine_id": "m", "name": "n"}
-    claim = {"request_id": "request-1", "node": node, "kinds": ["x-count"], "wait_s": LONG_S}
+    claim = {"request_id": "request-1", "node": node, "kinds": ["x-count"], "wait_s": wait_s}
     return httpx.post(f"{url}/v1/node/claim", json=claim, headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 
