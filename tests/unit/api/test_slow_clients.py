@@ -44,7 +44,7 @@ def hurried(served: Served, patience: Patience = HURRIED, **settings: float) -> 
 def connected(server: HttpServer) -> Iterator[socket.socket]:
     url = httpx.URL(server.url)
     with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)  # what it does not read is soon in the server's way
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)  # what is not read is soon in the way
         sock.settimeout(FOR_EVER_S)
         sock.connect((url.host, url.port or 0))
         yield sock
