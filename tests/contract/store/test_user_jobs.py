@@ -26,6 +26,7 @@ from giornata.control.cancel import cancel
 from giornata.control.claim import claim_once
 from giornata.control.context import Caller, Context
 from giornata.control.heartbeat import heartbeat
+from giornata.control.instants import instant
 from giornata.control.list_nodes import list_nodes
 from giornata.control.ports.work_store import ArtifactRow
 from giornata.control.read_artifacts import read_artifacts
@@ -228,6 +229,27 @@ def test_time_and_money_are_summed_over_all_attempts(ctx: Context, clock: Manual
     assert done.cost_per_step_usd == 0.001
     (listed,) = page(ctx).items
     assert listed == done.model_copy(update={"attempts": ()})
+
+
+def test_d99_every_attempt_keeps_its_own_times_and_the_job_its_first(ctx: Context, clock: ManualClock) -> None:
+    job = new_job(ctx)
+    at = [instant(clock.now_ms())]
+
+    def later(seconds: float) -> None:
+        clock.advance_s(seconds)
+        at.append(instant(clock.now_ms()))
+
+    later(5)
+    first = claim(ctx)
+    later(10)
+    end(ctx, first, Reason.PREEMPTED, JobEvent.REQUEUE)
+    later(60)
+    second = claim(ctx, machine="m2", node="node_00000002")
+    later(20)
+    end(ctx, second, Reason.SUCCEEDED, JobEvent.SUCCEED, step=10)
+    done = get_job(ctx, ANN, job.id)
+    assert [(one.started_at, one.ended_at) for one in done.attempts] == [(at[1], at[2]), (at[3], at[4])]
+    assert (done.created_at, done.started_at, done.ended_at) == (at[0], at[1], at[4])
 
 
 def test_d29_a_queued_job_says_why_it_waits(ctx: Context, clock: ManualClock) -> None:

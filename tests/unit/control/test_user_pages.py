@@ -1,6 +1,8 @@
 """Cursors, limits, instants."""
 
-from datetime import UTC, datetime
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -62,3 +64,23 @@ def test_limits_and_places_are_bounded() -> None:
 def test_instants_are_utc_and_exact_to_the_millisecond() -> None:
     assert instant(1_790_000_000_123) == datetime(2026, 9, 21, 14, 13, 20, 123_000, tzinfo=UTC)
     assert instant(None) is None
+
+
+@pytest.fixture(params=["<+14>-14", "NST3:30NDT,M3.2.0,M11.1.0"], ids=["fourteen ahead", "half an hour off"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Another local time for this process."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_no_zone_moves_an_instant(zone: str) -> None:
+    assert time.timezone != 0
+    for at_ms in (0, 1_772_953_199_999, 1_772_953_200_000, 1_790_000_000_123):  # among them the hour that is left out
+        shown = instant(at_ms)
+        assert shown is not None
+        assert shown.utcoffset() == timedelta(0)
+        assert shown - datetime(1970, 1, 1, tzinfo=UTC) == timedelta(milliseconds=at_ms)
+        assert shown.isoformat().endswith("+00:00")
