@@ -78,7 +78,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def test_no_zone_moves_an_instant(zone: str) -> None:
     assert time.timezone != 0
-    for at_ms in (0, 1_772_953_199_999, 1_772_953_200_000, 1_790_000_000_123):  # among them the hour that is left out
+    for at_ms in (0, 1_772_947_799_999, 1_772_947_800_000, 1_790_000_000_123):  # among them the hour that is left out
         shown = instant(at_ms)
         assert shown is not None
         assert shown.utcoffset() == timedelta(0)
