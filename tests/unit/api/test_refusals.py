@@ -3,6 +3,7 @@
 The table is held against the document: a route that has no row here fails the first test.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -21,13 +22,14 @@ NODE = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """`refused` is the scope whose key has no business here; `body` one that would be good."""
+    """`allowed` are the keys that have business here; `body` is one that would be good."""
 
-    refused: str = "node"
+    allowed: frozenset[str] = frozenset({"admin", "member", "other_admin"})
     body: Any = None
 
 
-USER, ADMIN = Route(), Route(refused="member")
+ADMINS, OPERATOR = frozenset({"admin", "other_admin"}), frozenset({"admin"})
+USER, ADMIN = Route(), Route(allowed=ADMINS)
 
 USER_ROUTES: dict[str, Route] = {
     "POST /v1/uploads": Route(body={"files": [FILE]}),
@@ -48,13 +50,14 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/jobs/{job_id}/checkpoints": USER,
     "GET /v1/jobs/{job_id}/artifacts": USER,
     "GET /v1/nodes": USER,
-    "POST /v1/projects": Route(refused="member", body={"id": "third"}),
+    "POST /v1/projects": Route(allowed=OPERATOR, body={"id": "third"}),
     "GET /v1/projects": USER,
-    "POST /v1/keys": Route(refused="member", body={"scope": "member"}),
+    "POST /v1/keys": Route(allowed=ADMINS, body={"scope": "member"}),
     "GET /v1/keys": ADMIN,
     "DELETE /v1/keys/{key_id}": ADMIN,
     "POST /v1/node/claim": Route(
-        refused="member", body={"request_id": "request-1", "node": NODE, "kinds": ["x-count"]}
+        allowed=frozenset({"node", "other_node"}),
+        body={"request_id": "request-1", "node": NODE, "kinds": ["x-count"]},
     ),
 }
 
@@ -133,10 +136,14 @@ def test_without_a_key_401(served: Served) -> None:
             assert response.headers["www-authenticate"] == "Bearer"
 
 
-def test_with_the_wrong_scope_403(served: Served) -> None:
+def test_every_other_scope_403_and_these_not(served: Served) -> None:
     for route, row in USER_ROUTES.items():
-        key = getattr(served.keys, row.refused)
-        assert is_problem(ask(served, route, key, UNKNOWN, row.body), 403, "forbidden"), route
+        for scope in ("admin", "member", "node", "other_admin", "other_node"):
+            response = ask(served, route, getattr(served.keys, scope), UNKNOWN, row.body)
+            if scope in row.allowed:
+                assert response.status_code not in (401, 403), (route, scope)
+            else:
+                assert is_problem(response, 403, "forbidden"), (route, scope)
 
 
 def test_another_projects_id_404(served: Served, tmp_path: Path) -> None:
@@ -148,6 +155,28 @@ def test_another_projects_id_404(served: Served, tmp_path: Path) -> None:
         name = route[route.index("{") + 1 : route.index("}")]
         said = foreign.json()["detail"].replace(own[name], UNKNOWN[name])
         assert said == unknown.json()["detail"], "a foreign id must not be told from one that does not exist"
+    assert served.client().get_job(own["job_id"]).state == "queued"
+    keys = served.call("GET", "/v1/keys", served.keys.admin).json()["items"]
+    assert [key["revoked_at"] for key in keys if key["id"] == own["key_id"]] == [None]
+
+
+def test_another_projects_things_cannot_be_named_in_a_body(served: Served, tmp_path: Path) -> None:
+    own = own_things(served, tmp_path)
+    spec = {"model": "some/model", "dataset": own["dataset_id"], "instance_prompt": "a", "max_train_steps": 1}
+    names = ("a.png", "b.png", "c.png")
+    items = [{"name": name, "sha256": hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()} for name in names]
+    for route, body in (
+        ("POST /v1/jobs", {"kind": "train", "spec": spec}),
+        ("POST /v1/datasets", {"items": items}),
+    ):
+        assert ask(served, route, served.keys.member, {}, body).is_success, route
+        foreign = ask(served, route, served.keys.other_admin, {}, body)
+        assert is_problem(foreign, 400, "invalid-input"), route
+    files = [{**FILE, "sha256": items[0]["sha256"]}]
+    asked = ask(served, "POST /v1/uploads", served.keys.other_admin, {}, {"files": files})
+    assert not asked.json()["items"][0]["exists"], "who has which bytes is nobody else's business"
+    wish = {"scope": "admin", "project_id": "default"}
+    assert ask(served, "POST /v1/keys", served.keys.other_admin, {}, wish).status_code in (403, 404)
 
 
 def test_lists_hold_nothing_of_another_project(served: Served, tmp_path: Path) -> None:
