@@ -1,5 +1,7 @@
 # make demo   the main job, end to end, on this machine
 # make test   every test
+# make soak   random schedules against the real store, a million operations (or OPS=…): hours
+# make mutants  plant bugs one by one and see that those schedules find each: minutes
 # make check  format, lint, types, contracts, unit tests: under two minutes
 # Each sets up .venv first.
 
@@ -10,7 +12,7 @@ STAMP := $(VENV)/.installed
 # Two threads on a busy machine can be many times slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test check lint format types contracts unit contract system clean
+.PHONY: help demo test check lint format types contracts unit contract system soak mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -53,6 +55,14 @@ contract: $(STAMP)
 
 system: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/system tests/gpu
+
+OPS ?= 1000000
+SEED ?= 0
+soak: $(STAMP)
+	@$(BIN)/python -m tests.contract.model.soak --ops $(OPS) --seed $(SEED)
+
+mutants: $(STAMP)
+	@$(BIN)/python -m tests.contract.model.mutants
 
 clean:
 	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
