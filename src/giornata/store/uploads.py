@@ -87,7 +87,7 @@ class UploadQueries:
     # ---- attempts
 
     def live_attempt_project(self, attempt_id: str) -> str | None:
-        # The job is held, as by a commit, and before any blob: two that held what the other wants would wait for ever.
+        # The job is held, as by a commit, and before any blob: two that hold what the other wants wait for ever.
         owner = sa.select(attempts.c.job_id).where(attempts.c.id == attempt_id).scalar_subquery()
         held = sa.select(jobs.c.project_id).where(jobs.c.id == owner).with_for_update(read=True)
         project_id = self._connection.scalar(held)
