@@ -77,7 +77,7 @@ class Calls:
 
     def __init__(self, house: House, town: Town, witness: Witness, *, exact: bool) -> None:
         self.house, self.town, self.witness, self.exact = house, town, witness, exact
-        self.dying: tuple[int, int] | None = None  # calls to live through, then statements
+        self.dying: int | None = None  # statements and commits that there are to live
 
     @property
     def ctx(self) -> Any:
@@ -90,8 +90,7 @@ class Calls:
         """
         with self.town.guard:
             self.town.operations += 1
-        left = self._left_to_live()
-        outcome = self._outcome(deed, left)
+        outcome = self._outcome(deed, mortal=True)
         if lasting:
             self.town.calls.append(deed)
         if outcome is DIED or (again and self.exact):
@@ -103,35 +102,29 @@ class Calls:
         if outcome is DIED:
             if self.exact:
                 self.witness.look()
-            self._outcome(deed, None)
+            self._outcome(deed)
             return
         self.witness.look()
-        repeated = self._outcome(deed, None)
+        repeated = self._outcome(deed)
         if isinstance(outcome, GiornataError):
             assert isinstance(repeated, GiornataError), f"{outcome!r}, but when repeated {repeated}"
             return
         self.unchanged()
         assert _essence(repeated) == _essence(outcome), f"{outcome}, but when repeated {repeated!r}"
 
-    def _left_to_live(self) -> int | None:
-        match self.dying:
-            case None:
-                return None
-            case (0, statements):
-                self.dying = None
-                return statements
-            case (calls, statements):
-                self.dying = (calls - 1, statements)
-        return None
-
-    def _outcome(self, deed: Callable[[], Any], left: int | None) -> Any:
+    def _outcome(self, deed: Callable[[], Any], *, mortal: bool = False) -> Any:
+        self.house.death.left = self.dying if mortal else None
         try:
-            with self.house.death.at(left):
-                return deed()
+            return deed()
         except Died:
             return DIED
         except REFUSALS as refusal:
             return refusal
+        finally:
+            if mortal:
+                # Whoever has not died yet dies in one of the calls to come.
+                self.dying = self.house.death.left
+            self.house.death.left = None
 
     def write(
         self,

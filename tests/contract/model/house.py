@@ -1,21 +1,23 @@
 """The house under test: the real store and the real use cases on a clock, a storage and a death of the test's own."""
 
 from collections import namedtuple
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from tests.contract.model.memory_blobs import MemoryBlobs
 from tests.contract.model.sudden_death import SuddenDeath
-from tests.fixtures.users import new_dataset
+from tests.fixtures.users import have
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.control.context import Caller, Context
+from giornata.control.create_dataset import create_dataset
 from giornata.control.install import install
 from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord
 from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.datasets import CreateDataset, DatasetItem
 from giornata.protocol.work import NodeInfo
 from giornata.store import schema
 from giornata.store.database import Database
@@ -90,7 +92,11 @@ class House:
         with self.store.begin() as tx:
             for name in PROJECTS[1:]:
                 tx.projects.add(ProjectRecord(id=name, name=name, created_at_ms=self.clock.now_ms()))
-        self.datasets = {name: new_dataset(self.ctx, owner(name)).id for name in PROJECTS}
+        self.datasets = {name: self._dataset(name) for name in PROJECTS}
+
+    def _dataset(self, project: str) -> str:
+        item = DatasetItem(sha256=have(self.ctx, owner(project), b"a picture"), name="0.png")
+        return create_dataset(self.ctx, owner(project), CreateDataset(items=(item,))).id
 
 
 Row = Any  # a row of a table, its columns as attributes
@@ -124,10 +130,14 @@ EVENTS, Event = _table(schema.events)
 
 def snapshot(house: House, *, events_after: int) -> Snapshot:
     """What the database holds now. JSON columns come as the driver gives them: this is done after every operation."""
-    with house.store.read() as tx, closing(tx.connection.connection.cursor()) as cursor:
-        tables = {}
-        for name, (query, row) in WATCHED.items():
-            cursor.execute(query)
-            tables[name] = list(map(row._make, cursor.fetchall()))
-        cursor.execute(EVENTS.replace(" ORDER", f" WHERE id > {events_after} ORDER"))
-        return Snapshot(tables=tables, events=list(map(Event._make, cursor.fetchall())))
+    queries = [query for query, _ in WATCHED.values()]
+    queries.append(EVENTS.replace(" ORDER", f" WHERE id > {events_after} ORDER"))
+    with house.store.read() as tx:
+        driver: Any = tx.connection.connection.driver_connection
+        # One trip to PostgreSQL for all of them.
+        with driver.pipeline() if tx.dialect_name == "postgresql" else nullcontext():
+            cursors = [driver.execute(query) for query in queries]
+        *found, events = [cursor.fetchall() for cursor in cursors]
+    rows = zip(WATCHED.items(), found, strict=True)
+    tables = {name: list(map(row._make, of_table)) for (name, (_, row)), of_table in rows}
+    return Snapshot(tables=tables, events=list(map(Event._make, events)))

@@ -13,15 +13,17 @@ class Died(Exception):
     """What the rest of the use case does not survive."""
 
 
-class SuddenDeath:
-    """Counts what a thread sends to any database, and ends it there; the other threads go on."""
+class SuddenDeath(threading.local):
+    """Counts what a thread sends to any database, and ends it there; the other threads go on.
 
-    def __init__(self) -> None:
-        self._armed = threading.local()
+    `left` is how many statements and commits there are to live; None: for ever.
+    """
+
+    left: int | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """As long as this lasts, `at` has an effect."""
+        """As long as this lasts, `left` has an effect."""
         hooks = {"before_cursor_execute": self._count, "commit": self._count}
         for name, hook in hooks.items():
             sa.event.listen(Engine, name, hook)
@@ -31,20 +33,10 @@ class SuddenDeath:
             for name, hook in hooks.items():
                 sa.event.remove(Engine, name, hook)
 
-    @contextmanager
-    def at(self, left: int | None) -> Iterator[None]:
-        """Die at the statement (or commit) after `left` of them; None: live."""
-        self._armed.left = left
-        try:
-            yield
-        finally:
-            self._armed.left = None
-
     def _count(self, *_: Any) -> None:
-        left = getattr(self._armed, "left", None)
-        if left is None:
+        if self.left is None:
             return
-        if left == 0:
-            self._armed.left = None
+        if self.left == 0:
+            self.left = None
             raise Died
-        self._armed.left = left - 1
+        self.left -= 1

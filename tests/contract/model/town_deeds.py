@@ -64,7 +64,7 @@ WEIGHTS = {
     "very_long_wait": 1,
     "clock_back": 2,
     "mute": 1,
-    "die": 5,
+    "die": 8,
 }
 DEEDS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 Step = tuple[str, int, int]
@@ -322,8 +322,8 @@ class Deeds(NodeDeeds):
         self.town.muted_until[a % len(PLACES)] = self.town.operations + b
 
     def die(self, a: int, b: int) -> None:
-        """The server dies in the middle of what comes next, or of what comes then."""
-        self.dying = (b % 2, a % 24)
+        """The server will die in the middle of something, soon."""
+        self.dying = a
 
 
 def _rank(row: Row, held_models: tuple[str, ...]) -> Any:
