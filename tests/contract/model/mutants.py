@@ -201,17 +201,8 @@ def run(folder: Path, patches: tuple[Patch, ...], *, ops: int, seed: int) -> "su
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for patch in patches:
         plant(source / "giornata" / patch.file, patch)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.contract.model.soak",
-        "--ops",
-        str(ops),
-        "--seed",
-        str(seed),
-        "--on",
-        "sqlite",
-    ]
+    command = [sys.executable, "-m", "tests.contract.model.soak", "--on", "sqlite", "--as-is"]
+    command += ["--ops", str(ops), "--seed", str(seed)]
     paths = os.pathsep.join([str(source), str(ROOT)])
     return subprocess.run(
         command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
