@@ -66,6 +66,8 @@ class NodeDeeds(Calls):
             data = f"{held.job_id} {step}{' other' if b >= 56 else ''}".encode()
             upload_id = self._sent(held, data)
             if upload_id is not DIED:
+                if b % 4 == 1:
+                    self.dying = a // 2  # a commit has more places to die at than anything else
                 self._commit_step(held, step, data, upload_id, honest=True, again=b % 2 == 0)
 
     def commit_late(self, a: int, b: int) -> None:

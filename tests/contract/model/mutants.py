@@ -171,15 +171,17 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--ops", type=int, default=3000, help="how long to look for each")
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--only", default="", help="those whose name contains this")
     asked = arguments.parse_args()
+    chosen = [mutant for mutant in MUTANTS if asked.only in mutant.name]
     with tempfile.TemporaryDirectory(prefix="giornata-mutants-") as folder:
         sound = run(Path(folder), (), ops=asked.ops, seed=asked.seed)
         say(f"{'passes' if sound.returncode == 0 else 'FAILS ':6}  the source as it is")
         if sound.returncode != 0:
             say(sound.stdout + sound.stderr)
             return 1
-        survivors = [mutant.name for mutant in MUTANTS if not found(Path(folder), mutant, asked.ops, asked.seed)]
-    say(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} found")
+        survivors = [mutant.name for mutant in chosen if not found(Path(folder), mutant, asked.ops, asked.seed)]
+    say(f"{len(chosen) - len(survivors)} of {len(chosen)} found")
     return 1 if survivors else 0
 
 
