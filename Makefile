@@ -1,7 +1,9 @@
-# make demo   the main job, end to end, on this machine
-# make test   every test
-# make check  format, lint, types, contracts, unit tests: under two minutes
-# make fuzz   many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
+# make demo      the main job, end to end, on this machine
+# make test      every test
+# make check     format, lint, types, contracts, unit tests: under two minutes
+# make soak      random schedules against the real store, a million operations (or OPS=…): hours
+# make mutants   plant bugs one by one and see that those schedules find each: minutes
+# make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.
 
@@ -13,7 +15,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo test check lint format types contracts unit contract system fuzz odd-time clean
+.PHONY: help demo test check lint format types contracts unit contract system fuzz odd-time soak mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -68,6 +70,14 @@ odd-time: $(STAMP)
 	  TZ=$$1 LC_ALL=C LANG=C GIORNATA_TEST_NOW_MS=$$2 $(BIN)/python -m pytest -q -n 2 --dist loadfile \
 	    tests/unit tests/docs tests/contract/store tests/contract/blobs || exit 1; \
 	done
+
+OPS ?= 1000000
+SEED ?= 0
+soak: $(STAMP)
+	@$(BIN)/python -m tests.contract.model.soak --ops $(OPS) --seed $(SEED)
+
+mutants: $(STAMP)
+	@$(BIN)/python -m tests.contract.model.mutants
 
 clean:
 	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,7 +6,7 @@ from typing import Any
 from giornata.control.context import Context
 from giornata.control.fence import glimpse, live
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, CheckpointRow, JobRow
+from giornata.control.ports.work_store import AttemptRow, BlobRow, CheckpointRow, JobRow
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Conflict, LeaseLost, NotFound
 from giornata.protocol.events import EventType
@@ -16,7 +16,7 @@ KEEP_LATEST = 2
 
 
 def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -> Committed:
-    """Verify the bytes, then make the checkpoint exist. Repeating it changes nothing.
+    """Verify the bytes, then make the checkpoint exist. Repeating it changes nothing, however late the repeat comes.
 
     Raises LeaseLost when the attempt has ended, BlobMissing and BlobMismatch when the bytes are not there or are
     others, and Conflict when this very attempt has committed other bytes for the step.
@@ -34,6 +34,8 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         if standing is not None and not standing.rejected:
             _note_difference(tx, job, attempt, standing, commit, at_ms=now_ms)
+        elif _too_late(tx, job, attempt, commit):
+            return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         _accept(tx, job, attempt, commit, at_ms=now_ms)
         return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)
 
@@ -74,6 +76,14 @@ def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int
         kept |= {step for step in usable if step % every == 0}
     lowest_kept = min(kept, default=0)
     return [row.step for row in rows if row.step not in kept and (not row.rejected or row.step < lowest_kept)]
+
+
+def _too_late(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitCheckpoint) -> bool:
+    """Whether it would be pruned at once: later ones are in, and it may well have been here before them."""
+    others = [row for row in tx.checkpoints.all(job.id) if row.step != commit.step]
+    blob = BlobRow(sha256=commit.sha256, size_bytes=commit.size_bytes, key="")
+    this = CheckpointRow(step=commit.step, attempt_number=attempt.number, rejected=False, blob=blob)
+    return commit.step in to_prune([this, *others], job.spec)
 
 
 def _note_difference(

@@ -45,7 +45,8 @@ def _renew(
         # Beats may overtake one another on the way.
         "last_step": max(attempt.last_step, beat.step),
         "phase": beat.phase,
-        "first_step_at_ms": at_ms if first else attempt.first_step_at_ms,
+        # Not before its start, even if the clock was set back in between.
+        "first_step_at_ms": max(at_ms, attempt.started_at_ms) if first else attempt.first_step_at_ms,
     }
     renewed = renew_lease(tx, ctx, job, attempt, at_ms=at_ms, **progress)
     if first:

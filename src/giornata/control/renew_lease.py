@@ -35,5 +35,6 @@ def _bring_back(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int
     # The lapse counted it among the attempts that brought nothing; that is open again.
     counted = attempt.committed_step <= attempt.start_step
     tx.jobs.change(job, JobEvent.RENEW, fruitless=max(0, job.fruitless - int(counted)))
-    tx.ledger.open(job, attempt, at_ms=at_ms)  # the silence in between is nobody's bill
+    # The silence in between is nobody's bill; and if the clock was set back meanwhile, nothing is billed twice.
+    tx.ledger.open(job, attempt, at_ms=max(at_ms, attempt.renewed_at_ms))
     tx.events.add(job.id, job.project_id, EventType.ATTEMPT_RENEWED, attempt.number, {}, at_ms)

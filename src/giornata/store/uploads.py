@@ -87,13 +87,13 @@ class UploadQueries:
     # ---- attempts
 
     def live_attempt_project(self, attempt_id: str) -> str | None:
-        query = (
-            sa.select(jobs.c.project_id)
-            .join(attempts, attempts.c.job_id == jobs.c.id)
-            .where(attempts.c.id == attempt_id, attempts.c.ended_at_ms.is_(None))
-            .with_for_update(read=True, of=attempts)
-        )
-        return self._connection.scalar(query)
+        # The job is held, as by a commit, and before any blob: two that hold what the other wants wait for ever.
+        owner = sa.select(attempts.c.job_id).where(attempts.c.id == attempt_id).scalar_subquery()
+        held = sa.select(jobs.c.project_id).where(jobs.c.id == owner).with_for_update(read=True)
+        project_id = self._connection.scalar(held)
+        # Asked after the lock was had: nobody ends it from here on.
+        alive = sa.select(attempts.c.id).where(attempts.c.id == attempt_id, attempts.c.ended_at_ms.is_(None))
+        return None if self._connection.scalar(alive) is None else project_id
 
     def cache(self, project_id: str, key: str) -> CacheRecord | None:
         same_bytes = (blobs.c.project_id == caches.c.project_id) & (blobs.c.sha256 == caches.c.sha256)

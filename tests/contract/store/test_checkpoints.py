@@ -130,6 +130,17 @@ def test_d16_d74_old_checkpoints_go_once_the_new_one_is_in(shop: Workshop) -> No
     assert [row["name"] for row in shop.rows(schema.artifacts, job_id=job_id)] == ["lora.safetensors"]
 
 
+def test_a_commit_that_comes_again_after_later_ones_changes_nothing(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    lease = shop.lease(1)
+    for step in (10, 20, 30):
+        assert not shop.checkpoint(lease, step).superfluous
+    before = shop.whole_database()
+    assert shop.checkpoint(lease, 10).superfluous
+    assert shop.whole_database() == before
+    assert shop.events(job_id).count("checkpoint.committed") == 3
+
+
 def test_d72_a_lower_step_never_evicts_a_higher_one(shop: Workshop) -> None:
     shop.add_job(spec={"checkpoints_keep_latest": 1})
     lease = shop.lease(1)

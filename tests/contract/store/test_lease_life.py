@@ -10,16 +10,19 @@ from tests.fixtures.work import Workshop
 from giornata.control.commit_artifact import commit_artifact
 from giornata.control.commit_checkpoint import commit_checkpoint, reject_checkpoint
 from giornata.control.complete import complete
+from giornata.control.context import Caller
 from giornata.control.expire import expire_deadlines
 from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
+from giornata.control.read_jobs import get_job
 from giornata.control.release import release
 from giornata.control.report import add_log_lines, add_notice, put_metrics
 from giornata.control.stop_job import stop_job
 from giornata.domain.errors import IllegalTransition, LeaseLost
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import (
     CommitArtifact,
     CompleteAttempt,
@@ -36,6 +39,7 @@ from giornata.protocol.work import (
 from giornata.store import schema
 
 Write = Callable[[Workshop, Lease], object]
+OWNER = Caller(project_id=ROOT_PROJECT, scope=Scope.MEMBER, key_id="key_owner")
 
 
 def _commit_checkpoint(shop: Workshop, lease: Lease) -> object:
@@ -197,6 +201,26 @@ def test_a_beat_that_was_overtaken_does_not_turn_progress_back(shop: Workshop) -
     for step in (8, 5):
         heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=step))
     assert (shop.job(job_id)["step"], shop.attempt(lease.attempt_id)["last_step"]) == (8, 8)
+
+
+def test_no_moment_is_billed_twice_though_the_clock_was_set_back(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    shop.clock.advance_s(3_600)
+    lease = shop.lease(1)
+    shop.clock.advance_s(40)
+    heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=0))
+    shop.clock.advance_s(100)
+    assert lapse_leases(shop.ctx) == 1
+    shop.clock.advance_s(-1_000)
+    heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1))
+    shop.clock.advance_s(900)
+    heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=2))
+    first, second = shop.rows(schema.ledger)
+    assert first["to_ms"] <= second["from_ms"] <= second["to_ms"]
+    assert [first["amount_micro_usd"], second["amount_micro_usd"]] == [4_000, 0]
+    attempt = shop.attempt(lease.attempt_id)
+    assert attempt["first_step_at_ms"] >= attempt["started_at_ms"]
+    assert get_job(shop.ctx, OWNER, job_id).useful_s == 0
 
 
 def test_d57_a_lease_that_ran_out_is_renewed_while_nobody_has_the_job(shop: Workshop) -> None:

@@ -5,12 +5,15 @@ from collections.abc import Callable
 
 from tests.fixtures.work import PRICE, Workshop
 
+from giornata.control.attempt_uploads import request_attempt_uploads
+from giornata.control.commit_checkpoint import commit_checkpoint
 from giornata.control.complete import complete
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
 from giornata.control.stop_job import stop_job
 from giornata.domain.errors import Conflict
 from giornata.domain.job import JobEvent
+from giornata.protocol.uploads import FileToUpload, UploadRequest
 from giornata.protocol.work import CompleteAttempt, Heartbeat
 from giornata.store import schema
 
@@ -102,3 +105,21 @@ def cancel(shop: Workshop, job_id: str) -> object:
         job = tx.jobs.lock(job_id)
         assert job is not None
         return stop_job(tx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
+
+
+def test_a_commit_and_a_repeated_request_for_its_upload_do_not_lock_one_another_out(shop: Workshop) -> None:
+    """Both hold the attempt's job before the bytes, so that neither waits for what the other one has."""
+    shop.add_job()
+    lease = shop.lease(1)
+    commit = shop.add_blob(b"the same bytes")
+    request = UploadRequest(files=(FileToUpload(sha256=commit.sha256, size_bytes=commit.size_bytes),))
+
+    def commit_some(first: int) -> list[object]:
+        steps = range(first, first + 8 * ROUNDS)
+        return [commit_checkpoint(shop.ctx, lease.attempt_id, commit.model_copy(update={"step": n})) for n in steps]
+
+    def ask_again() -> list[object]:
+        return [request_attempt_uploads(shop.ctx, lease.attempt_id, request) for _ in range(8 * ROUNDS)]
+
+    outcomes = at_once(lambda: commit_some(1), ask_again, ask_again)
+    assert all(isinstance(outcome, list) for outcome in outcomes), outcomes

@@ -1,0 +1,177 @@
+"""How a schedule calls a use case: it may die on the way, be repeated at once, and must answer as the rules say."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.contract.model.house import House, Place, snapshot
+from tests.contract.model.invariants import Witness
+from tests.contract.model.sudden_death import Died
+
+from giornata.domain.errors import Conflict, GiornataError, IdempotencyMismatch, LeaseLost, NotFound
+from giornata.domain.reasons import Reason
+from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.uploads import UploadTicket
+from giornata.protocol.work import Committed
+
+# What may be answered to somebody; all else is a fault of the house.
+REFUSALS = (Conflict, NotFound, IdempotencyMismatch)
+DIED = Died()
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A lease that a node was told of. It may be dead for long: its node need not know."""
+
+    attempt_id: str
+    job_id: str
+    number: int
+    project: str
+    token: str
+    place: Place
+    artifacts: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ticket:
+    """A place for bytes that somebody was given."""
+
+    held: Held
+    ticket: UploadTicket
+    data: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Submitted:
+    """A request with an Idempotency-Key, and what it made."""
+
+    project: str
+    request: SubmitJob
+    key: str
+    job_id: str
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Town:
+    """What nodes and users know, all of them together. Threads only append to it."""
+
+    held: list[Held] = field(default_factory=list)
+    tokens: dict[str, str] = field(default_factory=dict)
+    requests: list[tuple[Place, int, str]] = field(default_factory=list)
+    tickets: list[Ticket] = field(default_factory=list)
+    submitted: list[Submitted] = field(default_factory=list)
+    jobs: list[tuple[str, str]] = field(default_factory=list)  # id, project
+    calls: list[Callable[[], Any]] = field(default_factory=list)
+    incarnations: dict[int, int] = field(default_factory=dict)
+    muted_until: dict[int, int] = field(default_factory=dict)  # place → the town's operation number
+    numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    operations: int = 0
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Calls:
+    """`exact` says that nobody else is at work: then every answer can be foretold."""
+
+    def __init__(self, house: House, town: Town, witness: Witness, *, exact: bool) -> None:
+        self.house, self.town, self.witness, self.exact = house, town, witness, exact
+        self.dying: int | None = None  # statements and commits that there are to live
+
+    @property
+    def ctx(self) -> Any:
+        return self.house.ctx
+
+    def call(self, deed: Callable[[], Any], *, again: bool = False, lasting: bool = False) -> Any:
+        """What it returned, the refusal that it raised, or DIED.
+
+        `again`: it may be repeated without a difference, so repeat it now. `lasting`: it may come once more, later.
+        """
+        with self.town.guard:
+            self.town.operations += 1
+        outcome = self._outcome(deed, mortal=True)
+        if lasting:
+            self.town.calls.append(deed)
+        if outcome is DIED or (again and self.exact):
+            self._repeat(deed, outcome)
+        return outcome
+
+    def _repeat(self, deed: Callable[[], Any], outcome: Any) -> None:
+        """After a death the call is made once more, as its sender would; otherwise nothing may come of it."""
+        if outcome is DIED:
+            if self.exact:
+                self.witness.look()
+            self._outcome(deed)
+            return
+        self.witness.look()
+        repeated = self._outcome(deed)
+        if isinstance(outcome, GiornataError):
+            assert isinstance(repeated, GiornataError), f"{outcome!r}, but when repeated {repeated}"
+            return
+        self.unchanged()
+        assert _essence(repeated) == _essence(outcome), f"{outcome}, but when repeated {repeated!r}"
+
+    def _outcome(self, deed: Callable[[], Any], *, mortal: bool = False) -> Any:
+        self.house.death.left = self.dying if mortal else None
+        try:
+            return deed()
+        except Died:
+            return DIED
+        except REFUSALS as refusal:
+            return refusal
+        finally:
+            if mortal:
+                # Whoever has not died yet dies in one of the calls to come.
+                self.dying = self.house.death.left
+            self.house.death.left = None
+
+    def write(
+        self,
+        held: Held,
+        deed: Callable[[], Any],
+        *,
+        must: bool = True,
+        end: Reason | None = None,
+        again: bool = False,
+    ) -> Any:
+        """A write of a node. One whose attempt has ended changes nothing; one whose attempt lives `must` succeed.
+
+        `end` is the reason that the write gives for the attempt's end; one that ended so is told the same again.
+        """
+        if self.muted(held.place):
+            return None
+        attempt = self.witness.attempts.get(held.attempt_id) if self.exact else None
+        outcome = self.call(deed, again=again, lasting=True)
+        if attempt is None or outcome is DIED:
+            return outcome
+        if attempt.ended_at_ms is not None:
+            told_again = end is not None and attempt.reason == end and not isinstance(outcome, GiornataError)
+            assert told_again or isinstance(outcome, LeaseLost), f"{outcome!r} to {attempt}, which has ended"
+            self.unchanged()
+        elif must:
+            assert not isinstance(outcome, GiornataError), f"{outcome!r} to {attempt}, which lives"
+        return outcome
+
+    def muted(self, place: Place) -> bool:
+        """Whether nothing that this node sends arrives."""
+        return self.town.muted_until.get(place.number, 0) > self.town.operations
+
+    def unchanged(self) -> None:
+        """Nothing was written since the last look."""
+        if not self.exact:
+            return
+        then, now = self.witness.now, snapshot(self.house, events_after=self.witness.last_event)
+        assert now.events == [], f"events of something that never happened: {now.events}"
+        for name, rows in now.tables.items():
+            was = then.tables[name]
+            assert rows == was, f"{name} was changed: {set(map(str, rows)) ^ set(map(str, was))}"
+
+
+def _essence(outcome: Any) -> Any:
+    """What has to be alike: that a commit was superfluous the second time is just what it should say."""
+    if isinstance(outcome, Committed):
+        return outcome.sha256, outcome.size_bytes
+    if isinstance(outcome, int):
+        return None  # how many a loop dealt with
+    return outcome

@@ -1,0 +1,25 @@
+"""A house on SQLite and one on PostgreSQL, each for all tests of a file."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.contract.model.house import House
+from tests.contract.model.sudden_death import SuddenDeath
+from tests.fixtures.postgres import new_postgres, postgres_server, postgres_template  # noqa: F401 - fixtures
+
+from giornata.store.database import open_store
+from giornata.store.migrate import migrate
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    if request.param == "postgresql":
+        make: Callable[[], str] = request.getfixturevalue("new_postgres")
+        url = make()
+    else:
+        url = f"sqlite:///{tmp_path_factory.mktemp('model')}/giornata.db"
+        migrate(url)
+    store, death = open_store(url), SuddenDeath()
+    with death.watching():
+        yield House(store, death)
+    store.close()

@@ -1,0 +1,204 @@
+"""What can happen to the house. Every deed takes two numbers from 0 to 63, which say to whom and how."""
+
+import hashlib
+from typing import Any
+
+from tests.contract.model.calls import DIED, Calls, Held, Ticket
+
+from giornata.control.attempt_uploads import request_attempt_uploads
+from giornata.control.cache import commit_cache, get_cache
+from giornata.control.commit_artifact import commit_artifact
+from giornata.control.commit_checkpoint import commit_checkpoint, reject_checkpoint
+from giornata.control.complete import complete
+from giornata.control.fail import fail
+from giornata.control.heartbeat import heartbeat
+from giornata.control.release import release
+from giornata.control.report import add_log_lines, add_notice, put_metrics
+from giornata.domain.errors import GiornataError
+from giornata.domain.reasons import REPORTABLE_FAILURES, REPORTABLE_RELEASES, Reason
+from giornata.protocol.uploads import FileToUpload, UploadRequest
+from giornata.protocol.work import (
+    CommitArtifact,
+    CommitCache,
+    CommitCheckpoint,
+    CompleteAttempt,
+    FailAttempt,
+    Heartbeat,
+    LogLines,
+    MetricBatch,
+    NoticeReport,
+    ReleaseAttempt,
+    StepMetrics,
+)
+
+FAILURES = sorted(REPORTABLE_FAILURES)
+RELEASES = sorted(REPORTABLE_RELEASES)
+LATEST = 6
+
+
+class NodeDeeds(Calls):
+    """What nodes send once they have a lease."""
+
+    def beat(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            beat = Heartbeat(step=2 * b, phase="train", metrics={"loss": 0.5} if b % 4 == 0 else {})
+            self.write(held, lambda: heartbeat(self.ctx, held.attempt_id, beat), again=b % 3 == 0)
+
+    def metrics(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            batch = MetricBatch(points=(StepMetrics(step=b, values={"loss": b / 64}),))
+            self.write(held, lambda: put_metrics(self.ctx, held.attempt_id, batch), again=True)
+
+    def log(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            lines = LogLines(first=b % 8, lines=("one", "two"))
+            self.write(held, lambda: add_log_lines(self.ctx, held.attempt_id, lines), again=True)
+
+    def notice(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            report = NoticeReport(name="something", data={"number": b})
+            self.write(held, lambda: add_notice(self.ctx, held.attempt_id, report))
+
+    def commit(self, a: int, b: int) -> None:
+        """Ask for a place, send the bytes, commit. Equal work makes equal bytes, but not always."""
+        if held := self.some(a, b):
+            step = 10 * (1 + a // 8)
+            data = f"{held.job_id} {step}{' other' if b >= 56 else ''}".encode()
+            upload_id = self._sent(held, data)
+            if upload_id is not DIED:
+                if b % 4 == 1:
+                    self.dying = a // 2  # a commit has more places to die at than anything else
+                self._commit_step(held, step, data, upload_id, honest=True, again=b % 2 == 0)
+
+    def commit_late(self, a: int, b: int) -> None:
+        """A place that was asked for earlier, perhaps with nothing in it, or by somebody who is dead by now."""
+        if self.town.tickets:
+            its = self.town.tickets[-1 - a % min(len(self.town.tickets), LATEST)]
+            self._commit_step(its.held, 10 * (1 + b % 8), its.data, its.ticket.upload_id, honest=False, again=False)
+
+    def upload(self, a: int, b: int) -> None:
+        """Only ask."""
+        if held := self.some(a, b):
+            self._sent(held, f"bytes {b % 8}".encode(), arrives=False)
+
+    def put_late(self, a: int, b: int) -> None:
+        """Bytes arrive at a URL that is still good, whoever has the job now; on their first way in they may spoil."""
+        if self.town.tickets:
+            its = self.town.tickets[-1 - a % min(len(self.town.tickets), LATEST)]
+            if its.ticket.put and its.ticket.put.expires_at.timestamp() * 1000 > self.house.clock.now_ms():
+                spoilt = b % 4 == 0 and _key(its) not in self.house.blobs.objects
+                self.house.blobs.put(_key(its), b"spoilt" if spoilt else its.data)
+
+    def reject(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            step = 10 * (1 + b % 8)
+            self.write(held, lambda: reject_checkpoint(self.ctx, held.attempt_id, step, "no"), must=False, again=True)
+
+    def artifact(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            name = f"{a % 3}.safetensors"
+            data = f"{held.job_id} {name}{held.attempt_id if b >= 40 else ''}".encode()
+            upload_id = self._sent(held, data)
+            if upload_id is DIED:
+                return
+            commit = CommitArtifact(name=name, upload_id=upload_id, **named(data))
+            outcome = self.write(held, lambda: commit_artifact(self.ctx, held.attempt_id, commit), again=b % 2 == 0)
+            if outcome is not None and outcome is not DIED and not isinstance(outcome, GiornataError):
+                held.artifacts.add(name)
+
+    def cache(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            data, key = f"cached {b % 4}".encode(), f"key-{a % 2}"
+            upload_id = self._sent(held, data)
+            if upload_id is DIED:
+                return
+            commit = CommitCache(upload_id=upload_id, **named(data))
+            self.write(held, lambda: commit_cache(self.ctx, held.attempt_id, key, commit), again=True)
+            self.write(held, lambda: get_cache(self.ctx, held.attempt_id, key))
+
+    def complete(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            lies = b % 8 == 0
+            names = (*sorted(held.artifacts), *(["never committed"] if lies else []))
+            report = CompleteAttempt(step=100, artifacts=names)
+            self.write(
+                held,
+                lambda: complete(self.ctx, held.attempt_id, report),
+                must=not lies,
+                end=Reason.SUCCEEDED,
+                again=b % 2 == 0,
+            )
+
+    def fail(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            report = FailAttempt(reason=FAILURES[b % len(FAILURES)], message="it went wrong", step=b)
+            self.write(held, lambda: fail(self.ctx, held.attempt_id, report), end=report.reason, again=b % 3 == 0)
+
+    def crash(self, a: int, b: int) -> None:
+        """The one failure that leaves it open whose fault it was."""
+        if held := self.some(a, b):
+            report = FailAttempt(reason=Reason.CRASHED, message="Segmentation fault", exit_code=-11)
+            self.write(held, lambda: fail(self.ctx, held.attempt_id, report), end=report.reason, again=b % 3 == 0)
+
+    def release(self, a: int, b: int) -> None:
+        if held := self.some(a, b):
+            report = ReleaseAttempt(reason=RELEASES[b % len(RELEASES)], step=b)
+            self.write(held, lambda: release(self.ctx, held.attempt_id, report), end=report.reason, again=b % 3 == 0)
+
+    def again(self, a: int, b: int) -> None:
+        """A write that was sent before arrives once more, now that the world has moved on."""
+        if self.town.calls:
+            self.call(self.town.calls[-1 - a % min(len(self.town.calls), 1 + b)])
+
+    def some(self, a: int, b: int) -> Held | None:
+        """Mostly one of the latest leases, and one that is good if that is known; sometimes an old one."""
+        held = self.town.held
+        if self.exact and b % 4:
+            attempts = self.witness.attempts
+            held = [it for it in held[-4 * LATEST :] if attempts[it.attempt_id].ended_at_ms is None] or held
+        reach = len(held) if b % 5 == 0 else min(len(held), LATEST)
+        return held[-1 - a % reach] if held else None
+
+    def _commit_step(
+        self, held: Held, step: int, data: bytes, upload_id: str | None, *, honest: bool, again: bool
+    ) -> None:
+        commit = CommitCheckpoint(step=step, upload_id=upload_id, **named(data))
+        must = honest and not self._contradicts(held, commit)
+        deed = lambda: commit_checkpoint(self.ctx, held.attempt_id, commit)  # noqa: E731
+        self.write(held, deed, must=must, again=again)
+
+    def _contradicts(self, held: Held, commit: CommitCheckpoint) -> bool:
+        """Whether this very attempt has committed other bytes for the step."""
+        standing = [
+            row
+            for row in self.witness.now.checkpoints
+            if (row.job_id, row.step) == (held.job_id, commit.step) and row.attempt_number >= held.number
+        ]
+        return any(row.sha256 != commit.sha256 and not row.rejected for row in standing)
+
+    def _sent(self, held: Held, data: bytes, *, arrives: bool = True) -> Any:
+        """The id of an upload with the bytes in it; None when there is none, or need not be one; or DIED."""
+        request = UploadRequest(files=(FileToUpload(**named(data)),))
+        reply: Any = self.write(held, lambda: request_attempt_uploads(self.ctx, held.attempt_id, request))
+        if self.exact:
+            self.witness.look()
+        if reply is DIED:
+            return DIED
+        if reply is None or isinstance(reply, GiornataError):
+            return None
+        its = Ticket(held=held, ticket=reply.items[0], data=data)
+        if its.ticket.exists:
+            return None
+        self.town.tickets.append(its)
+        if arrives:
+            self.house.blobs.put(_key(its), data)
+        return its.ticket.upload_id
+
+
+def _key(its: Ticket) -> str:
+    assert its.ticket.put is not None
+    return its.ticket.put.url.removeprefix("memory:///")
+
+
+def named(data: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}

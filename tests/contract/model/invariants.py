@@ -1,0 +1,191 @@
+"""What holds whenever nobody is in the middle of something, whatever happened before.
+
+A `Witness` remembers the last quiet moment: some things may never change between two of them.
+"""
+
+import dataclasses
+import json
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+from tests.contract.model.house import House, Row, Snapshot, snapshot
+from tests.contract.model.story import Story, Try
+
+from giornata.domain.job import TERMINAL
+from giornata.domain.money import cost_micro_usd
+from giornata.domain.reasons import BAN, STRIKE, Reason
+
+TOLD = tuple(one.name for one in dataclasses.fields(Try) if one.name != "intervals")
+REFERRERS = ("dataset_items", "checkpoints", "artifacts", "caches")
+
+
+class Witness:
+    """Looks at the whole database again and again."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self.last_event = 0
+        self.stories: dict[str, Story] = {}
+        self.now = snapshot(house, events_after=0)
+        self._terminal: dict[str, Row] = {}
+        self._ended: dict[str, Row] = {}
+        self._jobs: dict[str, Row] = {}
+        self._attempts: dict[str, Row] = {}
+
+    @property
+    def jobs(self) -> dict[str, Row]:
+        """By id, as of the last look."""
+        return self._jobs
+
+    @property
+    def attempts(self) -> dict[str, Row]:
+        """By id, as of the last look."""
+        return self._attempts
+
+    def look(self) -> Snapshot:
+        """Take it all in. Raises AssertionError when something is not as it must be."""
+        seen = snapshot(self._house, events_after=self.last_event)
+        self._jobs = {row.id: row for row in seen.jobs}
+        self._attempts = {row.id: row for row in seen.attempts}
+        self._tell(seen)
+        tries = _by(seen.attempts, "job_id")
+        for job in seen.jobs:
+            self._check_job(job, tries[job.id])
+        self._check_saved(seen)
+        self._check_frozen(seen)
+        self._check_money(seen)
+        self._check_judgements(seen, tries)
+        self._check_bytes(seen)
+        self.now = seen
+        return seen
+
+    # ---- events tell the whole story
+
+    def _tell(self, seen: Snapshot) -> None:
+        for event in seen.events:
+            if event.job_id not in self.stories:
+                spec = self._jobs[event.job_id].spec
+                self.stories[event.job_id] = Story(event.job_id, json.loads(spec) if isinstance(spec, str) else spec)
+            self.stories[event.job_id].tell(event, self.stories)
+            self.last_event = event.id
+
+    def _check_job(self, job: Row, tries: list[Row]) -> None:
+        story = self.stories.get(job.id)
+        assert story is not None, f"{job.id} has no history"
+        told = (story.state, story.committed_step, len(story.tries), story.retry_of, story.ended_at_ms)
+        is_ = (job.state, job.committed_step, job.attempt_count, job.retry_of, job.ended_at_ms)
+        assert told == is_, f"{job.id} is {is_}, but its events say {told}"
+        said = [tuple(getattr(one, name) for name in TOLD) for one in story.tries.values()]
+        rows = sorted(tries, key=lambda row: row.number)
+        have = [tuple(getattr(row, name) for name in TOLD) for row in rows]
+        assert have == said, f"attempts of {job.id}:\n{have}\nby its events:\n{said}"
+        alive = [row for row in tries if row.ended_at_ms is None]
+        holders = [row.id for row in alive if not row.lapsed]
+        assert len(alive) <= (job.state not in TERMINAL)
+        assert holders == ([job.attempt_id] if job.state == "running" else []), f"{job.id}: {job.state}, {holders}"
+
+    def _check_saved(self, seen: Snapshot) -> None:
+        """The last one is never deleted, nor is N before N+1 is there: the fold prunes only at a commit."""
+        have: dict[str, dict[int, Any]] = defaultdict(dict)
+        for row in seen.checkpoints:
+            have[row.job_id][row.step] = (row.sha256, row.attempt_number, bool(row.rejected))
+        results: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in seen.artifacts:
+            results[row.job_id][row.name] = row.sha256
+        for job_id, story in self.stories.items():
+            told = {step: (it.sha256, it.attempt, it.rejected) for step, it in story.saved.items()}
+            assert have[job_id] == told, f"checkpoints of {job_id}: {have[job_id]}, by its events {told}"
+            # Success drops what earlier attempts left, and whose that is no event says.
+            whole = story.state != "succeeded"
+            assert results[job_id].items() <= story.artifacts.items()
+            assert not whole or results[job_id] == story.artifacts
+
+    # ---- what never changes again
+
+    def _check_frozen(self, seen: Snapshot) -> None:
+        for id_, row in self._terminal.items():
+            assert self._jobs[id_] == row, f"a job that had ended was changed:\n{row}\n{self._jobs[id_]}"
+        for id_, row in self._ended.items():
+            assert self._attempts[id_] == row, f"an attempt that had ended was changed:\n{row}\n{self._attempts[id_]}"
+        self._terminal = {row.id: row for row in seen.jobs if row.state in TERMINAL}
+        self._ended = {row.id: row for row in seen.attempts if row.ended_at_ms is not None}
+
+    # ---- money
+
+    def _check_money(self, seen: Snapshot) -> None:
+        bills = _by(seen.ledger, "attempt_id")
+        assert set(bills) == set(self._attempts)
+        for attempt in seen.attempts:
+            self._check_bill(attempt, sorted(bills[attempt.id], key=lambda bill: bill.seq))
+
+    def _check_bill(self, attempt: Row, bills: list[Row]) -> None:
+        said = f"{attempt}\n{bills}"
+        told = self.stories[attempt.job_id].tries[attempt.number]
+        assert [bill.seq for bill in bills] == list(range(told.intervals)), said
+        assert bills[0].from_ms == attempt.started_at_ms, said
+        for bill in bills:
+            price = attempt.price_micro_usd_per_hour
+            cost = cost_micro_usd(price_micro_usd_per_hour=price, billed_ms=bill.to_ms - bill.from_ms)
+            assert (bill.price_micro_usd_per_hour, bill.amount_micro_usd) == (price, cost), said
+            assert bill.job_id == attempt.job_id
+        # No moment is billed twice, and none after the node was last heard of, or fenced.
+        for bill, following in pairwise(bills):
+            assert bill.to_ms <= following.from_ms, said
+        signs = {attempt.renewed_at_ms}
+        if attempt.ended_at_ms is None and not attempt.lapsed:
+            assert bills[-1].to_ms == attempt.renewed_at_ms, said
+        elif not attempt.lapsed:
+            signs.add(attempt.ended_at_ms)
+            assert bills[-1].to_ms in signs, said
+        assert bills[-1].to_ms <= max(signs), said
+
+    # ---- blame
+
+    def _check_judgements(self, seen: Snapshot, tries: dict[str, list[Row]]) -> None:
+        reasons = {row.id: Reason(row.reason) for row in seen.attempts if row.reason is not None}
+        struck = {row.attempt_id: row for row in seen.strikes}
+        for attempt_id, strike in struck.items():
+            attempt = self._attempts[attempt_id]
+            assert strike.reason == attempt.reason, f"{strike} is not for {attempt}"
+            assert strike.machine_id == attempt.machine_id
+            hindsight = attempt.reason == Reason.CRASHED and self._done_elsewhere(attempt, tries)
+            assert STRIKE[reasons[attempt_id]] or hindsight, f"{strike} blames the innocent"
+        missed = [id_ for id_, reason in reasons.items() if STRIKE[reason] and id_ not in struck]
+        assert not missed, f"not held against their machines: {missed}"
+        self._check_bans(seen, tries, reasons)
+
+    def _done_elsewhere(self, attempt: Row, tries: dict[str, list[Row]]) -> bool:
+        done = [row for row in tries[attempt.job_id] if row.reason == Reason.SUCCEEDED]
+        return any(row.machine_id != attempt.machine_id for row in done)
+
+    def _check_bans(self, seen: Snapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
+        due = {
+            (self._attempts[id_].job_id, self._attempts[id_].machine_id) for id_, why in reasons.items() if BAN[why]
+        }
+        assert {(row.job_id, row.machine_id) for row in seen.bans} == due
+        for rows in tries.values():
+            banned: set[str] = set()
+            for row in sorted(rows, key=lambda row: row.number):
+                assert row.machine_id not in banned, f"{row} went to a machine that was banned from the job"
+                if row.reason is not None and BAN[reasons[row.id]]:
+                    banned.add(row.machine_id)
+
+    # ---- bytes
+
+    def _check_bytes(self, seen: Snapshot) -> None:
+        places = {(row.project_id, row.sha256): row for row in seen.blobs}
+        for table in REFERRERS:
+            for row in seen.tables[table]:
+                blob = places.get((row.project_id, row.sha256))
+                assert blob is not None, f"{table}: {row} names bytes that nobody knows"
+                kept = self._house.blobs.objects.get(blob.key)
+                assert kept is not None, f"{table}: the bytes of {row} are gone"
+                assert (kept.sha256, len(kept.data)) == (blob.sha256, blob.size_bytes), f"{blob} is not what it is"
+
+
+def _by(rows: list[Row], column: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[getattr(row, column)].append(row)
+    return found

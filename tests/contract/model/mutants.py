@@ -1,0 +1,229 @@
+"""Plants one bug after the other into a copy of the source and shows that the model finds each: `make mutants`.
+
+A patch is an exact piece of text and what stands there instead; one that the source no longer contains fails loudly.
+The source as it is has to pass the very same schedules.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """`old` stands exactly once in the file below src/giornata."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A bug."""
+
+    name: str
+    patches: tuple[Patch, ...]
+
+
+MUTANTS = (
+    Mutant(
+        name="drop the fencing predicate",
+        patches=(
+            Patch(
+                file="control/fence.py",
+                old="    if attempt.ended_at_ms is not None:\n",
+                new="    if False:\n",
+            ),
+            Patch(
+                file="store/attempts.py",
+                old="sa.update(attempts).where(attempts.c.id == attempt_id, LIVE)",
+                new="sa.update(attempts).where(attempts.c.id == attempt_id)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="drop the fence before a write, keep the predicate in it",
+        patches=(
+            Patch(
+                file="control/fence.py",
+                old="    if attempt.ended_at_ms is not None:\n",
+                new="    if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="ban not in the claim",
+        patches=(
+            Patch(
+                file="store/claiming.py",
+                old="return [~banned, *in_project(wanted)]",
+                new="return [*in_project(wanted)]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="delete N before N+1 is in",
+        patches=(
+            Patch(
+                file="control/commit_checkpoint.py",
+                old="    project_id = glimpse(ctx, attempt_id)\n",
+                new=(
+                    "    project_id = glimpse(ctx, attempt_id)\n"
+                    "    with ctx.store.begin() as tx:\n"
+                    "        job, attempt = live(tx, attempt_id)\n"
+                    "        older = [row.step for row in tx.checkpoints.usable(job.id) if row.step < commit.step]\n"
+                    "        tx.checkpoints.delete(job.id, older[KEEP_LATEST - 1 :])\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="two transactions for event and change",
+        patches=(
+            Patch(
+                file="control/commit_checkpoint.py",
+                old=(
+                    "    tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_COMMITTED, attempt.number, data,"
+                    " at_ms)\n"
+                ),
+                new="",
+            ),
+            Patch(
+                file="control/commit_checkpoint.py",
+                old=(
+                    "        _accept(tx, job, attempt, commit, at_ms=now_ms)\n"
+                    "        return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)\n"
+                ),
+                new=(
+                    "        _accept(tx, job, attempt, commit, at_ms=now_ms)\n"
+                    '    data = {"step": commit.step, "size_bytes": commit.size_bytes, "sha256": commit.sha256}\n'
+                    "    with ctx.store.begin() as tx:\n"
+                    "        kind = EventType.CHECKPOINT_COMMITTED\n"
+                    "        tx.events.add(job.id, job.project_id, kind, attempt.number, data, now_ms)\n"
+                    "    return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="terminal state overwritten",
+        patches=(
+            Patch(
+                file="control/stop_job.py",
+                old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms)\n",
+                new=(
+                    "    state = JobState(_TYPES[event].removeprefix('job.'))\n"
+                    "    tx.jobs.update(job.id, state=state, ended_at_ms=at_ms)\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="a strike for a node that was preempted",
+        patches=(
+            Patch(
+                file="control/release.py",
+                old="        return AttemptEnded(job_state=requeue(tx, job, attempt, at_ms=now_ms))\n",
+                new=(
+                    "        tx.judgements.strike(attempt, report.reason, at_ms=now_ms)\n"
+                    "        return AttemptEnded(job_state=requeue(tx, job, attempt, at_ms=now_ms))\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="the silence of a node is billed",
+        patches=(
+            Patch(
+                file="control/lapse.py",
+                old="    tx.ledger.extend(attempt.id, to_ms=attempt.renewed_at_ms)",
+                new="    tx.ledger.extend(attempt.id, to_ms=at_ms)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a failure that is reported twice counts twice",
+        patches=(
+            Patch(
+                file="control/fail.py",
+                old=(
+                    "        if attempt.ended_at_ms is not None and attempt.reason is report.reason:\n"
+                    "            return AttemptEnded(job_state=job.state)\n"
+                    "        refuse_ended(job, attempt)\n"
+                ),
+                new="        refuse_ended(job, attempt)\n",
+            ),
+        ),
+    ),
+)
+
+
+def main() -> int:
+    """0 when the source passes and every mutant is found."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--ops", type=int, default=3000, help="how long to look for each")
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--only", default="", help="those whose name contains this")
+    asked = arguments.parse_args()
+    chosen = [mutant for mutant in MUTANTS if asked.only in mutant.name]
+    with tempfile.TemporaryDirectory(prefix="giornata-mutants-") as folder:
+        sound = run(Path(folder), (), ops=asked.ops, seed=asked.seed)
+        say(f"{'passes' if sound.returncode == 0 else 'FAILS ':6}  the source as it is")
+        if sound.returncode != 0:
+            say(sound.stdout + sound.stderr)
+            return 1
+        survivors = [mutant.name for mutant in chosen if not found(Path(folder), mutant, asked.ops, asked.seed)]
+    say(f"{len(chosen) - len(survivors)} of {len(chosen)} found")
+    return 1 if survivors else 0
+
+
+def found(folder: Path, mutant: Mutant, ops: int, seed: int) -> bool:
+    """Whether the model breaks on it, by an invariant and by nothing else."""
+    ended = run(folder, mutant.patches, ops=ops, seed=seed)
+    is_found = ended.returncode == 1 and "AssertionError" in ended.stdout
+    said = next((line for line in ended.stdout.splitlines() if line.startswith("AssertionError")), "")
+    say(f"{'found' if is_found else 'MISSED':6}  {mutant.name}: {said[:140]}")
+    if not is_found:
+        say(ended.stdout + ended.stderr)
+    return is_found
+
+
+def run(folder: Path, patches: tuple[Patch, ...], *, ops: int, seed: int) -> "subprocess.CompletedProcess[str]":
+    """The model, on SQLite, with a patched copy of the source in front of any installed one."""
+    source = folder / "src"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for patch in patches:
+        plant(source / "giornata" / patch.file, patch)
+    command = [sys.executable, "-m", "tests.contract.model.soak", "--on", "sqlite", "--as-is"]
+    command += ["--ops", str(ops), "--seed", str(seed)]
+    paths = os.pathsep.join([str(source), str(ROOT)])
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+
+
+def say(line: str) -> None:
+    """At once, also into a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def plant(file: Path, patch: Patch) -> None:
+    """Raises ValueError unless the text stands there exactly once."""
+    text = file.read_text()
+    if text.count(patch.old) != 1:
+        raise ValueError(f"{patch.file} has {text.count(patch.old)} times, not once:\n{patch.old}")
+    file.write_text(text.replace(patch.old, patch.new))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

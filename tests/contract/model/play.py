@@ -1,0 +1,135 @@
+"""Schedules: drawn, played, and cut down to what matters when one of them breaks the house."""
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+from tests.contract.model.calls import Town
+from tests.contract.model.house import KINDS, House, Place
+from tests.contract.model.invariants import REFERRERS, Witness
+from tests.contract.model.town_deeds import DAY_S, DEEDS, Deeds, Step
+
+from giornata.control.claim import claim_once
+from giornata.control.collect import collect
+from giornata.control.complete import complete
+from giornata.control.expire import expire_deadlines
+from giornata.control.lapse import lapse_leases
+from giornata.domain.job import TERMINAL
+from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt
+
+STEPS_PER_EPISODE = 120
+THREADS = 4
+STEPS_BETWEEN_QUIET = 12
+NUMBERS = 64
+
+
+def draw(dice: random.Random, count: int) -> list[Step]:
+    """A schedule by chance."""
+    return [(dice.choice(DEEDS), dice.randrange(NUMBERS), dice.randrange(NUMBERS)) for _ in range(count)]
+
+
+def play(house: House, steps: Sequence[Step]) -> int:
+    """One thing after the other, everything looked at after each; how many operations that were.
+
+    Raises whatever breaks.
+    """
+    house.move_in()
+    town, witness = Town(), Witness(house)
+    witness.look()
+    deeds = Deeds(house, town, witness, exact=True)
+    for step in steps:
+        deeds.do(step)
+    finish(house, witness, silent=len(steps) % 2 == 1)
+    return town.operations
+
+
+def play_at_once(house: House, dice: random.Random, rounds: int) -> int:
+    """Threads that know of each other's leases do as they like; everything is looked at when all of them rest."""
+    house.move_in()
+    town, witness = Town(), Witness(house)
+    witness.look()
+    threads = [Deeds(house, town, witness, exact=False) for _ in range(THREADS)]
+    threads[0].submit(0, 2)
+    for _ in range(rounds):
+        plans = [draw(dice, STEPS_BETWEEN_QUIET) for _ in threads]
+        jobs = [
+            lambda deeds=deeds, plan=plan: [deeds.do(step) for step in plan]
+            for deeds, plan in zip(threads, plans, strict=True)
+        ]  # type: ignore[misc]
+        at_once(jobs)
+        witness.look()
+    finish(house, witness, silent=bool(dice.getrandbits(1)))
+    return town.operations
+
+
+def at_once(jobs: Sequence[Callable[[], object]]) -> None:
+    """Run them in threads of their own. Raises what the first of them raised."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(len(jobs))
+
+    def run(job: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            job()
+        except BaseException as failure:  # noqa: BLE001 - it is raised again below
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def finish(house: House, witness: Witness, *, silent: bool) -> None:
+    """With fresh machines every job ends, even if all of them fall silent; and then nothing is left over."""
+    live = [row.lease_expires_at_ms for row in witness.look().attempts if row.ended_at_ms is None]
+    # A clock that was set back leaves leases that are longer than one; even those run out.
+    house.clock.advance_s(max(0, max(live, default=0) - house.clock.now_ms()) / 1000)
+    fresh = itertools.count(100)
+    for _ in range(house.ctx.policy.max_fruitless + 1):
+        house.clock.advance_s(house.ctx.policy.lease_s + 1)
+        expire_deadlines(house.ctx)
+        lapse_leases(house.ctx)
+        while (lease := _fresh_claim(house, next(fresh)).lease) is not None:
+            if not silent:
+                complete(house.ctx, lease.attempt_id, CompleteAttempt(step=100))
+        if all(row.state in TERMINAL for row in witness.look().jobs):
+            break
+    assert {row.state for row in witness.now.jobs} <= TERMINAL, "a job never ends"
+    house.clock.advance_s(3 * DAY_S)
+    collect(house.ctx)
+    _check_clean(house, witness)
+
+
+def _fresh_claim(house: House, number: int) -> ClaimReply:
+    place = Place(number=number, machine=f"fresh-{number}", kinds=KINDS)
+    claim = Claim(request_id=f"fresh-request-{number}", node=place.process(0), kinds=KINDS)
+    return claim_once(house.ctx, place.caller, claim)
+
+
+def _check_clean(house: House, witness: Witness) -> None:
+    seen = witness.look()
+    referred = {(row.project_id, row.sha256) for table in REFERRERS for row in seen.tables[table]}
+    assert {(row.project_id, row.sha256) for row in seen.blobs} == referred, "bytes that nothing refers to"
+    assert set(house.blobs.objects) == {row.key for row in seen.blobs}, "objects without a row"
+    assert seen.uploads == seen.idempotency == []
+
+
+def shrink(steps: Sequence[Step], breaks: Callable[[Sequence[Step]], bool]) -> list[Step]:
+    """As few of the steps as still break the house: pieces are left out, ever smaller ones, while it breaks."""
+    left = list(steps)
+    piece = len(left) // 2
+    while piece:
+        start = 0
+        while start < len(left):
+            shorter = left[:start] + left[start + piece :]
+            if breaks(shorter):
+                left = shorter
+            else:
+                start += piece
+        piece //= 2
+    return left

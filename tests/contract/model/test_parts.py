@@ -1,0 +1,76 @@
+"""What the model is made of: a fold that refuses what cannot be, deaths that come, schedules that get shorter."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.contract.model.play import shrink
+from tests.contract.model.story import Story
+from tests.contract.model.sudden_death import Died, SuddenDeath
+
+STARTED = {"node_id": "n", "machine_id": "m", "resume_step": 0}
+
+
+def event(type_: str, attempt: int | None = None, **data: Any) -> Any:
+    return SimpleNamespace(type=type_, attempt_number=attempt, data=data, at_ms=1)
+
+
+def told(*events: Any) -> Story:
+    story = Story("job", {})
+    for one in events:
+        story.tell(one, {})
+    return story
+
+
+def test_a_story_is_folded_from_its_events():
+    life = [
+        event("job.submitted", retry_of=None),
+        event("attempt.started", 1, **STARTED),
+        *(event("checkpoint.committed", 1, step=step, sha256="a") for step in (10, 20, 30)),
+        event("checkpoint.rejected", 1, step=30),
+        event("attempt.ended", 1, reason="released"),
+        event("job.requeued", 1, resume_step=20),
+    ]
+    story = told(*life)
+    assert (story.state, story.committed_step, story.live) == ("queued", 20, None)
+    assert set(story.saved) == {20, 30}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        event("attempt.started", 2, **STARTED),
+        event("job.requeued", 1, resume_step=0),
+        event("checkpoint.committed", 2, step=10, sha256="a"),
+        event("attempt.renewed", 1),
+        event("job.submitted", retry_of=None),
+    ],
+)
+def test_a_story_that_cannot_be_is_refused(after: Any):
+    begun = (event("job.submitted", retry_of=None), event("attempt.started", 1, **STARTED))
+    told(*begun)
+    with pytest.raises(AssertionError):
+        told(*begun, after)
+
+
+def test_nothing_is_written_by_a_server_that_died():
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    death = SuddenDeath()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (name TEXT)")
+    with death.watching():
+        for left in (0, 1, 2):  # before the first statement, the second, and the commit
+            death.left = left
+            with pytest.raises(Died), engine.begin() as connection:
+                connection.exec_driver_sql("INSERT INTO things VALUES ('one')")
+                connection.exec_driver_sql("INSERT INTO things VALUES ('two')")
+            assert death.left is None
+        with engine.begin() as connection:
+            assert connection.exec_driver_sql("SELECT * FROM things").all() == []
+
+
+def test_a_schedule_is_cut_down_to_what_breaks():
+    steps = [("step", number, 0) for number in range(100)]
+    guilty = [steps[17], steps[71]]
+    assert shrink(steps, lambda some: all(step in some for step in guilty)) == guilty
