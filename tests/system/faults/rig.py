@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import sqlalchemy as sa
 from tests.fixtures.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.system.conftest import MARK, marked, until
@@ -302,7 +303,7 @@ class Rig:
         code = self.server.stop()
         left += [] if code == 0 else [f"the server ended with {code}"]
         for work_dir in {node.work_dir for node in self.nodes}:
-            left += _left_on_disk(work_dir)
+            left += left_on_disk(work_dir)
         return left + self._left_in_storage()
 
     def _left_in_storage(self) -> list[str]:
@@ -343,7 +344,7 @@ def _ended(node: RunningNode) -> int:
         return 1
 
 
-def _left_on_disk(work_dir: Path) -> list[str]:
+def left_on_disk(work_dir: Path) -> list[str]:
     """Files besides the cache's, once the next process of the node has been there."""
     Workplace(work_dir).close()
     hidden = [path for path in (work_dir / "cache").rglob(".*") if path.is_file()]
@@ -371,7 +372,8 @@ def running_rig(folder: Path, **server: Any) -> Iterator[Rig]:
             raise
         left = rig.close()
         _kill_everything(rig)
-        assert left == []
+        if left:
+            pytest.fail("left behind:\n" + "\n".join(left))
 
 
 def _kill_everything(rig: Rig) -> None:
