@@ -1,10 +1,9 @@
 """Counts as count_engine.py does, and stops at gates, where a test kills somebody or has the engine misbehave.
 
 Its spec: {"steps", "every", "salt": a word that makes its files unlike those of other jobs, "gates": a folder,
-"trace": a file that gets a line for each step}. On its way the engine
-comes to the gates started, step-N, writing-N, written-N, exporting and exported. When the folder has a file GATE.stop,
-it writes GATE.here and does what the file says: `wait` until the file is gone, or, once only, `hang` (say nothing
-more), `spin`, `grow` (until there is no memory) or `quit`.
+"trace": a file that gets a line for each step, "checkpoint_bytes": at least so large}. On its way the engine comes to
+the gates started, step-N, writing-N, written-N, exporting and exported. When the folder has a file GATE.stop, it writes GATE.here and does what the file says: `wait` until the file is gone, or, once only, `obey` (wait for an
+order; at steps), `hang` (say nothing more), `spin`, `grow` (until there is no memory) or `quit`.
 """
 
 import json
@@ -26,13 +25,15 @@ def say(kind, **fields):
     sys.stdout.flush()
 
 
-def gate(spec, name):
+def gate(spec, name, orders=None):
     stop = Path(spec["gates"]) / f"{name}.stop"
     if not stop.exists():
         return
     act = stop.read_text()
     stop.with_suffix(".here").touch()
     while act == "wait" and stop.exists():
+        time.sleep(POLL_S)
+    while act == "obey" and orders.empty():
         time.sleep(POLL_S)
     stop.unlink(missing_ok=True)
     if act == "quit":
@@ -76,13 +77,14 @@ def count(start, orders):
         with Path(spec["trace"]).open("a") as trace:
             trace.write(f"{attempt} {step}\n")
         say("progress", attempt=attempt, step=step, total=spec["steps"], metrics={"total": total})
-        gate(spec, f"step-{step}")
+        gate(spec, f"step-{step}", orders)
         order = None if orders.empty() else orders.get()
         stop = order is not None and order["type"] == "stop"
         if stop and not order["checkpoint"]:
             return say("stopped", attempt=attempt)
         if order or step % spec["every"] == 0:
-            path = save(spec, directory / f"checkpoint-{step}", f"{step} {total} {spec['salt']}\n", f"writing-{step}")
+            text = f"{step} {total} {spec['salt']}\n".ljust(spec.get("checkpoint_bytes", 0), "~")
+            path = save(spec, directory / f"checkpoint-{step}", text, f"writing-{step}")
             say("checkpoint", attempt=attempt, step=step, path=path)
             gate(spec, f"written-{step}")
         if stop:
