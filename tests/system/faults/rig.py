@@ -155,6 +155,11 @@ class Scenario:
         """Whether an engine has come to the gate."""
         return (self.gates / f"{gate}.here").exists()
 
+    def await_gate_again(self, gate: str) -> None:
+        """Wait until another engine has come to the gate, while one stands there."""
+        (self.gates / f"{gate}.here").unlink()
+        self.await_gate(gate)
+
     def await_gate(self, gate: str) -> None:
         """Wait until an engine has come to the gate."""
         until(lambda: self.is_at(gate), f"the engine at {gate}\n{self.rig.story(self.job_id)}", 30)
@@ -248,6 +253,12 @@ class Rig:
             self.start_node()
         return Scenario(self, self.folder / f"scenario-{self._scenarios}")
 
+    def scenario_on(self, node: RunningNode) -> Scenario:
+        """The same, for a node that was not started last."""
+        self.nodes.remove(node)
+        self.nodes.append(node)
+        return self.scenario()
+
     def start_node(
         self,
         *,
@@ -258,7 +269,7 @@ class Rig:
         **settings: Any,
     ) -> RunningNode:
         """Another node, on a machine of its own. It is not waited for."""
-        number = len(self.nodes)
+        number = len(self.nodes)  # none is ever taken away
         machine_id, mark = f"machine-{number}", secrets.token_hex(12)
         work_dir = work_dir or self.folder / f"node-{number}"
         given = {
@@ -332,8 +343,9 @@ class Rig:
 
 
 REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.caches)
-# Killed by a test, or told to leave before it had begun to listen.
-FINE = {0, -signal.SIGKILL, -signal.SIGTERM}
+# Made unusable or killed by a test, or told to leave before it had begun to listen.
+UNUSABLE = 78
+FINE = {0, UNUSABLE, -signal.SIGKILL, -signal.SIGTERM}
 
 
 def _ended(node: RunningNode) -> int:
