@@ -10,6 +10,7 @@ Everything waits by polling, with a deadline. `Rig.close` ends all of it and say
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,7 +34,7 @@ from giornata.client import Client
 from giornata.control.collect import collect
 from giornata.domain.job import JobState
 from giornata.protocol.admin import Scope
-from giornata.protocol.jobs import Job
+from giornata.protocol.jobs import Attempt, Job
 from giornata.store import schema
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -52,7 +53,6 @@ class RunningServer:
     public_url: str
     port: int
     flags: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -66,7 +66,7 @@ class RunningServer:
         command += ["--public-url", self.public_url, "--lease", str(LEASE_S), *self.flags]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=CLEAN | self.environment, cwd=self.data
+                command, stdout=log, stderr=subprocess.STDOUT, env=CLEAN, cwd=self.data
             )
         until(self._is_ready, f"the server\n{self.log.read_text()[-2000:]}")
 
@@ -155,10 +155,9 @@ class Scenario:
         """Whether an engine has come to the gate."""
         return (self.gates / f"{gate}.here").exists()
 
-    def await_gate_again(self, gate: str) -> None:
-        """Wait until another engine has come to the gate, while one stands there."""
+    def forget(self, gate: str) -> None:
+        """Whoever stands at the gate does not count: the next to be waited for is another engine."""
         (self.gates / f"{gate}.here").unlink()
-        self.await_gate(gate)
 
     def await_gate(self, gate: str) -> None:
         """Wait until an engine has come to the gate."""
@@ -175,6 +174,16 @@ class Scenario:
         spec |= {"gates": str(self.gates), "trace": str(self.trace), **more}
         self.job_id = self.rig.client.submit(spec, kind=KIND).id
         return self.job_id
+
+    def run_to(self, gate: str, **more: Any) -> None:
+        """Submit, and wait until the engine stands at a gate behind step 10, whose checkpoint is safe."""
+        self.stop_at("written-10")
+        self.stop_at(gate)
+        self.submit(**more)
+        self.await_gate("written-10")
+        self.await_committed(10)
+        self.open("written-10")
+        self.await_gate(gate)
 
     def await_committed(self, step: int) -> None:
         """Wait until the checkpoint of that step is safe."""
@@ -200,6 +209,10 @@ class Scenario:
         assert self.repeated() <= cadences * CADENCE * (len(done.attempts) - 1), self.rig.story(self.job_id)
         return done
 
+    def safe(self) -> list[tuple[int, int, str]]:
+        """Step, attempt and sha256 of each checkpoint."""
+        return [(each.step, each.attempt, each.sha256) for each in self.rig.client.checkpoints(self.job_id)]
+
     def repeated(self) -> int:
         """Steps that were counted more than once."""
         steps = [int(line.split()[1]) for line in self.trace.read_text().splitlines()]
@@ -218,14 +231,15 @@ def counted(steps: int, salt: str) -> str:
 class Rig:
     """One installation under attack. `node` is the one that lives; `replace` starts its successor."""
 
-    def __init__(self, folder: Path, stack: ExitStack, **server: Any) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, stack: ExitStack, *, database: str | None = None) -> None:
+        self.folder, self.database = folder, database
         port = free_port()
         self.control = stack.enter_context(chaos_proxy(port))
         self.storage = stack.enter_context(chaos_proxy(port))
         data = folder / "server"
         data.mkdir()
-        self.server = RunningServer(data=data, public_url=self.storage.url, port=port, **server)
+        flags = () if database is None else ("--database", database)
+        self.server = RunningServer(data=data, public_url=self.storage.url, port=port, flags=flags)
         self.nodes: list[RunningNode] = []
         self._scenarios = 0
 
@@ -245,12 +259,16 @@ class Rig:
         return self.control, self.storage
 
     def scenario(self) -> Scenario:
-        """A job to come, with fresh gates; nothing is in the way of anybody."""
+        """A job to come, with fresh gates and one node; nothing that a test before has left is in its way."""
         for proxy in self.proxies():
             proxy.clear()
-        self._scenarios += 1
+        for gates in self.folder.glob("scenario-*/gates"):
+            shutil.rmtree(gates)
+        for other in self.nodes[:-1]:
+            other.kill_all()
         if not self.nodes or self.node.process.poll() is not None:
             self.start_node()
+        self._scenarios += 1
         return Scenario(self, self.folder / f"scenario-{self._scenarios}")
 
     def scenario_on(self, node: RunningNode) -> Scenario:
@@ -292,6 +310,16 @@ class Rig:
         self.nodes.append(node)
         return node
 
+    def await_end_on(self, job_id: str, node: RunningNode) -> Attempt:
+        """The attempt of that node, once it has ended."""
+
+        def ended() -> Attempt | None:
+            attempts = self.client.get_job(job_id).attempts
+            mine = [each for each in attempts if each.machine_id == node.machine_id and each.ended_at is not None]
+            return mine[-1] if mine else None
+
+        return until(ended, f"the end of an attempt on {node.machine_id}\n{self.story(job_id)}", 30)
+
     def story(self, job_id: str) -> str:
         """What is known of a job, for whoever reads a failure."""
         if not job_id:
@@ -316,13 +344,13 @@ class Rig:
         self.client.close()
         code = self.server.stop()
         left += [] if code == 0 else [f"the server ended with {code}"]
-        for work_dir in {node.work_dir for node in self.nodes}:
+        for work_dir in {node.work_dir for node in self.nodes if node.work_dir.is_relative_to(self.folder)}:
             left += left_on_disk(work_dir)
         return left + self._left_in_storage()
 
     def _left_in_storage(self) -> list[str]:
         """Leases, uploads and bytes that are still there once the garbage was collected."""
-        settings = Settings(data=self.server.data, garbage_after_s=0)
+        settings = Settings(data=self.server.data, database=self.database, garbage_after_s=0)
         with open_house(settings, base_url=lambda: self.server.url) as house:
             collect(house.context)
             again = collect(house.context)
@@ -375,10 +403,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_rig(folder: Path, **server: Any) -> Iterator[Rig]:
+def running_rig(folder: Path, *, database: str | None = None) -> Iterator[Rig]:
     """A rig for a module; at its end nothing may be left behind."""
     with ExitStack() as stack:
-        rig = Rig(folder, stack, **server)
+        rig = Rig(folder, stack, database=database)
         rig.start()
         try:
             yield rig

@@ -28,10 +28,10 @@ def test_an_engine_gets_stuck(rig, act, reason, message, strikes):
     scenario = rig.scenario()
     rig.node.end()
     node = rig.start_node(engine=HUNGRY_ENGINE, alive_s=1.5, stall_s=3.0)
+    engine = node.engine_pid()
     scenario.stop_at("step-15", act)
     scenario.submit()
     scenario.await_gate("step-15")
-    engine = node.engine_pid()
     # As it will be: the machine that gave up does not get the job again.
     rig.start_node()
     done = scenario.finish()
@@ -50,18 +50,17 @@ def test_an_engine_gets_stuck(rig, act, reason, message, strikes):
 @pytest.mark.parametrize("asleep", ["the agent", "agent and engine"])
 def test_a_node_sleeps_past_its_lease_and_wakes(rig, asleep):
     scenario = rig.scenario()
-    scenario.stop_at("step-15")
-    scenario.submit()
-    scenario.await_gate("step-15")
+    scenario.run_to("step-15")
     zombie = rig.node
     sleepers = [zombie.process.pid] + ([zombie.engine_pid()] if asleep == "agent and engine" else [])
     for pid in sleepers:
         os.kill(pid, signal.SIGSTOP)
+    scenario.forget("step-15")
     other = rig.start_node()
     until(lambda: len(rig.client.get_job(scenario.job_id).attempts) == 2, "another node to take the job")
-    scenario.await_gate_again("step-15")
+    scenario.await_gate("step-15")
     seen = len(rig.control.seen)
-    before = rig.client.checkpoints(scenario.job_id)
+    before = scenario.safe()
     for pid in sleepers:
         os.kill(pid, signal.SIGCONT)
     # Its engine is at work in the middle of a step, and both attempts hold the same job: only one may go on.
@@ -69,7 +68,7 @@ def test_a_node_sleeps_past_its_lease_and_wakes(rig, asleep):
     first = rig.client.get_job(scenario.job_id).attempts[0]
     said = [each for each in rig.control.seen[seen:] if first.id in each]
     assert [each for each in said if not each.endswith("/heartbeat")] == [], "a zombie may ask, and write nothing"
-    assert rig.client.checkpoints(scenario.job_id) == before
+    assert scenario.safe() == before
     scenario.open()
     done = scenario.finish()
     assert [each.reason for each in done.attempts] == [Reason.LEASE_EXPIRED, Reason.SUCCEEDED]
@@ -83,9 +82,7 @@ def test_a_node_sleeps_past_its_lease_and_wakes(rig, asleep):
 
 def test_the_server_is_away_for_longer_than_a_lease(rig):
     scenario = rig.scenario()
-    scenario.stop_at("step-15")
-    scenario.submit()
-    scenario.await_gate("step-15")
+    scenario.run_to("step-15")
     rig.server.kill()
     until(lambda: "by the node's own clock" in rig.node.log.read_text(), "the node to stop by its own clock")
     rig.server.start()

@@ -31,13 +31,7 @@ def objects(rig: Rig) -> set:
 def interrupted_at_15(rig: Rig) -> Scenario:
     """Steps 10 are safe, and another node is about to take the job."""
     scenario = rig.scenario()
-    scenario.stop_at("written-10")
-    scenario.stop_at("step-15")
-    scenario.submit()
-    scenario.await_gate("written-10")
-    scenario.await_committed(10)
-    scenario.open("written-10")
-    scenario.await_gate("step-15")
+    scenario.run_to("step-15")
     rig.node.kill_all()
     scenario.open()
     return scenario

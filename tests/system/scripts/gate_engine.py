@@ -1,7 +1,7 @@
 """Counts as count_engine.py does, and stops at gates, where a test kills somebody or has the engine misbehave.
 
 Its spec: {"steps", "every", "salt": a word that makes its files unlike those of other jobs, "gates": a folder,
-"trace": a file that gets a line for each step, "checkpoint_bytes": at least so large}.
+"trace": a file that gets a line for each step, "checkpoint_bytes": at least so large, "step_s"}.
 
 On its way the engine comes to the gates started, step-N, writing-N, written-N, exporting and exported. When the folder
 has a file GATE.stop, it writes GATE.here and does what the file says: `wait` until the file is gone, or, once only,
@@ -74,6 +74,7 @@ def count(start, orders):
     resume = start["resume"]
     step, total = map(int, Path(resume["path"]).read_text().split()[:2]) if resume else (0, 0)
     while step < spec["steps"]:
+        time.sleep(spec.get("step_s", 0))
         step += 1
         total = (total * 31 + step) % 2**61
         with Path(spec["trace"]).open("a") as trace:
