@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,8 @@ def test_the_disk_is_full(rig, mounted, tmp_path, what):
     node = rig.start_node(work_dir=small)
     failed = rig.await_end_on(scenario.job_id, node)
     assert failed.reason is (Reason.CRASHED if what == "a checkpoint of its own" else Reason.NODE_DISK)
-    assert "No space left" in node.log.read_text()
+    said = node.log.read_text() + "".join(line.line for line in rig.client.logs(scenario.job_id))
+    assert "No space left" in said
     node.end()
     rig.start_node()
     done = scenario.finish(cadences=2)
@@ -104,10 +106,12 @@ def test_the_nodes_clock_is_wrong(rig, other_time, tmp_path, wrong):
     scenario = rig.scenario()
     rig.node.end()
     node = rig.start_node(environment={"LD_PRELOAD": str(other_time), **wrong})
+    other_day = datetime.now().astimezone() + timedelta(seconds=int(wrong["OTHER_TIME_OFFSET_S"]))
     scenario.run_to("step-15", dataset=pictures(rig, tmp_path / "pictures", 64), step_s=0.05)
     scenario.open()
     done = scenario.finish()
     assert [each.machine_id for each in done.attempts] == [node.machine_id], rig.story(done.id)
+    assert f"{other_day:%Y-%m-%d}" in node.log.read_text(), "the clock is as wrong as it should be"
     assert scenario.repeated() == 0
 
 
