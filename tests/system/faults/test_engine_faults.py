@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from tests.system.conftest import until
@@ -41,7 +42,7 @@ def test_an_engine_gets_stuck(rig, act, reason, message, strikes):
     assert second.start_step == first.committed_step
     (machine,) = [each for each in rig.client.nodes() if each.machine_id == node.machine_id]
     assert machine.strikes == strikes
-    assert not os.path.exists(f"/proc/{engine}"), "the engine that is stuck is ended"
+    assert not Path(f"/proc/{engine}").exists(), "the engine that is stuck is ended"
     if act == "grow":
         assert "MemoryError" in node.log.read_text() + "".join(line.line for line in rig.client.logs(done.id))
     node.end()

@@ -1,7 +1,7 @@
 """Every call of a node, lost, repeated, torn, delayed and refused on its way: the job does not notice.
 
-One trap for one call of one job: what the node or the network does again must change nothing. The job has one attempt,
-no step is repeated, and the result is the same bytes.
+One trap for one call of one job: what the node or the network does again must change nothing. The job has one
+attempt, no step is repeated, and the result is the same bytes.
 """
 
 import signal
@@ -9,7 +9,7 @@ import signal
 import pytest
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import until
-from tests.system.faults.rig import STEPS
+from tests.system.faults.scenario import STEPS
 
 from giornata.domain.reasons import Reason
 
@@ -132,4 +132,4 @@ def test_the_server_cannot_be_reached_for_longer_than_a_lease(rig):
     assert len(done.attempts) == 2
     assert {each.node_id for each in done.attempts} == {done.attempts[0].node_id}
     assert node.process.poll() is None
-    assert STEPS == done.step
+    assert done.step == STEPS

@@ -6,7 +6,9 @@ import time
 import pytest
 from PIL import Image
 from tests.fixtures.chaos_proxy import Trap
-from tests.system.faults.rig import CADENCE, LEASE_S, Rig, Scenario
+from tests.system.faults.processes import LEASE_S
+from tests.system.faults.rig import Rig
+from tests.system.faults.scenario import CADENCE, Scenario
 
 from giornata.protocol.events import EventType
 

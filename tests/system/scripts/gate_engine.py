@@ -3,9 +3,10 @@
 Its spec: {"steps", "every", "salt": a word that makes its files unlike those of other jobs, "gates": a folder,
 "trace": a file that gets a line for each step, "checkpoint_bytes": at least so large, "step_s"}.
 
-On its way the engine comes to the gates started, step-N, writing-N, written-N, exporting and exported. When the folder
-has a file GATE.stop, it writes GATE.here and does what the file says: `wait` until the file is gone, or, once only,
-`obey` (wait for an order; at steps), `hang` (say nothing more), `spin`, `grow` (until there is no memory) or `quit`.
+On its way the engine comes to the gates started, step-N, writing-N, written-N, exporting and exported. When the
+folder has a file GATE.stop, it writes GATE.here and does what the file says: `wait` until the file is gone, or, once
+only, `obey` (wait for an order; at steps), `hang` (say nothing more), `spin`, `grow` (until there is no memory) or
+`quit`.
 """
 
 import json
