@@ -33,15 +33,31 @@ class BlobCache:
             return
         entry = self._directory / what.sha256[:2] / what.sha256
         if not _intact(entry, what):
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            fetch(what, entry)
-            self._trim(keep=entry)
+            # Fetched to where it is wanted, not into the cache: what a killed process leaves half-fetched in its own
+            # directory is wiped with that, and in the cache nobody would know whose it is.
+            fetch(what, target)
+            self._keep(target, entry)
+            return
         try:
-            now_ns = self._now_ns()  # finer than the file system's own clock
-            os.utime(entry, ns=(now_ns, now_ns))
+            self._touch(entry)
             link_or_copy(entry, target)
         except FileNotFoundError:  # another process has evicted it meanwhile
             fetch(what, target)
+
+    def _keep(self, fetched: Path, entry: Path) -> None:
+        """Make an entry of a file, whole or not at all."""
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        aside = fetched.with_name(f".{fetched.name}.entry")
+        link_or_copy(fetched, aside)
+        aside.replace(entry)
+        aside.unlink(missing_ok=True)  # replacing a name by another of the same file leaves both
+        with suppress(FileNotFoundError):
+            self._touch(entry)
+        self._trim(keep=entry)
+
+    def _touch(self, entry: Path) -> None:
+        now_ns = self._now_ns()  # finer than the file system's own clock
+        os.utime(entry, ns=(now_ns, now_ns))
 
     def _trim(self, *, keep: Path) -> None:
         found: list[tuple[float, int, Path]] = []

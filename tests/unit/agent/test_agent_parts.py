@@ -348,6 +348,23 @@ def test_the_cache_does_not_hand_out_what_the_disk_has_spoilt(tmp_path: Path) ->
     assert ((tmp_path / "two").read_bytes(), fetch.times) == (b"bytes", 2)
 
 
+def test_a_fetch_that_breaks_off_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path / "cache", max_bytes=1000)
+    room = tmp_path / "room"
+    room.mkdir()
+
+    def die(_: Download, path: Path) -> None:
+        path.with_name(".half.part").write_bytes(b"by")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.place(blob(b"bytes"), room / "one", die)
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+    cache.place(blob(b"bytes"), room / "one", Fetch(b"bytes"))
+    assert sorted(path.name for path in room.iterdir()) == [".half.part", "one"]
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [blob(b"bytes").sha256]
+
+
 def test_the_cache_is_bounded_and_evicts_what_was_used_least_recently(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path / "cache", max_bytes=25)
     contents = [bytes([65 + number]) * 10 for number in range(3)]

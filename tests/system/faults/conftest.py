@@ -1,0 +1,13 @@
+"""One installation for each module of faults."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.system.faults.rig import Rig, running_rig
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server, its proxies, and the nodes that tests start."""
+    with running_rig(tmp_path_factory.mktemp("rig")) as running:
+        yield running

@@ -1,0 +1,43 @@
+"""What an installation left behind and should not have, once everything has ended and the garbage was collected."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from giornata.agent.workplace import Workplace
+from giornata.cli.composition import open_house
+from giornata.cli.settings import Settings
+from giornata.control.collect import collect
+from giornata.store import schema
+
+REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.caches)
+
+
+def left_in_storage(data: Path, database: str | None) -> list[str]:
+    """Leases, uploads and bytes that are still there once the garbage was collected. No server may be running."""
+    settings = Settings(data=data, database=database, garbage_after_s=0)
+    with open_house(settings, base_url=lambda: "http://127.0.0.1") as house:
+        collect(house.context)
+        again = collect(house.context)
+        left = [f"garbage after collecting: {again}"] if again else []
+        with house.context.store.read() as tx:
+            ask = tx.connection.execute
+            open_attempts = sa.select(schema.attempts.c.id).where(schema.attempts.c.ended_at_ms.is_(None))
+            left += [f"attempt {row.id} has not ended" for row in ask(open_attempts)]
+            left += [f"upload {row.id}" for row in ask(sa.select(schema.uploads.c.id))]
+            known = {row.key for row in ask(sa.select(schema.blobs.c.key))}
+            hashes = {row.sha256 for row in ask(sa.select(schema.blobs.c.sha256))}
+            wanted = {row.sha256 for table in REFERRERS for row in ask(sa.select(table.c.sha256))}
+    root = data / "blobs"
+    files = [path for path in root.rglob("*") if path.is_file()]
+    left += [f"{path} is in storage" for path in files if not any(str(path).endswith(key) for key in known)]
+    left += [f"{len(files)} files for {len(known)} blobs"] if len(files) != len(known) else []
+    return left + [f"blob {sha256} belongs to nobody" for sha256 in hashes ^ wanted]
+
+
+def left_on_disk(work_dir: Path) -> list[str]:
+    """Files besides the cache's, once the next process of the node has been there."""
+    Workplace(work_dir).close()
+    hidden = [path for path in (work_dir / "cache").rglob(".*") if path.is_file()]
+    others = [path for path in work_dir.rglob("*") if path.is_file() and work_dir / "cache" not in path.parents]
+    return [f"{path} is on the node's disk" for path in (*hidden, *others)]

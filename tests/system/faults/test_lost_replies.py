@@ -1,0 +1,135 @@
+"""Every call of a node, lost, repeated, torn, delayed and refused on its way: the job does not notice.
+
+One trap for one call of one job: what the node or the network does again must change nothing. The job has one
+attempt, no step is repeated, and the result is the same bytes.
+"""
+
+import signal
+
+import pytest
+from tests.fixtures.chaos_proxy import Trap
+from tests.system.conftest import until
+from tests.system.faults.scenario import STEPS
+
+from giornata.domain.reasons import Reason
+
+ATTEMPT = "^/v1/node/attempts/[^/]+"
+BLOBS = "^/v1/blobs/"
+
+CALLS = {
+    "claim": ("POST", "^/v1/node/claim$"),
+    "heartbeat": ("POST", f"{ATTEMPT}/heartbeat$"),
+    "ask for an upload": ("POST", f"{ATTEMPT}/uploads$"),
+    "put": ("PUT", BLOBS),
+    "commit a checkpoint": ("POST", f"{ATTEMPT}/checkpoints$"),
+    "commit a result": ("POST", f"{ATTEMPT}/artifacts$"),
+    "metrics": ("POST", f"{ATTEMPT}/metrics$"),
+    "complete": ("POST", f"{ATTEMPT}/complete$"),
+}
+HARMS = {
+    "request lost": {"drop": True},
+    "reply lost": {"drop_reply": True},
+    "sent twice": {"copies": 2},
+    "late": {"delay_s": 1.5},
+    "a proxy's error": {"status": 502},
+    "reply torn": {"cut_at": 1, "spoil": lambda body: body or b"{}"},
+    "reply spoilt": {"spoil": lambda _: b"<html>please log in</html>"},
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("harm", HARMS)
+def test_one_call_goes_wrong(rig, call, harm):
+    scenario = rig.scenario()
+    proxy = rig.storage if call == "put" else rig.control
+    trap = Trap(*CALLS[call], **HARMS[harm])
+    if call == "claim":
+        # The claim that waits already gets the job otherwise.
+        hold = proxy.set(Trap(*CALLS[call], hold=True, drop=True))
+        assert hold.caught.wait(30)
+        proxy.set(trap)
+        scenario.submit()
+        hold.release()
+    else:
+        proxy.set(trap)
+        scenario.submit()
+    done = scenario.finish()
+    assert trap.caught.is_set()
+    assert len(done.attempts) == 1, rig.story(done.id)
+    assert len(set(trap.statuses)) <= 1, "what is done twice is answered alike"
+    assert all(200 <= status < 300 for status in trap.statuses)
+    assert scenario.repeated() == 0
+    types = [event.type for event in rig.client.events(done.id)]
+    assert len(types) == len(set(types)) + types.count("checkpoint.committed") - 1, types
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_the_report_of_a_failure_goes_wrong(rig, harm):
+    scenario = rig.scenario()
+    scenario.stop_at("step-15", "quit")
+    trap = rig.control.set(Trap("POST", f"{ATTEMPT}/fail$", **HARMS[harm]))
+    scenario.submit()
+    node = rig.node
+    assert trap.caught.wait(30)
+    rig.start_node()
+    done = scenario.finish()
+    assert [each.reason for each in done.attempts] == [Reason.CRASHED, Reason.SUCCEEDED]
+    assert {machine.strikes for machine in rig.client.nodes() if machine.machine_id == node.machine_id} == {1}
+    node.end()
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_giving_the_job_back_goes_wrong(rig, harm):
+    scenario = rig.scenario()
+    scenario.stop_at("step-15", "obey")
+    trap = rig.control.set(Trap("POST", f"{ATTEMPT}/release$", **HARMS[harm]))
+    scenario.submit()
+    scenario.await_gate("step-15")
+    node = rig.node
+    node.signal_agent(signal.SIGTERM)
+    rig.start_node()
+    done = scenario.finish()
+    assert trap.caught.is_set()
+    assert [each.reason for each in done.attempts] == [Reason.PREEMPTED, Reason.SUCCEEDED]
+    assert done.attempts[1].start_step == 15, "no step is lost"
+    assert scenario.repeated() == 0
+    until(node.is_gone, "the node to leave")
+
+
+@pytest.mark.parametrize("calls", [("heartbeat", "commit a checkpoint"), ("complete",)])
+def test_what_comes_late_changes_nothing(rig, calls):
+    """Requests of a node that is dead arrive when another has long done the job: reordered as far as can be."""
+    scenario = rig.scenario()
+    late = [rig.control.set(Trap(*CALLS[name], hold=True)) for name in calls]
+    scenario.submit()
+    node = rig.node
+    assert all(trap.caught.wait(60) for trap in late)
+    node.kill_all()
+    rig.start_node()
+    # Its checkpoint was not committed while it went on: the whole way may have to be gone again.
+    done = scenario.finish(cadences=3)
+    before = (rig.client.get_job(done.id), list(rig.client.events(done.id)), scenario.safe())
+    for trap in late:
+        trap.release()
+        assert trap.finished.wait(30)
+    assert all(trap.statuses == [409] for trap in late)
+    after = (rig.client.get_job(done.id), list(rig.client.events(done.id)), scenario.safe())
+    assert after == before
+
+
+def test_the_server_cannot_be_reached_for_longer_than_a_lease(rig):
+    scenario = rig.scenario()
+    scenario.run_to("step-15")
+    node = rig.node
+    for proxy in rig.proxies():
+        proxy.down.set()
+    until(lambda: "by the node's own clock" in node.log.read_text(), "the node to stop by its own clock")
+    until(lambda: rig.client.get_job(scenario.job_id).state == "queued", "the lease to run out")
+    for proxy in rig.proxies():
+        proxy.down.clear()
+    scenario.open()
+    done = scenario.finish()
+    assert len(done.attempts) == 2
+    assert {each.node_id for each in done.attempts} == {done.attempts[0].node_id}
+    assert node.process.poll() is None
+    assert done.step == STEPS
