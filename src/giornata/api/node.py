@@ -48,8 +48,10 @@ async def claim_job(
     """
     ends_s = time.monotonic() + body.wait_s
     with wakeup.listen() as listener:
+        just_came = True
         while True:
-            reply = await wakeup.look(claim.claim_once, ctx, caller, body)
+            reply = await wakeup.look(claim.claim_once, ctx, caller, body, just_came=just_came)
+            just_came = False
             left_s = ends_s - time.monotonic()
             if reply.lease is not None or reply.drain or left_s <= 0 or wakeup.closed:
                 return reply
