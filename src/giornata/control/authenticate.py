@@ -18,7 +18,7 @@ REFUSAL = "this key is unknown or revoked; pass one as `Authorization: Bearer gk
 
 def remembered(ctx: Context, secret: str) -> Caller | None:
     """Whose secret this is, if `authenticate` found that out a moment ago. Asks no database."""
-    return ctx.memory.caller(secret_hash(secret), at_ms=ctx.clock.now_ms(), kept_ms=KEPT_MS)
+    return ctx.memory.caller(secret_hash(secret), at_ms=ctx.clock.now_ms())
 
 
 def authenticate(ctx: Context, secret: str) -> Caller:
@@ -36,10 +36,13 @@ def authenticate(ctx: Context, secret: str) -> Caller:
         key = tx.keys.by_secret(wanted)
     if key is None or not hmac.compare_digest(key.secret_sha256, wanted) or key.revoked_at_ms is not None:
         raise Unauthenticated(REFUSAL)
-    if key.last_used_at_ms is None or key.last_used_at_ms < now_ms - USE_NOTED_EVERY_MS:
+    noted_ms = key.last_used_at_ms
+    if noted_ms is None or noted_ms < now_ms - USE_NOTED_EVERY_MS:
         _note_use(ctx, key.id, now_ms)
+        noted_ms = now_ms
     caller = Caller(project_id=key.project_id, scope=Scope(key.scope), key_id=key.id)
-    ctx.memory.remember_caller(wanted, caller, at_ms=now_ms, generation=generation)
+    until_ms = min(now_ms + KEPT_MS, noted_ms + USE_NOTED_EVERY_MS + 1)  # when its use is to be noted again
+    ctx.memory.remember_caller(wanted, caller, while_ms=range(now_ms, until_ms), generation=generation)
     return caller
 
 

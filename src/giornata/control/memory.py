@@ -18,7 +18,7 @@ class Memory:
     def __init__(self) -> None:
         self.signing_key: bytes | None = None  # written once, by the installation, and never changed
         self._lock = threading.Lock()
-        self._callers: dict[str, tuple[Caller, int]] = {}
+        self._callers: dict[str, tuple[Caller, range]] = {}
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
 
@@ -27,19 +27,22 @@ class Memory:
         """Changes whenever callers are forgotten: who is about to read a key asks before, and says so afterwards."""
         return self._generation
 
-    def caller(self, secret_sha256: str, *, at_ms: int, kept_ms: int) -> "Caller | None":
-        """Whose secret this was found to be, at most `kept_ms` ago."""
+    def caller(self, secret_sha256: str, *, at_ms: int) -> "Caller | None":
+        """Whose secret this was found to be a moment ago."""
         found = self._callers.get(secret_sha256)
-        return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
+        return found[0] if found is not None and at_ms in found[1] else None
 
-    def remember_caller(self, secret_sha256: str, caller: "Caller", *, at_ms: int, generation: int) -> None:
-        """Unless callers were forgotten since `generation`: then what was read may be out of date already."""
+    def remember_caller(self, secret_sha256: str, caller: "Caller", *, while_ms: range, generation: int) -> None:
+        """While the clock shows one of `while_ms`.
+
+        Not if callers were forgotten since `generation`: then what was read may be out of date already.
+        """
         with self._lock:
             if generation != self._generation:
                 return
             if len(self._callers) >= MOST_CALLERS:
                 self._callers.clear()
-            self._callers[secret_sha256] = (caller, at_ms)
+            self._callers[secret_sha256] = (caller, while_ms)
 
     def forget_callers(self) -> None:
         """A key was revoked here: nobody is let in on what was read before."""

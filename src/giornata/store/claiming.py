@@ -62,9 +62,9 @@ def first_of_queue(kind_count: int, model_count: int, *, one_project: bool) -> s
 
     Takes the values of a `Shape`.
     """
-    kinds: list[Text] = [sa.bindparam(f"kind_{number}") for number in range(kind_count)]
-    held: list[Text] = [sa.bindparam(f"model_{number}") for number in range(model_count)]
-    conditions = eligible(sa.bindparam("machine"), sa.bindparam("project") if one_project else None)
+    kinds: list[Text] = [_value(f"kind_{number}") for number in range(kind_count)]
+    held: list[Text] = [_value(f"model_{number}") for number in range(model_count)]
+    conditions = eligible(_value("machine"), _value("project") if one_project else None)
     models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - kind_count)]
     arms = [_arm(kind, conditions) for kind in kinds]
     arms += [_arm(kind, conditions, model) for kind, model in models]
@@ -87,6 +87,11 @@ def any_queued(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]
     """One id, if a job of these kinds that fits is queued. Walks the queue's index; locks nothing."""
     heads = _together([_arm(kind, conditions) for kind in dict.fromkeys(kinds)])
     return sa.select(heads.c.id).limit(1)
+
+
+def _value(name: str) -> sa.BindParameter[str]:
+    # Not required, so that the statement can be explained without values.
+    return sa.bindparam(name, required=False)
 
 
 def _arm(kind: Text, conditions: Sequence[sa.ColumnElement[bool]], model: Text | None = None) -> sa.Select[Any]:

@@ -105,8 +105,10 @@ def take_statement(kinds: int, models: int, one_project: bool) -> sa.Update:
         .values(
             state=next_state(JobState.QUEUED, JobEvent.CLAIM),
             attempt_count=jobs.c.attempt_count + 1,
-            attempt_id=sa.bindparam("new_attempt"),
-            started_at_ms=sa.func.coalesce(jobs.c.started_at_ms, sa.bindparam("now", type_=sa.BigInteger)),
+            attempt_id=sa.bindparam("new_attempt", required=False),
+            started_at_ms=sa.func.coalesce(
+                jobs.c.started_at_ms, sa.bindparam("now", type_=sa.BigInteger, required=False)
+            ),
             phase="",
         )
         .returning(*_COLUMNS)
