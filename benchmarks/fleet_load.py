@@ -21,7 +21,7 @@ from rig.agents import Agents, Pace
 from rig.backlog import Queue
 from rig.databases import Postgres, postgres
 from rig.figures import conclude, latencies_ms, machine
-from rig.processes import Usage, usage_of
+from rig.processes import Usage, busy_s, usage_of
 from rig.running_fleet import begin_fleet
 from rig.server import Server, server
 
@@ -62,13 +62,18 @@ def measure(nodes: int, options: argparse.Namespace, own: Postgres, home: Path) 
         )
         agents = Agents(started, held, pace)
         rows, before = queue.row_counts(), _usages(started, own)
-        began_s, own_cpu_s = time.monotonic(), time.process_time()
+        began_s, own_cpu_s, all_cpu_s = time.monotonic(), time.process_time(), busy_s()
         idle = 0 if options.beats_only else round(nodes * options.idle)
         asyncio.run(agents.run(options.seconds, idle=idle))
-        wall_s = time.monotonic() - began_s
+        wall_s, own_cpu_s, all_cpu_s = (
+            time.monotonic() - began_s,
+            time.process_time() - own_cpu_s,
+            busy_s() - all_cpu_s,
+        )
         after, now = _usages(started, own), queue.row_counts()
     cores = {name: round((after[name].cpu_s - before[name].cpu_s) / wall_s, 2) for name in before}
-    cores["generator"] = round((time.process_time() - own_cpu_s) / wall_s, 2)
+    cores["generator"] = round(own_cpu_s / wall_s, 2)
+    cores["others"] = round(all_cpu_s / wall_s - sum(cores.values()), 2)
     return {
         "nodes": nodes,
         "seconds": round(wall_s, 1),

@@ -29,6 +29,12 @@ def usage_of(pid: int, *, with_children: bool = False) -> Usage:
     return Usage(cpu_s=sum(each.cpu_s for each in usages), rss_bytes=sum(each.rss_bytes for each in usages))
 
 
+def busy_s() -> float:
+    """CPU seconds that the whole machine has worked so far, for whomever."""
+    ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return (sum(ticks[:8]) - ticks[3] - ticks[4]) * _TICK_S  # but for idle and iowait; guests are in user already
+
+
 def _children(pid: int) -> Iterator[list[str]]:
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():

@@ -20,9 +20,9 @@ _STATEMENTS = (
     "'{kind}', 'load', 'running', '{{}}', 'model-3', 0, '{{}}', '[]', '{{}}', 600, :now, :now, 1, 'att_run' || n "
     "FROM {numbers}",
     "INSERT INTO attempts (id, job_id, number, node_id, machine_id, node_name, request_id, price_micro_usd_per_hour, "
-    "started_at_ms, renewed_at_ms, lease_expires_at_ms) SELECT 'att_run' || n, 'job_run' || n, 1, "
+    "started_at_ms, first_step_at_ms, renewed_at_ms, lease_expires_at_ms) SELECT 'att_run' || n, 'job_run' || n, 1, "
     "'node_' || lpad(CAST(n AS text), 10, '0'), 'machine-' || n, 'node-' || n, 'request-' || n, 250000, :now, :now, "
-    ":now + :lease FROM {numbers}",
+    ":now, :now + :lease FROM {numbers}",
     "INSERT INTO ledger (attempt_id, seq, project_id, job_id, from_ms, to_ms, price_micro_usd_per_hour, "
     "amount_micro_usd) SELECT 'att_run' || n, 0, 'default', 'job_run' || n, :now, :now, 250000, 0 FROM {numbers}",
 )
