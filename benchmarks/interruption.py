@@ -1,16 +1,17 @@
 """What interruptions cost: useful over billed seconds of real jobs: `python benchmarks/interruption.py`.
 
 Starts `giornata up` with real nodes and kills them (SIGKILL, no warning) at random, each at the given rate, while
-they work on jobs of a known pace. *Useful* is each step once, at the pace of jobs that nobody disturbed, measured in
-the same run; *billed* is what the ledger says. With checkpoints every C seconds of work that cost K seconds each,
-kills at a rate of 1/M per second of a node's work, and S seconds from a claim to the first step, the best that any
-system with that cadence can do is on average (J. T. Daly, FGCS 22(3), 2006, equation 13, over the time that is
-billed):
+they work on jobs of a known pace. *Useful* is each step once, at the pace of a long and a short job that nobody
+disturbed, measured in the same run; *billed* is what the ledger says. A piece of work of C seconds, the cost of its
+checkpoint included, that begins anew whenever a kill comes, at a rate of 1/M per second, takes M · (exp(C/M) - 1)
+seconds on average and sees exp(C/M) - 1 kills; each is followed by S seconds until there are steps again, and each
+job begins with S. So of W useful seconds in n jobs the cadence allows the share
 
-    bound = C / ((M + S) · (exp((C + K) / M) - 1))
+    bound = W / (W / C · (M + S) · (exp(C / M) - 1) + n · S)
 
-where S also counts for the first attempt of each job, which the formula leaves out: it is added. The default is an
-engine that counts; --train trains the tiny model of the tests instead. Prints a table, then one JSON line.
+It is an average, and a little pessimistic for us: the silence between a node's last beat and its end is billed to
+nobody. The default is an engine that counts; --train trains the tiny model of the tests instead. Prints a table,
+then one JSON line.
 """
 
 import argparse
