@@ -87,6 +87,7 @@ class Listener:
         self._wakeup, self._group, self._event = wakeup, group, asyncio.Event()
         self.heard = 0
         self.woken = True  # it looks once before it waits
+        self._again = False  # woken while it was looking already, perhaps too early
 
     def __enter__(self) -> "Listener":
         self._loop = asyncio.get_running_loop()
@@ -113,17 +114,18 @@ class Listener:
 
     def wake(self, notice: int) -> None:
         """Called with the lock held, from any thread."""
-        self.heard, self.woken = notice, True
+        self.heard, self.woken, self._again = notice, True, self.woken
         self._loop.call_soon_threadsafe(self._event.set)
 
     def nothing(self) -> None:
         """There is nothing for any of the group."""
-        self.woken = False
+        with self._wakeup._lock:
+            self.woken, self._again = self._again, False
 
     def not_mine(self) -> None:
         """There may be something for others of the group: the next one looks."""
         with self._wakeup._lock:
-            self.woken = False
+            self.woken, self._again = self._again, False
             self._wakeup._wake_next(self._group, again=False)
 
     async def wait(self, timeout_s: float) -> None:
@@ -137,4 +139,5 @@ class Listener:
             return
         finally:
             self._event.clear()
-            self.woken = True
+            with self._wakeup._lock:
+                self.woken, self._again = True, False

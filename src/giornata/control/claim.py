@@ -13,7 +13,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
 
-# A node that waits asks twice a second; that it still waits is written down this often.
+# A node that waits may ask often; that it still waits is written down this often.
 SEEN_EVERY_MS = 10_000
 
 

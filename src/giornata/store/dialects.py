@@ -57,7 +57,7 @@ def sqlite_reader(url: URL) -> Engine:
     return engine
 
 
-def postgres(url: URL, *, pool_size: int = 16) -> Engine:
+def postgres(url: URL, *, pool_size: int = 16, rested_s: float = POSTGRES_RESTED_S) -> Engine:
     """psycopg 3, READ COMMITTED, with an end to every wait."""
     options = f"-c statement_timeout={POSTGRES_STATEMENT_MS} -c lock_timeout={POSTGRES_LOCK_MS} -c timezone=UTC"
     engine = sa.create_engine(
@@ -67,12 +67,12 @@ def postgres(url: URL, *, pool_size: int = 16) -> Engine:
         isolation_level="READ COMMITTED",
         connect_args={"options": options, "connect_timeout": 10, "application_name": "giornata"},
     )
-    _ping_after_rest(engine)
+    _ping_after_rest(engine, rested_s=rested_s)
     return engine
 
 
-def _ping_after_rest(engine: Engine) -> None:
-    """Ask a connection that was not used for a second whether it is still there, and take another if it is not.
+def _ping_after_rest(engine: Engine, *, rested_s: float) -> None:
+    """Ask a connection that was not used for a while whether it is still there, and take another if it is not.
 
     `pool_pre_ping` asks each time: a round trip more for every transaction of a server that is at work.
     """
@@ -84,7 +84,7 @@ def _ping_after_rest(engine: Engine) -> None:
     @sa.event.listens_for(engine, "checkout")
     def _wake(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         since_s = record.info.get("rests_since_s")
-        if since_s is None or time.monotonic() - since_s < POSTGRES_RESTED_S:
+        if since_s is None or time.monotonic() - since_s < rested_s:
             return
         try:
             engine.dialect.do_ping(connection)

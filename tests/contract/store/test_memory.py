@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from tests.fixtures.users import ANN_ADMIN, move_in
 from tests.fixtures.world import ManualClock
 
@@ -12,7 +13,10 @@ from giornata.control.create_key import create_key
 from giornata.control.memory import Memory
 from giornata.control.revoke_key import revoke_key
 from giornata.domain.errors import Unauthenticated
+from giornata.domain.money import cost_micro_usd
 from giornata.protocol.admin import CreateKey
+from giornata.store.database import Database
+from giornata.store.ledger import amount_micro_usd
 
 
 def another_server(ctx: Context) -> Context:
@@ -62,3 +66,12 @@ def test_what_was_read_before_a_revocation_is_not_remembered_after_it(ctx: Conte
     assert memory.caller("hash", at_ms=1) is None
     memory.remember_caller("hash", caller, while_ms=range(10), generation=memory.generation)
     assert memory.caller("hash", at_ms=1) == caller
+
+
+@pytest.mark.parametrize("price", [0, 1, 249_999, 10**6, 10**9])
+@pytest.mark.parametrize("billed_ms", [0, 1, 1_799_999, 1_800_000, 3_600_000, 90_061_001, 10**11])
+def test_the_database_bills_as_the_domain_does(store: Database, price: int, billed_ms: int) -> None:
+    values = [sa.literal(value, sa.BigInteger) for value in (price, billed_ms)]
+    with store.read() as tx:
+        amount = tx.connection.scalar(sa.select(amount_micro_usd(*values)))
+    assert amount == cost_micro_usd(price_micro_usd_per_hour=price, billed_ms=billed_ms)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 
 from starlette.concurrency import run_in_threadpool
 
@@ -115,6 +116,24 @@ def test_one_that_leaves_has_the_next_one_look() -> None:
             assert not wait.done()  # it had said that there is nothing
             with wakeup.listen("group"):
                 pass
+            await asyncio.wait_for(wait, LONG_S / 2)
+
+    asyncio.run(scene())
+
+
+def test_a_notice_to_one_that_leaves_without_looking_again_is_passed_on() -> None:
+    async def scene() -> None:
+        wakeup = Wakeup(threads=1)
+        leaving = ExitStack()
+        first = leaving.enter_context(wakeup.listen("group"))
+        with wakeup.listen("group") as second:
+            wakeup.notify()  # both are looking: the first is to look once more
+            first.nothing()
+            second.nothing()
+            wait = asyncio.create_task(second.wait(LONG_S))
+            await settled()
+            assert not wait.done()
+            leaving.close()
             await asyncio.wait_for(wait, LONG_S / 2)
 
     asyncio.run(scene())
