@@ -1,17 +1,16 @@
 """What interruptions cost: useful over billed seconds of real jobs: `python benchmarks/interruption.py`.
 
 Starts `giornata up` with real nodes and kills them (SIGKILL, no warning) at random, each at the given rate, while
-they work on jobs of a known pace. *Useful* is each step once, at the pace of a long and a short job that nobody
-disturbed, measured in the same run; *billed* is what the ledger says. A piece of work of C seconds, the cost of its
-checkpoint included, that begins anew whenever a kill comes, at a rate of 1/M per second, takes M · (exp(C/M) - 1)
-seconds on average and sees exp(C/M) - 1 kills; each is followed by S seconds until there are steps again, and each
-job begins with S. So of W useful seconds in n jobs the cadence allows the share
+they work on jobs of a known pace. *Useful* is each step once, at what a step takes: the engine that counts sleeps
+for it; with --train it comes from a long and a short job that nobody disturbed. *Billed* is what the ledger says. A
+piece of work of C seconds between two checkpoints, that begins anew whenever a kill comes, at a rate of 1/M per
+second, takes M · (exp(C/M) - 1) seconds on average and sees exp(C/M) - 1 kills; each is followed by S seconds until
+there are steps again, and each job begins with S. So of W useful seconds in n jobs the cadence allows the share
 
     bound = W / (W / C · (M + S) · (exp(C / M) - 1) + n · S)
 
 It is an average, and a little pessimistic for us: the silence between a node's last beat and its end is billed to
-nobody. The default is an engine that counts; --train trains the tiny model of the tests instead. Prints a table,
-then one JSON line.
+nobody. --train trains the tiny model of the tests. Prints a table, then one JSON line.
 """
 
 import argparse
@@ -124,12 +123,18 @@ def outcome(client: Client, jobs: list[Job]) -> Outcome:
     return Outcome(steps=steps, billed_s=sum(each.billed_s for each in attempts), attempts=len(attempts))
 
 
-def pace_and_start_s(client: Client, spec: dict[str, object], kind: str, field: str) -> tuple[float, float]:
-    """Seconds for a step, and for everything else of a job, from a long and a short one that nobody disturbs."""
+def pace_and_start_s(client: Client, spec: dict[str, object], kind: str, step_s: float | None) -> tuple[float, float]:
+    """Seconds for a step, and for everything else of a job, from a short and a long one that nobody disturbs.
+
+    `step_s`: what a step takes, where that is known; only the short job is run then.
+    """
+    field = "max_train_steps" if kind == "train" else "steps"
     short = {**spec, field: max(2, int(str(spec[field])) // 4)}
-    long, brief = (outcome(client, run_jobs(client, [each], kind)) for each in (spec, short))
-    pace_s = (long.billed_s - brief.billed_s) / (long.steps - brief.steps)
-    return pace_s, max(0.0, long.billed_s - pace_s * long.steps)
+    brief = outcome(client, run_jobs(client, [short], kind))
+    if step_s is None:
+        long = outcome(client, run_jobs(client, [spec], kind))
+        step_s = (long.billed_s - brief.billed_s) / (long.steps - brief.steps)
+    return step_s, max(0.0, brief.billed_s - step_s * brief.steps)
 
 
 def run_jobs(client: Client, specs: list[dict[str, object]], kind: str) -> list[Job]:
@@ -175,12 +180,11 @@ def main(arguments: list[str]) -> int:
         home = Path(name)
         with installation(home / "data", options) as client:
             specs, kind = specs_of(options, home, client), "train" if options.train else "x-count"
-            field = "max_train_steps" if options.train else "steps"
-            pace_s, start_s = pace_and_start_s(client, specs[0], kind, field)
+            known_s = None if options.train else options.step_s
+            pace_s, start_s = pace_and_start_s(client, specs[0], kind, known_s)
             with Killer(client, mtbi_s=options.mtbi, seed=options.seed) as killer:
                 jobs = run_jobs(client, specs[1:], kind)
             hurt = outcome(client, jobs)
-    # The pace holds what checkpoints cost: K is in it, and so is part of C here.
     work_s = hurt.steps * pace_s
     best = bound(
         work_s=work_s, every_s=options.every * pace_s, mtbi_s=options.mtbi, start_s=start_s, jobs=options.jobs
