@@ -20,7 +20,7 @@ from giornata.api.problems import install_handlers
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.context import Context
-from giornata.control.install import signing_key
+from giornata.control.install import read_signing_key
 from giornata.control.loops import LoopStatus
 from giornata.control.read_gauges import read_gauges
 
@@ -99,4 +99,5 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
 
 
 def _ask_store(ctx: Context) -> None:
-    signing_key(ctx)
+    with ctx.store.read() as tx:
+        read_signing_key(tx)

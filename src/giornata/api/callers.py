@@ -2,14 +2,16 @@
 
 from typing import Annotated
 
+import anyio.to_thread
 from fastapi import Depends, Path, Request
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.attempt_token import verify
-from giornata.control.authenticate import authenticate
+from giornata.control.authenticate import authenticate, remembered
 from giornata.control.context import Caller, Context
+from giornata.control.install import signing_key
 from giornata.domain.errors import Unauthenticated
 
 MAX_KEY_LENGTH = 512
@@ -41,7 +43,7 @@ Settings = Annotated[ApiSettings, Depends(_settings)]
 Wake = Annotated[Wakeup, Depends(_wakeup)]
 
 
-def _caller(
+async def _caller(
     ctx: Ctx,
     bearer: Annotated[Bearer, Depends(_bearer)],
     header: Annotated[str | None, Depends(_header)],
@@ -51,10 +53,12 @@ def _caller(
         raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")
     if len(secret) > MAX_KEY_LENGTH:
         raise Unauthenticated("this is no key of this installation")
-    return authenticate(ctx, secret)
+    # Mostly remembered: a thread is only taken when the database has to be asked.
+    known = remembered(ctx, secret)
+    return await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known
 
 
-def _attempt(
+async def _attempt(
     ctx: Ctx,
     bearer: Annotated[Bearer, Depends(_token)],
     attempt_id: Annotated[str, Path(max_length=64, description="The lease's `attempt_id`.")],
@@ -62,6 +66,8 @@ def _attempt(
     token = bearer.credentials if bearer else ""
     if not token or len(token) > MAX_KEY_LENGTH:
         raise Unauthenticated("send the lease's token: Authorization: Bearer att_…")
+    if ctx.memory.signing_key is None:
+        await anyio.to_thread.run_sync(signing_key, ctx)
     verify(ctx, attempt_id, token)
     return attempt_id
 

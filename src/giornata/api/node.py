@@ -11,6 +11,7 @@ from giornata.api.paging import LARGEST_ID, UploadId
 from giornata.control import attempt_uploads, cache, claim, complete, fail, heartbeat, release, report
 from giornata.control import commit_artifact as committing_artifact
 from giornata.control import commit_checkpoint as committing_checkpoint
+from giornata.control.context import Caller
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
     AttemptEnded,
@@ -36,6 +37,9 @@ attempts = APIRouter(prefix="/v1/node/attempts/{attempt_id}", tags=["node"])
 
 CacheKey = Annotated[str, Path(max_length=255, pattern=r"^[A-Za-z0-9._:/-]+$")]
 NO_BODY = status.HTTP_204_NO_CONTENT
+NOTHING_FOR_ANYBODY = frozenset({"empty-queue", "no-such-kind"})
+# So that a client which went away is soon noticed.
+LONGEST_POLL_S = 5.0
 
 
 @router.post("/claim", responses=refusals(401, 403, 409))
@@ -47,15 +51,30 @@ async def claim_job(
     A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
     """
     ends_s = time.monotonic() + body.wait_s
-    with wakeup.listen() as listener:
+    with wakeup.listen(_waits_for(caller, body)) as listener:
+        just_came = True
         while True:
-            reply = await wakeup.look(claim.claim_once, ctx, caller, body)
+            reply = await wakeup.look(claim.claim_once, ctx, caller, body, just_came=just_came)
+            just_came = False
             left_s = ends_s - time.monotonic()
-            if reply.lease is not None or reply.drain or left_s <= 0 or wakeup.closed:
+            if reply.lease is not None or reply.drain:
                 return reply
-            await listener.wait(min(left_s, settings.claim_poll_s))
+            if reply.reason in NOTHING_FOR_ANYBODY:
+                listener.nothing()
+            else:
+                listener.not_mine()
+            if left_s <= 0 or wakeup.closed:
+                return reply
+            # However many wait, together they ask as often as one.
+            poll_s = max(settings.claim_poll_s, min(settings.claim_poll_s * listener.crowd, LONGEST_POLL_S))
+            await listener.wait(min(left_s, poll_s))
             if await request.is_disconnected():
                 return reply
+
+
+def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None]:
+    """Claims that are equal in this find a queue empty together."""
+    return frozenset(wanted.kinds), None if caller.serves_all_projects else caller.project_id
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from giornata.control.attempt_token import attempt_token
 from giornata.control.context import Context
+from giornata.control.install import signing_key_in
 from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, BlobRow, JobRow
 from giornata.control.signed_urls import download
 from giornata.domain.attempt import renew_every_s
-from giornata.domain.errors import Unavailable
 from giornata.protocol.uploads import Download
 from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
@@ -19,14 +19,13 @@ ROLES = {"dataset": "instance", "class_dataset": "class"}
 
 def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> Lease:
     """The lease of a live attempt. Asked again it says the same, with fresh URLs."""
-    key = tx.projects.signing_key()
-    if key is None:
-        raise Unavailable("the installation has no signing key yet: `install` has not run on this database")
-    usable = tx.checkpoints.usable(job.id)
+    # At its very beginning a job has none, and that is what most claims ask for.
+    fresh = attempt.number == 1 and job.committed_step == 0
+    usable = () if fresh else tx.checkpoints.usable(job.id)
     return Lease(
         attempt_id=attempt.id,
         attempt=attempt.number,
-        token=attempt_token(key.encode(), attempt.id),
+        token=attempt_token(signing_key_in(tx, ctx), attempt.id),
         job_id=job.id,
         job_name=job.name,
         kind=job.kind,
@@ -35,7 +34,7 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
         renew_every_s=renew_every_s(ctx.policy.lease_s),
         inputs=tuple(_inputs(tx, ctx, job)),
         checkpoints=tuple(LeaseCheckpoint(step=row.step, download=_download(ctx, row.blob)) for row in usable),
-        mtbi_s=fleet_mtbi_s(tx, at_ms=at_ms),
+        mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=at_ms),
         max_at_risk_s=ctx.policy.max_at_risk_s,
     )
 

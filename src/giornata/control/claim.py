@@ -13,12 +13,15 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
 
-# A node that waits asks twice a second; that it still waits is written down this often.
+# A node that waits may ask often; that it still waits is written down this often.
 SEEN_EVERY_MS = 10_000
 
 
-def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
+def claim_once(ctx: Context, caller: Caller, claim: Claim, *, just_came: bool = False) -> ClaimReply:
     """A lease, or why there is none. Does not wait.
+
+    It writes nothing while there is nothing, unless the claim `just_came`: then the node is noted anyway, and a look
+    before would only cost those who do get a job.
 
     Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
     attempt has ended gives nothing. Raises Forbidden for a key that is no node's, and Conflict when the node's id
@@ -32,24 +35,20 @@ def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
         machine_id=claim.node.machine_id,
         project_id=None if caller.serves_all_projects else caller.project_id,
     )
-    nothing = _nothing_new(ctx, caller, claim, wanted, now_ms=now_ms)
+    nothing = _nothing_new(ctx, caller, claim, wanted, now_ms=now_ms) if not just_came else None
     if nothing is not None:
         return nothing
     with ctx.store.begin() as tx:
-        earlier = tx.attempts.of_request(claim.node.node_id, claim.request_id)
-        if earlier is not None:
-            # Before the node's row, in the heartbeat's order: the two must not wait for each other.
-            tx.jobs.lock(earlier.job_id)
         node = tx.nodes.see(_sighting(caller, claim), at_ms=now_ms)
         if node is None:
             raise Conflict(f"the node id {claim.node.node_id} belongs to another project; draw another one")
-        # Asked again: of two equal claims at once the second stood waiting for the node's row.
-        earlier = earlier or tx.attempts.of_request(node.id, claim.request_id)
-        if earlier is not None:
-            return _again(tx, ctx, earlier, at_ms=now_ms)
-        if node.draining:
-            return _draining()
-        return _take(tx, ctx, claim, wanted, at_ms=now_ms)
+        # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
+        earlier = tx.attempts.of_request(node.id, claim.request_id)
+        if earlier is None:
+            return _draining() if node.draining else _take(tx, ctx, claim, wanted, at_ms=now_ms)
+    # In a transaction that does not hold the node's row: heartbeats lock the job before the node.
+    with ctx.store.begin() as tx:
+        return _again(tx, ctx, earlier, at_ms=now_ms)
 
 
 def _nothing_new(ctx: Context, caller: Caller, claim: Claim, wanted: Wanted, *, now_ms: int) -> ClaimReply | None:
@@ -110,7 +109,7 @@ def _begin(tx: Transaction, job: JobRow, attempt: AttemptRow, *, request_id: str
 
 def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> None:
     """The attempt that lapsed and might have come back may no longer: somebody else has the job now."""
-    silent = tx.attempts.live_of_job(job.id)
+    silent = tx.attempts.live_of_job(job.id) if job.attempt_count > 1 else None
     if silent is None:
         return
     same = (silent.machine_id, silent.node_name) == (node.machine_id, node.name)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from giornata.control.memory import Memory
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
@@ -17,6 +18,7 @@ class Foundations:
     store: Store
     clock: Clock
     names: Names
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

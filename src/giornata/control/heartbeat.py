@@ -33,7 +33,7 @@ def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
             order=Order.DRAIN if draining else Order(renewed.order),
             lease_s=ctx.policy.lease_s,
             renew_every_s=renew_every_s(ctx.policy.lease_s),
-            mtbi_s=fleet_mtbi_s(tx, at_ms=now_ms),
+            mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=now_ms),
         )
 
 

@@ -3,6 +3,7 @@
 from giornata.control.context import Foundations
 from giornata.control.create_key import draw_key
 from giornata.control.ports.records import ProjectRecord
+from giornata.control.ports.user_store import UserTransaction
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
@@ -24,9 +25,23 @@ def install(ctx: Foundations) -> str | None:
 
 
 def signing_key(ctx: Foundations) -> bytes:
-    """What URLs and attempt tokens are signed with. Raises Unavailable before `install`."""
-    with ctx.store.read() as tx:
-        key = tx.projects.signing_key()
+    """What URLs and attempt tokens are signed with; read once in the life of a process. Raises Unavailable."""
+    if ctx.memory.signing_key is None:
+        with ctx.store.read() as tx:
+            return signing_key_in(tx, ctx)
+    return ctx.memory.signing_key
+
+
+def signing_key_in(tx: UserTransaction, ctx: Foundations) -> bytes:
+    """As `signing_key`, within a transaction that is there already."""
+    if ctx.memory.signing_key is None:
+        ctx.memory.signing_key = read_signing_key(tx)
+    return ctx.memory.signing_key
+
+
+def read_signing_key(tx: UserTransaction) -> bytes:
+    """From the database, whatever is remembered. Raises Unavailable before `install`."""
+    key = tx.projects.signing_key()
     if key is None:
         raise Unavailable("the installation has no signing key yet: `install` has not run on this database")
     return key.encode()

@@ -29,4 +29,5 @@ def revoke_key(ctx: Context, caller: Caller, key_id: str) -> Key:
         if governs and tx.keys.lock_admins(ROOT_PROJECT) == [key_id]:
             raise Conflict("this is the last admin key of the installation; make another one first")
         tx.keys.revoke(key_id, at_ms=now_ms)
+    ctx.memory.forget_callers()
     return key_reply(replace(key, revoked_at_ms=now_ms))

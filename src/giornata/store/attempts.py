@@ -1,6 +1,7 @@
 """Attempts. Whatever changes one does so WHERE it has not ended: an ended attempt cannot be brought back."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,13 @@ from giornata.store.schema import attempts
 
 _COLUMNS = tuple(attempts.c[name] for name in AttemptRow.__slots__)
 LIVE = attempts.c.ended_at_ms.is_(None)
+# Made once: building a statement costs more than running it.
+_BY_ID = sa.select(*_COLUMNS).where(attempts.c.id == sa.bindparam("wanted"))
+_LIVE_OF_JOB = sa.select(*_COLUMNS).where(attempts.c.job_id == sa.bindparam("wanted"), LIVE)
+_OF_REQUEST = sa.select(*_COLUMNS).where(
+    attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
+)
+_INSERT = sa.insert(attempts)
 # Enough to estimate a rate from, and few enough to read at every heartbeat.
 HISTORY_ROWS = 300
 
@@ -24,21 +32,19 @@ class Attempts:
         self._dialect_name = dialect_name
 
     def insert(self, attempt: AttemptRow, *, request_id: str) -> None:
-        self._connection.execute(sa.insert(attempts).values(request_id=request_id, **dataclasses.asdict(attempt)))
+        self._connection.execute(_INSERT, {"request_id": request_id, **dataclasses.asdict(attempt)})
 
     def get(self, attempt_id: str) -> AttemptRow | None:
-        return self._one(attempts.c.id == attempt_id)
+        return self._one(_BY_ID, wanted=attempt_id)
 
     def live_of_job(self, job_id: str) -> AttemptRow | None:
-        return self._one(attempts.c.job_id == job_id, LIVE)
+        return self._one(_LIVE_OF_JOB, wanted=job_id)
 
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
-        return self._one(attempts.c.node_id == node_id, attempts.c.request_id == request_id)
+        return self._one(_OF_REQUEST, node=node_id, request=request_id)
 
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
-        changed = self._connection.execute(
-            sa.update(attempts).where(attempts.c.id == attempt_id, LIVE).values(**columns).returning(*_COLUMNS)
-        ).first()
+        changed = self._connection.execute(_update_live(tuple(columns)), {"wanted": attempt_id, **columns}).first()
         return None if changed is None else _attempt(changed)
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
@@ -59,9 +65,20 @@ class Attempts:
         run_ms, interruptions = self._connection.execute(history_statement(since_ms=since_ms)).one()
         return int(run_ms or 0), int(interruptions or 0)
 
-    def _one(self, *conditions: sa.ColumnElement[bool]) -> AttemptRow | None:
-        row = self._connection.execute(sa.select(*_COLUMNS).where(*conditions)).first()
+    def _one(self, query: sa.Select[Any], **values: str) -> AttemptRow | None:
+        row = self._connection.execute(query, values).first()
         return None if row is None else _attempt(row)
+
+
+@functools.cache
+def _update_live(names: tuple[str, ...]) -> sa.Update:
+    """There are as many as there are combinations of columns that the use cases set: a few."""
+    return (
+        sa.update(attempts)
+        .where(attempts.c.id == sa.bindparam("wanted"), LIVE)
+        .values({name: sa.bindparam(name) for name in names})
+        .returning(*_COLUMNS)
+    )
 
 
 def run_out_statement(*, at_ms: int, limit: int) -> sa.Select[Any]:

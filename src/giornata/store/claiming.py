@@ -6,7 +6,8 @@ queue: the first by rank is either a job of a held model, and then the head of t
 other job can stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -16,29 +17,57 @@ from giornata.control.ports.work_store import Wanted
 from giornata.domain.routing import AFFINITY_WINDOW_MS
 from giornata.store.schema import bans, jobs
 
+Text = str | sa.BindParameter[str]
 # Affinity is a preference: a node that holds absurdly many models has the first of them looked at.
 MOST_ARMS = 64
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
 
 
-def eligible(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many kinds and models a claim names and whether it is bound to a project, and the values for its names.
+
+    Claims of one shape share one statement, that is made once: building it costs more than running it.
+    """
+
+    key: tuple[int, int, bool]
+    values: Mapping[str, str]
+
+
+def shape_of(wanted: Wanted) -> Shape:
+    """Of a claim. Kinds and models are counted once."""
+    kinds, models = dict.fromkeys(wanted.kinds), dict.fromkeys(filter(None, wanted.held_models))
+    values = {"machine": wanted.machine_id}
+    values |= {f"kind_{number}": kind for number, kind in enumerate(kinds)}
+    values |= {f"model_{number}": model for number, model in enumerate(models)}
+    if wanted.project_id is not None:
+        values["project"] = wanted.project_id
+    return Shape(key=(len(kinds), len(models), wanted.project_id is not None), values=values)
+
+
+def eligible(machine_id: Text, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     """What makes a queued job one that this machine may have. The only place that says so."""
-    banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == wanted.machine_id)
-    return [~banned, *in_project(wanted)]
+    banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
+    return [~banned, *in_project(project_id)]
 
 
-def in_project(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+def in_project(project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     """The project filter; empty for a node that serves all of them."""
-    return [] if wanted.project_id is None else [jobs.c.project_id == wanted.project_id]
+    return [] if project_id is None else [jobs.c.project_id == project_id]
 
 
-def first_of_queue(wanted: Wanted) -> sa.Select[Any]:
-    """The id of the job to hand out, its row locked; rows that others are just taking are passed over."""
-    kinds = tuple(dict.fromkeys(wanted.kinds))
-    models = [(kind, model) for model, kind in product(dict.fromkeys(wanted.held_models), kinds) if model]
-    arms = [_arm(kind, eligible(wanted)) for kind in kinds]
-    arms += [_arm(kind, eligible(wanted), model) for kind, model in models[: max(0, MOST_ARMS - len(kinds))]]
+def first_of_queue(kind_count: int, model_count: int, *, one_project: bool) -> sa.Select[Any]:
+    """The id of the job to hand out, its row locked; rows that others are just taking are passed over.
+
+    Takes the values of a `Shape`.
+    """
+    kinds: list[Text] = [_value(f"kind_{number}") for number in range(kind_count)]
+    held: list[Text] = [_value(f"model_{number}") for number in range(model_count)]
+    conditions = eligible(_value("machine"), _value("project") if one_project else None)
+    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - kind_count)]
+    arms = [_arm(kind, conditions) for kind in kinds]
+    arms += [_arm(kind, conditions, model) for kind, model in models]
     heads = _together([arm.with_for_update(skip_locked=True) for arm in arms])
     return (
         sa.select(heads.c.id)
@@ -60,8 +89,13 @@ def any_queued(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]
     return sa.select(heads.c.id).limit(1)
 
 
-def _arm(kind: str, conditions: Sequence[sa.ColumnElement[bool]], model: str | None = None) -> sa.Select[Any]:
-    held: sa.Label[int] = sa.literal_column("1" if model else "0").label("held")
+def _value(name: str) -> sa.BindParameter[str]:
+    # Not required, so that the statement can be explained without values.
+    return sa.bindparam(name, required=False)
+
+
+def _arm(kind: Text, conditions: Sequence[sa.ColumnElement[bool]], model: Text | None = None) -> sa.Select[Any]:
+    held: sa.Label[int] = sa.literal_column("0" if model is None else "1").label("held")
     of_model = [] if model is None else [jobs.c.model_key == model]
     return (
         sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.created_at_ms, held)

@@ -1,17 +1,20 @@
 """How each database is opened: what makes a commit durable, a write exclusive, a wait bounded."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from giornata.domain.errors import Fault, InvalidInput
 
 SQLITE_BUSY_MS = 30_000
 POSTGRES_STATEMENT_MS = 30_000
 POSTGRES_LOCK_MS = 10_000
+POSTGRES_RESTED_S = 1.0
 
 
 def parse_url(url: str) -> URL:
@@ -54,17 +57,45 @@ def sqlite_reader(url: URL) -> Engine:
     return engine
 
 
-def postgres(url: URL, *, pool_size: int = 16) -> Engine:
+def postgres(url: URL, *, pool_size: int = 16, rested_s: float = POSTGRES_RESTED_S) -> Engine:
     """psycopg 3, READ COMMITTED, with an end to every wait."""
     options = f"-c statement_timeout={POSTGRES_STATEMENT_MS} -c lock_timeout={POSTGRES_LOCK_MS} -c timezone=UTC"
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_pre_ping=True,
         isolation_level="READ COMMITTED",
         connect_args={"options": options, "connect_timeout": 10, "application_name": "giornata"},
     )
+    _ping_after_rest(engine, rested_s=rested_s)
+    return engine
+
+
+def _ping_after_rest(engine: Engine, *, rested_s: float) -> None:
+    """Ask a connection that was not used for a while whether it is still there, and take another if it is not.
+
+    `pool_pre_ping` asks each time: a round trip more for every transaction of a server that is at work.
+    """
+
+    @sa.event.listens_for(engine, "checkin")
+    def _rests(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["rests_since_s"] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _wake(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        since_s = record.info.get("rests_since_s")
+        if since_s is None or time.monotonic() - since_s < rested_s:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except _driver_error(engine) as error:
+            raise sa.exc.InvalidatePoolError("the connection is gone") from error
+
+
+def _driver_error(engine: Engine) -> type[Exception]:
+    driver: Any = engine.dialect.loaded_dbapi
+    error: type[Exception] = driver.Error
+    return error
 
 
 _SQLITE_ALWAYS = (f"PRAGMA busy_timeout = {SQLITE_BUSY_MS}", "PRAGMA temp_store = MEMORY")

@@ -8,6 +8,9 @@ import sqlalchemy as sa
 from giornata.protocol.events import EventType
 from giornata.store.schema import events
 
+# Inline: nobody asks for the id that it gets.
+_INSERT = sa.insert(events).inline()
+
 
 class Events:
     """See `giornata.control.ports.work_store.Events`."""
@@ -26,12 +29,13 @@ class Events:
         at_ms: int,
     ) -> None:
         self._connection.execute(
-            sa.insert(events).values(
-                job_id=job_id,
-                project_id=project_id,
-                type=event_type,
-                attempt_number=attempt_number,
-                data=dict(data),
-                at_ms=at_ms,
-            )
+            _INSERT,
+            {
+                "job_id": job_id,
+                "project_id": project_id,
+                "type": event_type,
+                "attempt_number": attempt_number,
+                "data": dict(data),
+                "at_ms": at_ms,
+            },
         )

@@ -1,5 +1,6 @@
 """Jobs and their states. Every change of state is guarded by the state it starts from."""
 
+import functools
 from typing import Any
 
 import sqlalchemy as sa
@@ -7,10 +8,18 @@ import sqlalchemy as sa
 from giornata.control.ports.work_store import JobRow, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
-from giornata.store.claiming import QUEUED, any_queued, eligible, first_of_queue, in_project
+from giornata.store.claiming import QUEUED, any_queued, eligible, first_of_queue, in_project, shape_of
 from giornata.store.schema import attempts, jobs
 
 _COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__)
+# Made once: building a statement costs more than running it.
+_BY_ID = sa.select(*_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"))
+_LOCK = _BY_ID.with_for_update()
+_LOCK_OF_ATTEMPT = (
+    sa.select(*_COLUMNS)
+    .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
+    .with_for_update()
+)
 
 
 class Jobs:
@@ -21,29 +30,30 @@ class Jobs:
         self._dialect_name = dialect_name
 
     def claimable(self, wanted: Wanted) -> bool:
-        return self._any(any_queued(wanted.kinds, eligible(wanted)))
+        return self._any(any_queued(wanted.kinds, eligible(wanted.machine_id, wanted.project_id)))
 
     def take(self, wanted: Wanted, *, attempt_id: str, at_ms: int) -> JobRow | None:
-        taken = self._connection.execute(take_statement(wanted, attempt_id=attempt_id, at_ms=at_ms)).first()
+        shape = shape_of(wanted)
+        values = {**shape.values, "new_attempt": attempt_id, "now": at_ms}
+        taken = self._connection.execute(take_statement(*shape.key), values).first()
         return None if taken is None else _job(taken)
 
     def why_nothing(self, wanted: Wanted) -> str:
         if self.claimable(wanted):
             return "empty-queue"  # the last one is just being taken by somebody else
-        if self._any(any_queued(wanted.kinds, in_project(wanted))):
+        if self._any(any_queued(wanted.kinds, in_project(wanted.project_id))):
             return "banned"
-        others = sa.select(jobs.c.id).where(QUEUED, *in_project(wanted)).limit(1)
+        others = sa.select(jobs.c.id).where(QUEUED, *in_project(wanted.project_id)).limit(1)
         return "no-such-kind" if self._any(others) else "empty-queue"
 
     def get(self, job_id: str) -> JobRow | None:
-        return self._one(sa.select(*_COLUMNS).where(jobs.c.id == job_id))
+        return self._one(_BY_ID, job_id)
 
     def lock(self, job_id: str) -> JobRow | None:
-        return self._one(sa.select(*_COLUMNS).where(jobs.c.id == job_id).with_for_update())
+        return self._one(_LOCK, job_id)
 
     def lock_of_attempt(self, attempt_id: str) -> JobRow | None:
-        owner = sa.select(attempts.c.job_id).where(attempts.c.id == attempt_id).scalar_subquery()
-        return self._one(sa.select(*_COLUMNS).where(jobs.c.id == owner).with_for_update())
+        return self._one(_LOCK_OF_ATTEMPT, attempt_id)
 
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         target = next_state(job.state, event)
@@ -55,7 +65,7 @@ class Jobs:
         return target
 
     def update(self, job_id: str, **columns: Any) -> None:
-        self._connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**columns))
+        self._connection.execute(_update(tuple(columns)), {"wanted": job_id, **columns})
 
     def past_deadline(self, *, at_ms: int, limit: int) -> list[str]:
         alive: sa.ColumnElement[bool] = sa.literal_column(
@@ -67,24 +77,38 @@ class Jobs:
     def _any(self, query: sa.Select[Any]) -> bool:
         return self._connection.execute(query).first() is not None
 
-    def _one(self, query: sa.Select[Any]) -> JobRow | None:
-        row = self._connection.execute(query).first()
+    def _one(self, query: sa.Select[Any], wanted: str) -> JobRow | None:
+        row = self._connection.execute(query, {"wanted": wanted}).first()
         return None if row is None else _job(row)
 
 
-def take_statement(wanted: Wanted, *, attempt_id: str, at_ms: int) -> sa.Update:
-    """The claim: pick and take in one statement; tests hold both planners to its indexes."""
+@functools.cache
+def _update(names: tuple[str, ...]) -> sa.Update:
+    """There are as many as there are combinations of columns that the use cases set: a few."""
+    statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("wanted"))
+    return statement.values({name: sa.bindparam(name) for name in names})
+
+
+@functools.lru_cache(maxsize=256)
+def take_statement(kinds: int, models: int, one_project: bool) -> sa.Update:
+    """The claim: pick and take in one statement. Takes the values of a `Shape`, `new_attempt` and `now`.
+
+    Tests hold both planners to its indexes.
+    """
+    first = first_of_queue(kinds, models, one_project=one_project)
     return (
         sa.update(jobs)
         .where(
-            jobs.c.id == first_of_queue(wanted).scalar_subquery(),
+            jobs.c.id == first.scalar_subquery(),
             jobs.c.state.in_(sources(JobEvent.CLAIM)),
         )
         .values(
             state=next_state(JobState.QUEUED, JobEvent.CLAIM),
             attempt_count=jobs.c.attempt_count + 1,
-            attempt_id=attempt_id,
-            started_at_ms=sa.func.coalesce(jobs.c.started_at_ms, at_ms),
+            attempt_id=sa.bindparam("new_attempt", required=False),
+            started_at_ms=sa.func.coalesce(
+                jobs.c.started_at_ms, sa.bindparam("now", type_=sa.BigInteger, required=False)
+            ),
             phase="",
         )
         .returning(*_COLUMNS)

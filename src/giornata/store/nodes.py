@@ -1,6 +1,7 @@
 """Nodes that have ever asked for work."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,14 @@ from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import nodes
 
 _COLUMNS = tuple(nodes.c[name] for name in NodeRow.__slots__)
+# Made once: building a statement costs more than running it.
+_BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
+_BEAT = (
+    sa.update(nodes)
+    .where(nodes.c.id == sa.bindparam("wanted"))
+    .values({name: sa.bindparam(name) for name in ("last_seen_at_ms", "held_models", "engine_pid")})
+    .returning(nodes.c.draining)
+)
 
 
 class Nodes:
@@ -21,25 +30,26 @@ class Nodes:
         self._dialect_name = dialect_name
 
     def get(self, node_id: str) -> NodeRow | None:
-        return _node(self._connection.execute(sa.select(*_COLUMNS).where(nodes.c.id == node_id)).first())
+        return _node(self._connection.execute(_BY_ID, {"wanted": node_id}).first())
 
     def see(self, node: NodeSighting, *, at_ms: int) -> NodeRow | None:
         said = dataclasses.asdict(node) | {"last_seen_at_ms": at_ms}
-        lasting = {name: value for name, value in said.items() if name not in {"id", "project_id"}}
-        statement = insert_for(self._dialect_name, nodes).values(first_seen_at_ms=at_ms, **said)
-        statement = statement.on_conflict_do_update(
-            index_elements=[nodes.c.id], set_=lasting, where=nodes.c.project_id == node.project_id
-        ).returning(*_COLUMNS)
-        return _node(self._connection.execute(statement).first())
+        values = {"first_seen_at_ms": at_ms, **said}
+        return _node(self._connection.execute(_see(self._dialect_name, tuple(values)), values).first())
 
     def beat(self, node_id: str, *, at_ms: int, held_models: Sequence[str], engine_pid: int | None) -> bool:
-        draining = self._connection.scalar(
-            sa.update(nodes)
-            .where(nodes.c.id == node_id)
-            .values(last_seen_at_ms=at_ms, held_models=list(held_models), engine_pid=engine_pid)
-            .returning(nodes.c.draining)
-        )
-        return bool(draining)
+        values = {"last_seen_at_ms": at_ms, "held_models": list(held_models), "engine_pid": engine_pid}
+        return bool(self._connection.scalar(_BEAT, {"wanted": node_id, **values}))
+
+
+@functools.cache
+def _see(dialect_name: str, names: tuple[str, ...]) -> Any:
+    statement = insert_for(dialect_name, nodes).values({name: sa.bindparam(name) for name in names})
+    new = statement.excluded
+    lasting = {name: new[name] for name in names if name not in {"id", "project_id", "first_seen_at_ms"}}
+    return statement.on_conflict_do_update(
+        index_elements=[nodes.c.id], set_=lasting, where=nodes.c.project_id == new.project_id
+    ).returning(*_COLUMNS)
 
 
 def _node(row: sa.Row[Any] | None) -> NodeRow | None:

@@ -1,6 +1,8 @@
 """Log lines and metrics."""
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -41,13 +43,6 @@ class Reports:
     def put_metrics(self, attempt: AttemptRow, points: Mapping[int, Mapping[str, float]], *, at_ms: int) -> None:
         if not points:
             return
-        statement = insert_for(self._dialect_name, metrics)
-        new = statement.excluded
-        statement = statement.on_conflict_do_update(
-            index_elements=[metrics.c.job_id, metrics.c.step],
-            set_={"attempt_number": new.attempt_number, "values": new["values"], "at_ms": new.at_ms},
-            where=metrics.c.attempt_number <= new.attempt_number,
-        )
         rows = [
             {
                 "job_id": attempt.job_id,
@@ -58,4 +53,15 @@ class Reports:
             }
             for step, values in sorted(points.items())
         ]
-        self._connection.execute(statement, rows)
+        self._connection.execute(_put_metrics(self._dialect_name), rows)
+
+
+@functools.cache
+def _put_metrics(dialect_name: str) -> Any:
+    statement = insert_for(dialect_name, metrics)
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[metrics.c.job_id, metrics.c.step],
+        set_={"attempt_number": new.attempt_number, "values": new["values"], "at_ms": new.at_ms},
+        where=metrics.c.attempt_number <= new.attempt_number,
+    )

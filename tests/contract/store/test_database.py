@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from giornata.domain.errors import InvalidInput, Unavailable
 from giornata.store.database import Database, open_store
+from giornata.store.dialects import parse_url, postgres
 from giornata.store.fair_lock import FairLock
 from giornata.store.migrate import is_current, migrate
 from giornata.store.schema import metadata, projects
@@ -209,6 +210,24 @@ def test_a_lost_connection_is_unavailable_and_the_next_transaction_works(store: 
         tx.connection.execute(sa.insert(projects).values(PROJECT))
     assert count(store) == 0
     add_project(store)
+
+
+def test_a_connection_that_died_while_it_rested_is_replaced(new_postgres: Callable[[], str]) -> None:
+    engine = postgres(parse_url(new_postgres()), rested_s=0.0)
+    database, other = (
+        Database(writer=engine, reader=engine),
+        open_store(engine.url.render_as_string(hide_password=False)),
+    )
+    with database.read() as first, database.read() as second:
+        pids = [tx.connection.scalar(sa.select(sa.func.pg_backend_pid())) for tx in (first, second)]
+    with other.begin() as tx:
+        for pid in pids:  # returns when it is gone
+            assert tx.connection.scalar(sa.select(sa.func.pg_terminate_backend(pid, 10_000)))
+    with database.read() as first, database.read() as second:
+        assert first.connection.scalar(sa.select(sa.func.pg_backend_pid())) not in pids
+        assert second.connection.scalar(sa.select(sa.func.pg_backend_pid())) not in pids
+    database.close()
+    other.close()
 
 
 def test_a_full_database_is_unavailable_and_a_mistake_is_not(store: Database) -> None:

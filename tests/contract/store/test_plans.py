@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from giornata.control.ports.work_store import Wanted
 from giornata.store import schema
 from giornata.store.attempts import LIVE, history_statement, run_out_statement
-from giornata.store.claiming import any_queued, eligible
+from giornata.store.claiming import any_queued, eligible, shape_of
 from giornata.store.database import Database, open_store
 from giornata.store.jobs import take_statement
 from giornata.store.migrate import migrate
@@ -83,9 +83,10 @@ def plan(database: Database, statement: Any) -> str:
     """The plan as text, one step a line. PostgreSQL's is the generic one: the claim is prepared and used for ever."""
     if database.dialect_name == "sqlite":
         compiled = statement.compile(dialect=database._reader.dialect, compile_kwargs={"render_postcompile": True})
+        values = compiled.construct_params(_check=False)
         with database.read() as tx:
             steps = tx.connection.exec_driver_sql(
-                f"EXPLAIN QUERY PLAN {compiled}", tuple(compiled.params[name] for name in compiled.positiontup or ())
+                f"EXPLAIN QUERY PLAN {compiled}", tuple(values.get(name) for name in compiled.positiontup or ())
             )
             return "\n".join(row[3] for row in steps)
     compiled = statement.compile(
@@ -126,7 +127,7 @@ def full_scans(text: str) -> list[str]:
 
 
 def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
-    text = plan(full, take_statement(WANTED, attempt_id="att_new", at_ms=1))
+    text = plan(full, take_statement(*shape_of(WANTED).key))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
     assert text.count("ix_jobs_queue_model") == 2
@@ -136,13 +137,13 @@ def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
 
 def test_a_claim_without_models_reads_one_index(full: Database) -> None:
     wanted = Wanted(kinds=("train",), held_models=(), machine_id="machine-1", project_id=None)
-    text = plan(full, take_statement(wanted, attempt_id="att_new", at_ms=1))
+    text = plan(full, take_statement(*shape_of(wanted).key))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
 
 
 def test_looking_for_work_reads_an_index(full: Database) -> None:
-    text = plan(full, any_queued(WANTED.kinds, eligible(WANTED)))
+    text = plan(full, any_queued(WANTED.kinds, eligible(WANTED.machine_id, WANTED.project_id)))
     assert full_scans(text) == []
     assert "ix_jobs_queue" in text
 

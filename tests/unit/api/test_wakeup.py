@@ -2,12 +2,19 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 
 from starlette.concurrency import run_in_threadpool
 
 from giornata.api.wakeup import Wakeup
 
 LONG_S = 20.0
+
+
+async def settled() -> None:
+    """Everything that can happen by itself has happened."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 def test_those_who_wait_share_a_few_threads() -> None:
@@ -63,5 +70,81 @@ def test_a_closed_one_lets_nobody_wait() -> None:
             await asyncio.wait_for(before.wait(LONG_S), LONG_S / 2)
             await asyncio.wait_for(before.wait(LONG_S), LONG_S / 2)
         assert wakeup.closed
+
+    asyncio.run(scene())
+
+
+def test_one_of_a_crowd_looks_at_a_time() -> None:
+    """A thousand nodes wait for the same: a notice wakes one, and it says whether the next one should look."""
+
+    async def scene() -> None:
+        wakeup = Wakeup(threads=1)
+        with wakeup.listen("group") as first, wakeup.listen("group") as second, wakeup.listen("others") as other:
+            assert first.crowd == 2
+            for listener in (first, second, other):
+                listener.nothing()
+            waits = [asyncio.create_task(each.wait(LONG_S)) for each in (first, second, other)]
+            await asyncio.sleep(0)
+            wakeup.notify()
+            await asyncio.wait_for(asyncio.gather(waits[0], waits[2]), LONG_S / 2)
+            assert not waits[1].done()
+            first.not_mine()
+            await asyncio.wait_for(waits[1], LONG_S / 2)
+            # Both have heard of it: nobody is woken any more.
+            second.not_mine()
+            waits = [asyncio.create_task(each.wait(LONG_S)) for each in (first, second)]
+            await settled()
+            assert not any(each.done() for each in waits)
+            for each in waits:
+                each.cancel()
+
+    asyncio.run(scene())
+
+
+def test_one_that_leaves_has_the_next_one_look() -> None:
+    """It may have found a job where there was another, or may have gone away before it looked."""
+
+    async def scene() -> None:
+        wakeup = Wakeup(threads=1)
+        with wakeup.listen("group") as second:
+            second.nothing()
+            with wakeup.listen("group") as first:
+                first.nothing()
+                wait = asyncio.create_task(second.wait(LONG_S))
+                await asyncio.sleep(0)
+            await settled()
+            assert not wait.done()  # it had said that there is nothing
+            with wakeup.listen("group"):
+                pass
+            await asyncio.wait_for(wait, LONG_S / 2)
+
+    asyncio.run(scene())
+
+
+def test_a_notice_to_one_that_leaves_without_looking_again_is_passed_on() -> None:
+    async def scene() -> None:
+        wakeup = Wakeup(threads=1)
+        leaving = ExitStack()
+        first = leaving.enter_context(wakeup.listen("group"))
+        with wakeup.listen("group") as second:
+            wakeup.notify()  # both are looking: the first is to look once more
+            first.nothing()
+            second.nothing()
+            wait = asyncio.create_task(second.wait(LONG_S))
+            await settled()
+            assert not wait.done()
+            leaving.close()
+            await asyncio.wait_for(wait, LONG_S / 2)
+
+    asyncio.run(scene())
+
+
+def test_a_notice_during_the_only_look_is_heard() -> None:
+    async def scene() -> None:
+        wakeup = Wakeup(threads=1)
+        with wakeup.listen("group") as only:
+            wakeup.notify()  # while it looks for the first time, perhaps too early
+            only.nothing()
+            await asyncio.wait_for(only.wait(LONG_S), LONG_S / 2)
 
     asyncio.run(scene())

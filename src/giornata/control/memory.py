@@ -1,0 +1,60 @@
+"""What one server process remembers between requests, so that the hottest of them need not ask the database again.
+
+Nothing here is ever the truth: each thing is bounded in age or never changes, and forgetting it costs a query.
+"""
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from giornata.control.context import Caller
+
+MOST_CALLERS = 4096
+
+
+class Memory:
+    """May be used from any thread. Instants are epoch milliseconds of the server's clock."""
+
+    def __init__(self) -> None:
+        self.signing_key: bytes | None = None  # written once, by the installation, and never changed
+        self._lock = threading.Lock()
+        self._callers: dict[str, tuple[Caller, range]] = {}
+        self._generation = 0
+        self._mtbi: tuple[float, int] | None = None
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever callers are forgotten: who is about to read a key asks before, and says so afterwards."""
+        return self._generation
+
+    def caller(self, secret_sha256: str, *, at_ms: int) -> "Caller | None":
+        """Whose secret this was found to be a moment ago."""
+        found = self._callers.get(secret_sha256)
+        return found[0] if found is not None and at_ms in found[1] else None
+
+    def remember_caller(self, secret_sha256: str, caller: "Caller", *, while_ms: range, generation: int) -> None:
+        """While the clock shows one of `while_ms`.
+
+        Not if callers were forgotten since `generation`: then what was read may be out of date already.
+        """
+        with self._lock:
+            if generation != self._generation:
+                return
+            if len(self._callers) >= MOST_CALLERS:
+                self._callers.clear()
+            self._callers[secret_sha256] = (caller, while_ms)
+
+    def forget_callers(self) -> None:
+        """A key was revoked here: nobody is let in on what was read before."""
+        with self._lock:
+            self._generation += 1
+            self._callers.clear()
+
+    def mtbi_s(self, *, at_ms: int, kept_ms: int) -> float | None:
+        """The fleet's mean time between interruptions as it was found at most `kept_ms` ago."""
+        found = self._mtbi
+        return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
+
+    def remember_mtbi(self, mtbi_s: float, *, at_ms: int) -> None:
+        """Two that find it at once may each remember theirs."""
+        self._mtbi = (mtbi_s, at_ms)

@@ -1,0 +1,50 @@
+"""The benchmarks run, so that they can be believed to have run. What they measure in seconds means nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PATIENCE_S = 240.0
+
+
+def quick(name: str, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The last line, and everything before it."""
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", *arguments]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean, check=False)
+    assert ran.returncode == 0, ran.stderr
+    *said, last = ran.stdout.splitlines()
+    result: dict[str, Any] = json.loads(last)
+    assert result["benchmark"] == name
+    assert result["quick"] is True
+    return result, "\n".join(said)
+
+
+def test_claims_are_measured_on_both_databases_and_missing_peers_are_named() -> None:
+    result, said = quick("claim")
+    assert set(result["measured"]) == {"postgres", "sqlite"}
+    for each in result["measured"].values():
+        assert [cell["depth"] for cell in each["cells"]] == [100, 1_000]
+        assert all(cell["claims_per_s"]["median"] > 0 < cell["beat_ms"]["p99"] for cell in each["cells"])
+        assert all(growth["rows"]["attempts"][1] > growth["rows"]["attempts"][0] for growth in each["growth"])
+    assert set(result["lives"]) == {"giornata, HTTP", "giornata, library"}
+    assert "SKIPPED procrastinate, pgqueuer" in said
+
+
+def test_a_fleet_of_simulated_agents_makes_every_call_without_an_error() -> None:
+    (fleet,) = quick("fleet_load")[0]["fleets"]
+    assert fleet["errors"] == {}
+    assert set(fleet["calls"]) == {
+        *("ask to upload", "claim", "commit", "complete", "heartbeat", "upload", "wait in vain")
+    }
+    assert fleet["rows"]["checkpoints"][1] > 0
+
+
+def test_killed_nodes_cost_less_than_everything() -> None:
+    result, _ = quick("interruption")
+    assert 0.1 < result["useful_share"] < 1.5
+    assert result["attempts"] >= result["jobs"]
