@@ -95,10 +95,12 @@ def test_d33_parts_without_an_upload_are_aborted(ctx: Context, age, clock: Manua
     assert collect(ctx).multiparts == 0
 
 
-def test_objects_without_a_row_go_and_young_ones_stay(ctx: Context, age) -> None:
+def test_objects_without_a_row_go_and_young_ones_stay(ctx: Context, age, tmp_path: Path) -> None:
     ctx.blobs.write("ann/202601/up_lost/" + A.sha256, [A.data])
     age(DAY_S + 1)
     ctx.blobs.write("ann/202609/up_new/" + A.sha256, [A.data])
+    new = next((tmp_path / "blobs").rglob(f"up_new/{A.sha256}"))
+    os.utime(new, (ctx.clock.now_ms() / 1000, ctx.clock.now_ms() / 1000))
     assert collect(ctx).stray_objects == 1
     assert stored(ctx) == {"ann/202609/up_new/" + A.sha256}
 

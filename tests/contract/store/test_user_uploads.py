@@ -13,6 +13,7 @@ from giornata.control.cache import commit_cache, get_cache
 from giornata.control.cancel import cancel
 from giornata.control.complete_upload import complete_upload
 from giornata.control.context import Context
+from giornata.control.instants import instant
 from giornata.control.policy import Policy
 from giornata.control.renew_upload import renew_upload
 from giornata.control.request_uploads import request_uploads
@@ -73,7 +74,7 @@ def test_d36_urls_are_for_an_object_of_the_project_that_is_nobody_elses(ctx: Con
     keys = {upload_key(ctx, "ann", ticket.upload_id or "") for ticket in (*first, *second)}
     assert len(keys) == 2
     for key in keys:
-        assert key.split("/")[:2] == ["ann", "202609"]
+        assert key.split("/")[:2] == ["ann", f"{instant(ctx.clock.now_ms()):%Y%m}"]
         assert key.endswith(f"/{A.sha256}")
 
 
