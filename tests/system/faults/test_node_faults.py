@@ -112,7 +112,9 @@ def test_the_nodes_clock_is_wrong(rig, other_time, tmp_path, wrong):
     scenario.open()
     done = scenario.finish()
     assert [each.machine_id for each in done.attempts] == [node.machine_id], rig.story(done.id)
-    assert f"{other_day:%Y-%m-%d}" in node.log.read_text(), "the clock is as wrong as it should be"
+    # One that jumps may have been right whenever the node had something to say.
+    if "OTHER_TIME_JUMPS" not in wrong:
+        assert f"{other_day:%Y-%m-%d}" in node.log.read_text(), "the clock is as wrong as it should be"
     assert scenario.repeated() == 0
 
 
