@@ -1,5 +1,6 @@
 # make demo      the main job, end to end, on this machine
-# make test      every test
+# make test      every test but those of `make faults`
+# make faults    kill, cut off, lie to real processes at every phase of a job: minutes
 # make check     format, lint, types, contracts, unit tests: under two minutes
 # make soak      random schedules against the real store, a million operations (or OPS=…): hours
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo test check lint format types contracts unit contract system fuzz odd-time soak mutants clean
+.PHONY: help demo test check lint format types contracts unit contract system faults fuzz odd-time soak mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -57,7 +58,11 @@ contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
 
 system: $(STAMP)
-	@$(BIN)/python -m pytest -q tests/system tests/gpu
+	@$(BIN)/python -m pytest -q tests/system tests/gpu --ignore tests/system/faults
+
+# Real processes killed, cut off and lied to, at every phase of a job.
+faults: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system/faults
 
 fuzz: $(STAMP)
 	@GIORNATA_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/contract/api/test_fuzz.py
