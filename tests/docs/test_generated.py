@@ -24,3 +24,8 @@ def test_every_setting_is_documented_with_a_meaning():
     for name, field in Settings.model_fields.items():
         assert field.description, f"{name} has no description"
         assert f"`GIORNATA_{name.upper()}`" in page
+
+
+def test_every_setting_is_read_somewhere():
+    code = "".join(file.read_text() for file in (DOCS.parent / "src/giornata/cli").glob("*.py"))
+    assert [name for name in Settings.model_fields if f"settings.{name}" not in code] == []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
+from giornata.cli.connection import SERVER_FILE
 from giornata.cli.settings import Settings
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
 from giornata.control.context import Context, Foundations
@@ -24,9 +25,7 @@ from giornata.store.migrate import is_current, migrate
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials
 
-ADMIN_KEY_FILE = "admin.key"
 NODE_KEY_FILE = "node.key"
-SERVER_FILE = "server.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

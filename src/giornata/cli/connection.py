@@ -7,8 +7,8 @@ from giornata.cli.settings import Settings
 from giornata.client import Client
 from giornata.domain.errors import Unauthenticated, Unavailable
 
-DEFAULT_ADMIN_KEY = "admin.key"
-DEFAULT_SERVER = "server.json"
+ADMIN_KEY_FILE = "admin.key"
+SERVER_FILE = "server.json"
 
 
 def connect(settings: Settings) -> Client:
@@ -23,7 +23,7 @@ def server_url(settings: Settings) -> str:
     """`GIORNATA_URL`, or where the embedded server says that it listens. Raises Unavailable."""
     if settings.url:
         return settings.url
-    file = settings.data / DEFAULT_SERVER
+    file = settings.data / SERVER_FILE
     try:
         return str(json.loads(file.read_text())["url"])
     except (OSError, ValueError, KeyError):
@@ -33,7 +33,7 @@ def server_url(settings: Settings) -> str:
 def _key(settings: Settings) -> str:
     if settings.api_key:
         return settings.api_key
-    file: Path = settings.data / DEFAULT_ADMIN_KEY
+    file: Path = settings.data / ADMIN_KEY_FILE
     try:
         return file.read_text().strip()
     except OSError:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.cli.connection import DEFAULT_ADMIN_KEY, DEFAULT_SERVER
+from giornata.cli.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.demo_plan import LEASE_S, NODES, PRICE_USD_PER_HOUR, Plan
 from giornata.client import Backoff, Client
 from giornata.domain.errors import GiornataError, Unavailable
@@ -49,9 +49,9 @@ def running(plan: Plan, *, environment: Mapping[str, str]) -> Iterator[Callable[
 
     def ready() -> Installation:
         nonlocal client
-        _wait_for(plan.data / DEFAULT_SERVER, process, plan.log)
-        url = json.loads((plan.data / DEFAULT_SERVER).read_text())["url"]
-        client = Client(url, (plan.data / DEFAULT_ADMIN_KEY).read_text().strip(), backoff=BACKOFF)
+        _wait_for(plan.data / SERVER_FILE, process, plan.log)
+        url = json.loads((plan.data / SERVER_FILE).read_text())["url"]
+        client = Client(url, (plan.data / ADMIN_KEY_FILE).read_text().strip(), backoff=BACKOFF)
         return Installation(process=process, log=plan.log, client=client)
 
     try:

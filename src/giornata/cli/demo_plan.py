@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from giornata.cli.connection import DEFAULT_SERVER
+from giornata.cli.connection import SERVER_FILE
 from giornata.domain.errors import Fault, InvalidInput
 
 NODES = 2
@@ -134,7 +134,7 @@ def _refuse(plan: Plan) -> None:
 
 def _server_pid(data: Path) -> int | None:
     try:
-        return int(json.loads((data / DEFAULT_SERVER).read_text())["pid"])
+        return int(json.loads((data / SERVER_FILE).read_text())["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -12,15 +12,14 @@ from fastapi import FastAPI
 from giornata.api.app import create_app
 from giornata.api.server import serve
 from giornata.cli.composition import (
-    ADMIN_KEY_FILE,
     NODE_KEY_FILE,
-    SERVER_FILE,
     House,
     api_settings_of,
     open_house,
     write_private,
     write_server_file,
 )
+from giornata.cli.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.settings import Settings
 from giornata.control.context import Caller, Context
 from giornata.control.create_key import create_key

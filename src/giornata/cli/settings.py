@@ -32,7 +32,6 @@ class Settings(BaseSettings):
     data: Path = Field(
         default_factory=default_data_directory, description="Where `up` keeps its database, blobs, logs and key."
     )
-    timeout_s: float = Field(30.0, gt=0, description="How long a client waits for an answer.")
 
     # server
     host: str = Field("127.0.0.1", description="Address to listen on.")
