@@ -18,8 +18,11 @@ from giornata.api.openapi import install_openapi
 from giornata.api.pace import Pace
 from giornata.api.problems import install_handlers
 from giornata.api.settings import ApiSettings
+from giornata.api.together import Together
 from giornata.api.wakeup import Wakeup
+from giornata.control.claim import claim_each
 from giornata.control.context import Context
+from giornata.control.heartbeat import heartbeat_each
 from giornata.control.install import read_signing_key
 from giornata.control.loops import LoopStatus
 from giornata.control.read_gauges import read_gauges
@@ -68,6 +71,8 @@ def create_app(
         metrics,
         Wakeup(threads=settings.waiting_threads),
     )
+    app.state.claims = Together(partial(claim_each, ctx), key=lambda asked: asked.node_id)
+    app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
     install_handlers(app)
     for routes in (uploads.router, jobs.router, histories.router, admin.router, node.router, node.attempts):
         app.include_router(routes)

@@ -50,12 +50,12 @@ async def claim_job(
 
     A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
     """
-    ends_s = time.monotonic() + body.wait_s
+    asked, ends_s = claim.Asked(caller=caller, claim=body), time.monotonic() + body.wait_s
     with wakeup.listen(_waits_for(caller, body)) as listener:
-        just_came = True
+        # A look before would only cost those who do get a job.
+        nothing = None
         while True:
-            reply = await wakeup.look(claim.claim_once, ctx, caller, body, just_came=just_came)
-            just_came = False
+            reply: ClaimReply = nothing or await request.app.state.claims.ask(asked)
             left_s = ends_s - time.monotonic()
             if reply.lease is not None or reply.drain:
                 return reply
@@ -70,6 +70,7 @@ async def claim_job(
             await listener.wait(min(left_s, poll_s))
             if await request.is_disconnected():
                 return reply
+            nothing = await wakeup.look(claim.nothing_yet, ctx, asked)
 
 
 def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None]:
@@ -78,9 +79,10 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT)
-def beat(ctx: Ctx, attempt_id: Attempt, body: Heartbeat) -> HeartbeatReply:
+async def beat(request: Request, attempt_id: Attempt, body: Heartbeat) -> HeartbeatReply:
     """Renew the lease. 409 `lease-lost`: the job is another's, or over; drop it at once."""
-    return heartbeat.heartbeat(ctx, attempt_id, body)
+    reply: HeartbeatReply = await request.app.state.beats.ask(heartbeat.Beat(attempt_id=attempt_id, said=body))
+    return reply
 
 
 @attempts.post("/log", status_code=NO_BODY, responses=ATTEMPT)

@@ -1,11 +1,17 @@
-"""Hand out a job. Everything about a claim happens in one transaction, or not at all."""
+"""Hand out jobs. Everything about a claim happens in one transaction, or not at all.
+
+Whatever came in while the database was at work is done in one transaction: its cost is shared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from giornata.control.build_lease import build_lease
 from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.permissions import require_node
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow, NodeSighting, Wanted
+from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Wanted
 from giornata.control.renew_lease import renew_lease
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict
@@ -17,67 +23,121 @@ from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
 SEEN_EVERY_MS = 10_000
 
 
-def claim_once(ctx: Context, caller: Caller, claim: Claim, *, just_came: bool = False) -> ClaimReply:
-    """A lease, or why there is none. Does not wait.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A claim, and whose it is. Raises Forbidden for a key that is no node's."""
 
-    It writes nothing while there is nothing, unless the claim `just_came`: then the node is noted anyway, and a look
-    before would only cost those who do get a job.
+    caller: Caller
+    claim: Claim
 
-    Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
-    attempt has ended gives nothing. Raises Forbidden for a key that is no node's, and Conflict when the node's id
-    belongs to another project.
-    """
-    require_node(caller)
-    now_ms = ctx.clock.now_ms()
-    wanted = Wanted(
-        kinds=claim.kinds,
-        held_models=claim.held_models,
-        machine_id=claim.node.machine_id,
-        project_id=None if caller.serves_all_projects else caller.project_id,
-    )
-    nothing = _nothing_new(ctx, caller, claim, wanted, now_ms=now_ms) if not just_came else None
+    def __post_init__(self) -> None:
+        require_node(self.caller)
+
+    @property
+    def node_id(self) -> str:
+        """Of the node that asks."""
+        return self.claim.node.node_id
+
+    @property
+    def wanted(self) -> Wanted:
+        """Which jobs it may have."""
+        return Wanted(
+            kinds=self.claim.kinds,
+            held_models=self.claim.held_models,
+            machine_id=self.claim.node.machine_id,
+            project_id=None if self.caller.serves_all_projects else self.caller.project_id,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """An attempt that a claim makes."""
+
+    job: JobRow
+    attempt: AttemptRow
+    request_id: str
+
+
+def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
+    """A lease, or why there is none: a look, and a claim if there is something. Raises Forbidden and Conflict."""
+    asked = Asked(caller=caller, claim=claim)
+    nothing = nothing_yet(ctx, asked)
     if nothing is not None:
         return nothing
-    with ctx.store.begin() as tx:
-        node = tx.nodes.see(_sighting(caller, claim), at_ms=now_ms)
-        if node is None:
-            raise Conflict(f"the node id {claim.node.node_id} belongs to another project; draw another one")
-        # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
-        earlier = tx.attempts.of_request(node.id, claim.request_id)
-        if earlier is None:
-            return _draining() if node.draining else _take(tx, ctx, claim, wanted, at_ms=now_ms)
-    # In a transaction that does not hold the node's row: heartbeats lock the job before the node.
-    with ctx.store.begin() as tx:
-        return _again(tx, ctx, earlier, at_ms=now_ms)
+    (reply,) = claim_each(ctx, [asked])
+    if isinstance(reply, Conflict):
+        raise reply
+    return reply
 
 
-def _nothing_new(ctx: Context, caller: Caller, claim: Claim, wanted: Wanted, *, now_ms: int) -> ClaimReply | None:
-    """The answer to a node that waits while nothing happens, found without writing anything; None: find out."""
+def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
+    """The answer to a node that waits while nothing happens, found without writing anything; None: claim."""
+    now_ms = ctx.clock.now_ms()
     with ctx.store.read() as tx:
-        node = tx.nodes.get(claim.node.node_id)
-        if node is None or node.project_id != caller.project_id or node.last_seen_at_ms + SEEN_EVERY_MS <= now_ms:
+        node = tx.nodes.get(asked.node_id)
+        if (
+            node is None
+            or node.project_id != asked.caller.project_id
+            or node.last_seen_at_ms + SEEN_EVERY_MS <= now_ms
+        ):
             return None
-        if tx.attempts.of_request(node.id, claim.request_id) is not None:
+        if tx.attempts.of_request(node.id, asked.claim.request_id) is not None:
             return None
         if node.draining:
             return _draining()
-        return None if tx.jobs.claimable(wanted) else _why_nothing(tx, wanted)
+        return None if tx.jobs.claimable(asked.wanted) else _why_nothing(tx, asked.wanted)
 
 
-def _take(tx: Transaction, ctx: Context, claim: Claim, wanted: Wanted, *, at_ms: int) -> ClaimReply:
+def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict]:
+    """For each a lease, or why there is none. No two of one node. Notes that the nodes were seen.
+
+    Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
+    attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project.
+    """
+    now_ms = ctx.clock.now_ms()
+    begun: list[_Begun] = []
+    with ctx.store.begin() as tx:
+        nodes = tx.nodes.see_each([_sighting(each) for each in asked], at_ms=now_ms)
+        # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
+        earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
+        answers = [
+            _refusal(each, nodes[each.node_id])
+            or earlier.get((each.node_id, each.claim.request_id))
+            or (_draining() if nodes[each.node_id].draining else _take(tx, ctx, each, begun, at_ms=now_ms))
+            for each in asked
+        ]
+        _begin(tx, begun, at_ms=now_ms)
+    # In transactions that do not hold a node's row: heartbeats lock the job before the node.
+    return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, AttemptRow) else answer for answer in answers]
+
+
+def _refusal(asked: Asked, node: NodeRow) -> Conflict | None:
+    if node.project_id == asked.caller.project_id:
+        return None
+    return Conflict(f"the node id {node.id} belongs to another project; draw another one")
+
+
+def _take(tx: Transaction, ctx: Context, asked: Asked, begun: list[_Begun], *, at_ms: int) -> ClaimReply:
+    """Adds to `begun` the attempt that it makes, which is not written yet."""
     attempt_id = ctx.names.new("att")
-    job = tx.jobs.take(wanted, attempt_id=attempt_id, at_ms=at_ms)
+    job = tx.jobs.take(asked.wanted, attempt_id=attempt_id, at_ms=at_ms)
     if job is None:
-        return _why_nothing(tx, wanted)
-    _end_silent(tx, job, claim.node, at_ms=at_ms)
-    attempt = AttemptRow(
+        return _why_nothing(tx, asked.wanted)
+    _end_silent(tx, job, asked.claim.node, at_ms=at_ms)
+    attempt = _attempt(ctx, job, asked.claim.node, attempt_id, at_ms=at_ms)
+    begun.append(_Begun(job=job, attempt=attempt, request_id=asked.claim.request_id))
+    return ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
+
+
+def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_ms: int) -> AttemptRow:
+    return AttemptRow(
         id=attempt_id,
         job_id=job.id,
         number=job.attempt_count,
-        node_id=claim.node.node_id,
-        machine_id=claim.node.machine_id,
-        node_name=claim.node.name,
-        price_micro_usd_per_hour=claim.node.price_micro_usd_per_hour,
+        node_id=node.node_id,
+        machine_id=node.machine_id,
+        node_name=node.name,
+        price_micro_usd_per_hour=node.price_micro_usd_per_hour,
         started_at_ms=at_ms,
         first_step_at_ms=None,
         renewed_at_ms=at_ms,
@@ -90,21 +150,28 @@ def _take(tx: Transaction, ctx: Context, claim: Claim, wanted: Wanted, *, at_ms:
         committed_step=job.committed_step,
         order=Order.CONTINUE,
     )
-    _begin(tx, job, attempt, request_id=claim.request_id)
-    return ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
 
 
-def _begin(tx: Transaction, job: JobRow, attempt: AttemptRow, *, request_id: str) -> None:
-    at_ms = attempt.started_at_ms
-    tx.attempts.insert(attempt, request_id=request_id)
-    tx.ledger.open(job, attempt, at_ms=at_ms)
-    data = {
-        "node_id": attempt.node_id,
-        "machine_id": attempt.machine_id,
-        "node_name": attempt.node_name,
-        "resume_step": attempt.start_step,
-    }
-    tx.events.add(job.id, job.project_id, EventType.ATTEMPT_STARTED, attempt.number, data, at_ms)
+def _begin(tx: Transaction, begun: Sequence[_Begun], *, at_ms: int) -> None:
+    tx.attempts.insert_each([each.attempt for each in begun], request_ids=[each.request_id for each in begun])
+    tx.ledger.open_each([(each.job, each.attempt) for each in begun], at_ms=at_ms)
+    tx.events.add_each([_started(each.job, each.attempt) for each in begun])
+
+
+def _started(job: JobRow, attempt: AttemptRow) -> NewEvent:
+    return NewEvent(
+        job_id=job.id,
+        project_id=job.project_id,
+        type=EventType.ATTEMPT_STARTED,
+        attempt_number=attempt.number,
+        data={
+            "node_id": attempt.node_id,
+            "machine_id": attempt.machine_id,
+            "node_name": attempt.node_name,
+            "resume_step": attempt.start_step,
+        },
+        at_ms=attempt.started_at_ms,
+    )
 
 
 def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> None:
@@ -118,18 +185,19 @@ def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> 
     end_attempt(tx, job, silent, reason=reason, at_ms=at_ms, alive=False, message=message)
 
 
-def _again(tx: Transaction, ctx: Context, earlier: AttemptRow, *, at_ms: int) -> ClaimReply:
+def _again(ctx: Context, earlier: AttemptRow, *, at_ms: int) -> ClaimReply:
     """The reply to a claim got lost, or the claim was sent twice."""
-    job = tx.jobs.lock(earlier.job_id)
-    attempt = tx.attempts.get(earlier.id)
-    if job is None or attempt is None or attempt.ended_at_ms is not None:
-        return ClaimReply(
-            reason="claim-repeated-after-end",
-            detail="the attempt that this request id began has ended; claim with a new request id",
-        )
-    # The node counts its lease from this request, so the server must not count from an earlier one.
-    renewed = renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
-    return ClaimReply(lease=build_lease(tx, ctx, job, renewed, at_ms=at_ms))
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock(earlier.job_id)
+        attempt = tx.attempts.get(earlier.id)
+        if job is None or attempt is None or attempt.ended_at_ms is not None:
+            return ClaimReply(
+                reason="claim-repeated-after-end",
+                detail="the attempt that this request id began has ended; claim with a new request id",
+            )
+        # The node counts its lease from this request, so the server must not count from an earlier one.
+        renewed = renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        return ClaimReply(lease=build_lease(tx, ctx, job, renewed, at_ms=at_ms))
 
 
 def _draining() -> ClaimReply:
@@ -146,11 +214,11 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
     return ClaimReply(reason=reason, detail=details[reason])
 
 
-def _sighting(caller: Caller, claim: Claim) -> NodeSighting:
-    node = claim.node
+def _sighting(asked: Asked) -> NodeSighting:
+    claim, node = asked.claim, asked.claim.node
     return NodeSighting(
         id=node.node_id,
-        project_id=caller.project_id,
+        project_id=asked.caller.project_id,
         machine_id=node.machine_id,
         name=node.name,
         fleet=node.fleet,

@@ -43,7 +43,7 @@ def end_attempt(
     if ended is None:
         raise LeaseLost(f"attempt {attempt.id} has ended")
     if not attempt.lapsed:
-        tx.ledger.extend(attempt.id, to_ms=last_sign_ms)
+        tx.ledger.extend_each([attempt.id], to_ms=last_sign_ms)
     data = {
         "reason": reason,
         "blame": BLAME[reason],

@@ -1,5 +1,7 @@
 """The fence before every write of a node: the attempt lives, and cannot end before the write is done."""
 
+from collections.abc import Mapping, Sequence
+
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, JobRow
@@ -11,7 +13,7 @@ def locked(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
     job = tx.jobs.lock_of_attempt(attempt_id)
     attempt = tx.attempts.get(attempt_id)  # read after the lock was had: nobody ends it from here on
     if job is None or attempt is None:
-        raise LeaseLost(f"there is no attempt {attempt_id}")
+        raise _unknown(attempt_id)
     return job, attempt
 
 
@@ -22,10 +24,25 @@ def live(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
     return job, attempt
 
 
+def live_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tuple[JobRow, AttemptRow] | LeaseLost]:
+    """As `live`, for several; LeaseLost stands in the place of those that have ended or never were."""
+    jobs = tx.jobs.lock_of_attempts(attempt_ids)
+    attempts = tx.attempts.get_each(attempt_ids)  # read after the locks were had
+
+    def one(attempt_id: str) -> tuple[JobRow, AttemptRow] | LeaseLost:
+        attempt = attempts.get(attempt_id)
+        job = None if attempt is None else jobs.get(attempt.job_id)
+        if attempt is None or job is None:
+            return _unknown(attempt_id)
+        return (job, attempt) if attempt.ended_at_ms is None else _ended(job, attempt)
+
+    return {attempt_id: one(attempt_id) for attempt_id in attempt_ids}
+
+
 def refuse_ended(job: JobRow, attempt: AttemptRow) -> None:
     """Raises LeaseLost, saying why it ended and what the job is now."""
     if attempt.ended_at_ms is not None:
-        raise LeaseLost(f"attempt {attempt.id} has ended ({attempt.reason}); the job is {job.state}: drop it")
+        raise _ended(job, attempt)
 
 
 def glimpse(ctx: Context, attempt_id: str) -> str:
@@ -37,6 +54,14 @@ def glimpse(ctx: Context, attempt_id: str) -> str:
         attempt = tx.attempts.get(attempt_id)
         job = tx.jobs.get(attempt.job_id) if attempt else None
     if job is None or attempt is None:
-        raise LeaseLost(f"there is no attempt {attempt_id}")
+        raise _unknown(attempt_id)
     refuse_ended(job, attempt)
     return job.project_id
+
+
+def _unknown(attempt_id: str) -> LeaseLost:
+    return LeaseLost(f"there is no attempt {attempt_id}")
+
+
+def _ended(job: JobRow, attempt: AttemptRow) -> LeaseLost:
+    return LeaseLost(f"attempt {attempt.id} has ended ({attempt.reason}); the job is {job.state}: drop it")

@@ -1,58 +1,128 @@
-"""A node says that its attempt lives and how far it is. Writes no event rows but for the first step."""
+"""Nodes say that their attempts live and how far they are. Writes no event rows but for the first step.
 
-from collections.abc import Mapping
+Whatever came in while the database was at work is done in one transaction: its cost is shared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.fence import live
+from giornata.control.fence import live_each
 from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
-from giornata.control.renew_lease import renew_lease
+from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent, NodeBeat
+from giornata.control.renew_lease import renew_leases
 from giornata.domain.attempt import renew_every_s
+from giornata.domain.errors import LeaseLost
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Heartbeat, HeartbeatReply, Order
 
 
-def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
-    """Renew the lease, note the progress, bill up to now; the reply says what the server wants of the node.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A heartbeat and the attempt that it is of."""
 
-    Raises LeaseLost when the attempt has ended, whoever ended it; the message names the job's state.
+    attempt_id: str
+    said: Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A beat and the rows that it is about, locked."""
+
+    job: JobRow
+    attempt: AttemptRow
+    said: Heartbeat
+
+    @property
+    def is_first_step(self) -> bool:
+        return self.attempt.first_step_at_ms is None and self.said.step > self.attempt.start_step
+
+
+def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
+    """As `heartbeat_each`, for one. Raises LeaseLost."""
+    (reply,) = heartbeat_each(ctx, [Beat(attempt_id=attempt_id, said=beat)])
+    if isinstance(reply, LeaseLost):
+        raise reply
+    return reply
+
+
+def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply | LeaseLost]:
+    """Renew the leases, note the progress, bill up to now; the replies say what the server wants of the nodes.
+
+    No two of one attempt. The answer is LeaseLost when the attempt has ended, whoever ended it; its message names
+    the job's state.
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        job, attempt = live(tx, attempt_id)
-        renewed = _renew(tx, ctx, job, attempt, beat, at_ms=now_ms)
-        tx.jobs.update(job.id, step=renewed.last_step, phase=beat.phase, **_announced(beat))
-        if beat.metrics:
-            tx.reports.put_metrics(attempt, {beat.step: beat.metrics}, at_ms=now_ms)
-        draining = tx.nodes.beat(
-            attempt.node_id, at_ms=now_ms, held_models=beat.held_models, engine_pid=beat.engine_pid
+        found = live_each(tx, [beat.attempt_id for beat in beats])
+        lost = {key: value for key, value in found.items() if isinstance(value, LeaseLost)}
+        held = [
+            _Held(job=value[0], attempt=value[1], said=beat.said)
+            for beat in beats
+            if not isinstance(value := found[beat.attempt_id], LeaseLost)
+        ]
+        replies = _renew(tx, ctx, held, at_ms=now_ms) if held else {}
+    return [lost.get(beat.attempt_id) or replies[beat.attempt_id] for beat in beats]
+
+
+def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> Mapping[str, HeartbeatReply]:
+    renewals = [(each.job, each.attempt, _progress(each, at_ms=at_ms)) for each in held]
+    renewed = renew_leases(tx, ctx, renewals, at_ms=at_ms)
+    _note_progress(tx, held, renewed, at_ms=at_ms)
+    beats = {
+        each.attempt.node_id: NodeBeat(
+            id=each.attempt.node_id, held_models=each.said.held_models, engine_pid=each.said.engine_pid
         )
-        return HeartbeatReply(
-            order=Order.DRAIN if draining else Order(renewed.order),
+        for each in held
+    }
+    draining = tx.nodes.beat_each(list(beats.values()), at_ms=at_ms)
+    mtbi_s = fleet_mtbi_s(tx, ctx, at_ms=at_ms)
+    return {
+        attempt.id: HeartbeatReply(
+            order=Order.DRAIN if attempt.node_id in draining else Order(attempt.order),
             lease_s=ctx.policy.lease_s,
             renew_every_s=renew_every_s(ctx.policy.lease_s),
-            mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=now_ms),
+            mtbi_s=mtbi_s,
         )
-
-
-def _renew(
-    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, beat: Heartbeat, *, at_ms: int
-) -> AttemptRow:
-    first = attempt.first_step_at_ms is None and beat.step > attempt.start_step
-    progress: dict[str, Any] = {
-        # Beats may overtake one another on the way.
-        "last_step": max(attempt.last_step, beat.step),
-        "phase": beat.phase,
-        # Not before its start, even if the clock was set back in between.
-        "first_step_at_ms": max(at_ms, attempt.started_at_ms) if first else attempt.first_step_at_ms,
+        for attempt in renewed
     }
-    renewed = renew_lease(tx, ctx, job, attempt, at_ms=at_ms, **progress)
-    if first:
-        data = {"step": beat.step}
-        tx.events.add(job.id, job.project_id, EventType.ATTEMPT_FIRST_STEP, attempt.number, data, at_ms)
-    return renewed
+
+
+def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
+    attempt = held.attempt
+    return {
+        # Beats may overtake one another on the way.
+        "last_step": max(attempt.last_step, held.said.step),
+        "phase": held.said.phase,
+        # Not before its start, even if the clock was set back in between.
+        "first_step_at_ms": max(at_ms, attempt.started_at_ms) if held.is_first_step else attempt.first_step_at_ms,
+    }
+
+
+def _note_progress(tx: Transaction, held: Sequence[_Held], renewed: Sequence[AttemptRow], *, at_ms: int) -> None:
+    steps = {
+        each.job.id: {"step": attempt.last_step, "phase": each.said.phase, **_announced(each.said)}
+        for each, attempt in zip(held, renewed, strict=True)
+    }
+    tx.jobs.update_each(steps)
+    measured = [(each.attempt, each.said.step, each.said.metrics) for each in held if each.said.metrics]
+    tx.reports.put_metrics(measured, at_ms=at_ms)
+    tx.events.add_each(
+        [
+            NewEvent(
+                job_id=each.job.id,
+                project_id=each.job.project_id,
+                type=EventType.ATTEMPT_FIRST_STEP,
+                attempt_number=each.attempt.number,
+                data={"step": each.said.step},
+                at_ms=at_ms,
+            )
+            for each in held
+            if each.is_first_step
+        ]
+    )
 
 
 def _announced(beat: Heartbeat) -> Mapping[str, Any]:

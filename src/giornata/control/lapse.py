@@ -44,7 +44,7 @@ def _lapse(ctx: Context, attempt_id: str) -> bool:
 def _back_to_queue(tx: Transaction, job: JobRow, attempt: AttemptRow, *, fruitless: int, at_ms: int) -> None:
     tx.jobs.change(job, JobEvent.LAPSE, interrupted=True, fruitless=fruitless, phase="")
     tx.attempts.update_live(attempt.id, lapsed=True)
-    tx.ledger.extend(attempt.id, to_ms=attempt.renewed_at_ms)  # billed up to the last sign of life
+    tx.ledger.extend_each([attempt.id], to_ms=attempt.renewed_at_ms)  # billed up to the last sign of life
     tx.events.add(job.id, job.project_id, EventType.ATTEMPT_LAPSED, attempt.number, {}, at_ms)
 
 

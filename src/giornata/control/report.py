@@ -32,7 +32,8 @@ def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         job, attempt = live(tx, attempt_id)
-        tx.reports.put_metrics(attempt, {point.step: point.values for point in batch.points}, at_ms=now_ms)
+        points = {point.step: point.values for point in batch.points}  # of two for one step the later counts
+        tx.reports.put_metrics([(attempt, step, values) for step, values in points.items()], at_ms=now_ms)
         reached = max(attempt.last_step, *(point.step for point in batch.points))
         tx.attempts.update_live(attempt.id, last_step=reached)
         tx.jobs.update(job.id, step=reached)

@@ -1,8 +1,7 @@
 """Attempts. Whatever changes one does so WHERE it has not ended: an ended attempt cannot be brought back."""
 
-import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +18,12 @@ _LIVE_OF_JOB = sa.select(*_COLUMNS).where(attempts.c.job_id == sa.bindparam("wan
 _OF_REQUEST = sa.select(*_COLUMNS).where(
     attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
 )
+_OF_IDS = sa.select(*_COLUMNS).where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True)))
+# Request ids are drawn at random: those of another node's that are equal are looked at twice, and left out.
+_OF_REQUESTS: sa.Select[Any] = sa.select(*_COLUMNS, attempts.c.request_id).where(
+    attempts.c.node_id.in_(sa.bindparam("nodes", expanding=True)),
+    attempts.c.request_id.in_(sa.bindparam("requests", expanding=True)),
+)
 _INSERT = sa.insert(attempts)
 # Enough to estimate a rate from, and few enough to read at every heartbeat.
 HISTORY_ROWS = 300
@@ -31,11 +36,21 @@ class Attempts:
         self._connection = connection
         self._dialect_name = dialect_name
 
-    def insert(self, attempt: AttemptRow, *, request_id: str) -> None:
-        self._connection.execute(_INSERT, {"request_id": request_id, **dataclasses.asdict(attempt)})
+    def insert_each(self, attempts: Sequence[AttemptRow], *, request_ids: Sequence[str]) -> None:
+        if not attempts:
+            return
+        rows = [
+            {"request_id": request_id, **{name: getattr(attempt, name) for name in AttemptRow.__slots__}}
+            for attempt, request_id in zip(attempts, request_ids, strict=True)
+        ]
+        self._connection.execute(_INSERT, rows)
 
     def get(self, attempt_id: str) -> AttemptRow | None:
         return self._one(_BY_ID, wanted=attempt_id)
+
+    def get_each(self, attempt_ids: Sequence[str]) -> Mapping[str, AttemptRow]:
+        found = self._connection.execute(_OF_IDS, {"wanted": attempt_ids})
+        return {row.id: _attempt(row) for row in found}
 
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         return self._one(_LIVE_OF_JOB, wanted=job_id)
@@ -43,9 +58,20 @@ class Attempts:
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
         return self._one(_OF_REQUEST, node=node_id, request=request_id)
 
+    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], AttemptRow]:
+        node_ids, request_ids = zip(*asked, strict=True)
+        found = self._connection.execute(_OF_REQUESTS, {"nodes": node_ids, "requests": request_ids})
+        return {(row.node_id, row.request_id): _attempt(row) for row in found}
+
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
-        changed = self._connection.execute(_update_live(tuple(columns)), {"wanted": attempt_id, **columns}).first()
+        statement = _update_live_returning(tuple(columns))
+        changed = self._connection.execute(statement, {"wanted": attempt_id, **columns}).first()
         return None if changed is None else _attempt(changed)
+
+    def update_live_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> bool:
+        names = tuple(next(iter(columns_by_id.values())))
+        rows = [{"wanted": attempt_id, **columns} for attempt_id, columns in columns_by_id.items()]
+        return self._connection.execute(_update_live(names), rows).rowcount == len(rows)
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
         return list(self._connection.scalars(run_out_statement(at_ms=at_ms, limit=limit)))
@@ -77,8 +103,12 @@ def _update_live(names: tuple[str, ...]) -> sa.Update:
         sa.update(attempts)
         .where(attempts.c.id == sa.bindparam("wanted"), LIVE)
         .values({name: sa.bindparam(name) for name in names})
-        .returning(*_COLUMNS)
     )
+
+
+@functools.cache
+def _update_live_returning(names: tuple[str, ...]) -> Any:
+    return _update_live(names).returning(*_COLUMNS)
 
 
 def run_out_statement(*, at_ms: int, limit: int) -> sa.Select[Any]:
@@ -108,6 +138,6 @@ def history_statement(*, since_ms: int) -> sa.Select[Any]:
 
 
 def _attempt(row: sa.Row[Any]) -> AttemptRow:
-    values = dict(row._mapping)
+    values = {name: row._mapping[name] for name in AttemptRow.__slots__}
     reason = values["reason"]
     return AttemptRow(**values | {"reason": None if reason is None else Reason(reason)})

@@ -1,10 +1,11 @@
 """A job's history."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports.work_store import NewEvent
 from giornata.protocol.events import EventType
 from giornata.store.schema import events
 
@@ -19,6 +20,12 @@ class Events:
         self._connection = connection
         self._dialect_name = dialect_name
 
+    def add_each(self, events: Sequence[NewEvent]) -> None:
+        if not events:
+            return
+        names = NewEvent.__slots__
+        self._connection.execute(_INSERT, [{name: getattr(event, name) for name in names} for event in events])
+
     def add(  # noqa: PLR0917
         self,
         job_id: str,
@@ -28,14 +35,12 @@ class Events:
         data: Mapping[str, Any],
         at_ms: int,
     ) -> None:
-        self._connection.execute(
-            _INSERT,
-            {
-                "job_id": job_id,
-                "project_id": project_id,
-                "type": event_type,
-                "attempt_number": attempt_number,
-                "data": dict(data),
-                "at_ms": at_ms,
-            },
+        event = NewEvent(
+            job_id=job_id,
+            project_id=project_id,
+            type=event_type,
+            attempt_number=attempt_number,
+            data=data,
+            at_ms=at_ms,
         )
+        self.add_each([event])

@@ -1,6 +1,7 @@
 """Jobs and their states. Every change of state is guarded by the state it starts from."""
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,15 @@ _LOCK = _BY_ID.with_for_update()
 _LOCK_OF_ATTEMPT = (
     sa.select(*_COLUMNS)
     .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
+    .with_for_update()
+)
+# In the order of their ids: two who lock several must not wait for one another.
+_LOCK_OF_ATTEMPTS = (
+    sa.select(*_COLUMNS)
+    .where(
+        jobs.c.id.in_(sa.select(attempts.c.job_id).where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True))))
+    )
+    .order_by(jobs.c.id)
     .with_for_update()
 )
 
@@ -55,6 +65,10 @@ class Jobs:
     def lock_of_attempt(self, attempt_id: str) -> JobRow | None:
         return self._one(_LOCK_OF_ATTEMPT, attempt_id)
 
+    def lock_of_attempts(self, attempt_ids: Sequence[str]) -> Mapping[str, JobRow]:
+        found = self._connection.execute(_LOCK_OF_ATTEMPTS, {"wanted": attempt_ids})
+        return {row.id: _job(row) for row in found}
+
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         target = next_state(job.state, event)
         changed = self._connection.execute(
@@ -66,6 +80,13 @@ class Jobs:
 
     def update(self, job_id: str, **columns: Any) -> None:
         self._connection.execute(_update(tuple(columns)), {"wanted": job_id, **columns})
+
+    def update_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> None:
+        by_names: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for job_id, columns in columns_by_id.items():
+            by_names.setdefault(tuple(columns), []).append({"wanted": job_id, **columns})
+        for names, rows in by_names.items():
+            self._connection.execute(_update(names), rows)
 
     def past_deadline(self, *, at_ms: int, limit: int) -> list[str]:
         alive: sa.ColumnElement[bool] = sa.literal_column(

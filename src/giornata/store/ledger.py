@@ -1,5 +1,7 @@
 """Money: one row for each interval in which an attempt is alive."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from giornata.control.ports.work_store import AttemptRow, JobRow
@@ -47,16 +49,24 @@ class Ledger:
         self._connection = connection
         self._dialect_name = dialect_name
 
-    def open(self, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
-        values = {
-            "attempt_id": attempt.id,
-            "project_id": job.project_id,
-            "job_id": job.id,
-            "from_ms": at_ms,
-            "to_ms": at_ms,
-            "price_micro_usd_per_hour": attempt.price_micro_usd_per_hour,
-        }
-        self._connection.execute(_OPEN, {"wanted": attempt.id, **values})
+    def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
+        if not begun:
+            return
+        rows = [
+            {
+                "wanted": attempt.id,
+                "attempt_id": attempt.id,
+                "project_id": job.project_id,
+                "job_id": job.id,
+                "from_ms": at_ms,
+                "to_ms": at_ms,
+                "price_micro_usd_per_hour": attempt.price_micro_usd_per_hour,
+            }
+            for job, attempt in begun
+        ]
+        self._connection.execute(_OPEN, rows)
 
-    def extend(self, attempt_id: str, *, to_ms: int) -> None:
-        self._connection.execute(_EXTEND, {"wanted": attempt_id, "until": to_ms})
+    def extend_each(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
+        if not attempt_ids:
+            return
+        self._connection.execute(_EXTEND, [{"wanted": attempt_id, "until": to_ms} for attempt_id in attempt_ids])

@@ -1,24 +1,23 @@
 """Nodes that have ever asked for work."""
 
-import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import NodeRow, NodeSighting
+from giornata.control.ports.work_store import NodeBeat, NodeRow, NodeSighting
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import nodes
 
 _COLUMNS = tuple(nodes.c[name] for name in NodeRow.__slots__)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
+_OF_IDS = sa.select(*_COLUMNS).where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))
 _BEAT = (
     sa.update(nodes)
     .where(nodes.c.id == sa.bindparam("wanted"))
     .values({name: sa.bindparam(name) for name in ("last_seen_at_ms", "held_models", "engine_pid")})
-    .returning(nodes.c.draining)
 )
 
 
@@ -32,24 +31,41 @@ class Nodes:
     def get(self, node_id: str) -> NodeRow | None:
         return _node(self._connection.execute(_BY_ID, {"wanted": node_id}).first())
 
-    def see(self, node: NodeSighting, *, at_ms: int) -> NodeRow | None:
-        said = dataclasses.asdict(node) | {"last_seen_at_ms": at_ms}
-        values = {"first_seen_at_ms": at_ms, **said}
-        return _node(self._connection.execute(_see(self._dialect_name, tuple(values)), values).first())
+    def see_each(self, nodes: Sequence[NodeSighting], *, at_ms: int) -> Mapping[str, NodeRow]:
+        # In the order of their ids: two who write several must not wait for one another.
+        in_order = sorted(nodes, key=lambda node: node.id)
+        seen = {"first_seen_at_ms": at_ms, "last_seen_at_ms": at_ms}
+        rows = [{**{name: getattr(node, name) for name in NodeSighting.__slots__}, **seen} for node in in_order]
+        self._connection.execute(_see(self._dialect_name), rows)
+        return self._of_ids([node.id for node in in_order])
 
-    def beat(self, node_id: str, *, at_ms: int, held_models: Sequence[str], engine_pid: int | None) -> bool:
-        values = {"last_seen_at_ms": at_ms, "held_models": list(held_models), "engine_pid": engine_pid}
-        return bool(self._connection.scalar(_BEAT, {"wanted": node_id, **values}))
+    def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
+        rows = [
+            {
+                "wanted": beat.id,
+                "last_seen_at_ms": at_ms,
+                "held_models": list(beat.held_models),
+                "engine_pid": beat.engine_pid,
+            }
+            for beat in sorted(beats, key=lambda beat: beat.id)
+        ]
+        self._connection.execute(_BEAT, rows)
+        return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
+
+    def _of_ids(self, node_ids: Sequence[str]) -> Mapping[str, NodeRow]:
+        found = self._connection.execute(_OF_IDS, {"wanted": node_ids})
+        return {row.id: NodeRow(**row._mapping) for row in found}
 
 
 @functools.cache
-def _see(dialect_name: str, names: tuple[str, ...]) -> Any:
+def _see(dialect_name: str) -> Any:
+    names = (*NodeSighting.__slots__, "first_seen_at_ms", "last_seen_at_ms")
     statement = insert_for(dialect_name, nodes).values({name: sa.bindparam(name) for name in names})
     new = statement.excluded
     lasting = {name: new[name] for name in names if name not in {"id", "project_id", "first_seen_at_ms"}}
     return statement.on_conflict_do_update(
         index_elements=[nodes.c.id], set_=lasting, where=nodes.c.project_id == new.project_id
-    ).returning(*_COLUMNS)
+    )
 
 
 def _node(row: sa.Row[Any] | None) -> NodeRow | None:

@@ -40,7 +40,7 @@ class Reports:
         )
         self._connection.execute(statement, rows)
 
-    def put_metrics(self, attempt: AttemptRow, points: Mapping[int, Mapping[str, float]], *, at_ms: int) -> None:
+    def put_metrics(self, points: Sequence[tuple[AttemptRow, int, Mapping[str, float]]], *, at_ms: int) -> None:
         if not points:
             return
         rows = [
@@ -51,7 +51,7 @@ class Reports:
                 "values": dict(values),
                 "at_ms": at_ms,
             }
-            for step, values in sorted(points.items())
+            for attempt, step, values in sorted(points, key=lambda point: (point[0].job_id, point[1]))
         ]
         self._connection.execute(_put_metrics(self._dialect_name), rows)
 

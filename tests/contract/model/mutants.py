@@ -144,8 +144,8 @@ MUTANTS = (
         patches=(
             Patch(
                 file="control/lapse.py",
-                old="    tx.ledger.extend(attempt.id, to_ms=attempt.renewed_at_ms)",
-                new="    tx.ledger.extend(attempt.id, to_ms=at_ms)",
+                old="    tx.ledger.extend_each([attempt.id], to_ms=attempt.renewed_at_ms)",
+                new="    tx.ledger.extend_each([attempt.id], to_ms=at_ms)",
             ),
         ),
     ),

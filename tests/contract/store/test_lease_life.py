@@ -379,7 +379,7 @@ def test_metrics_of_a_later_attempt_win(shop: Workshop) -> None:
     with shop.store.begin() as tx:
         stale = tx.attempts.get(first.attempt_id)
         assert stale is not None
-        tx.reports.put_metrics(stale, {2: {"loss": 9.0}}, at_ms=1)
+        tx.reports.put_metrics([(stale, 2, {"loss": 9.0})], at_ms=1)
     assert [(row["step"], row["values"]["loss"]) for row in shop.rows(schema.metrics)] == [(1, 1.0), (2, 2.5)]
 
 

@@ -283,7 +283,7 @@ def test_logs_metrics_events_and_results_can_be_read(ctx: Context, clock: Manual
         assert row is not None
         assert attempt is not None
         tx.reports.add_lines(attempt, first=0, lines=["one", "two", "three"], at_ms=clock.now_ms())
-        tx.reports.put_metrics(attempt, {step: {"loss": 1.0} for step in range(3)}, at_ms=clock.now_ms())
+        tx.reports.put_metrics([(attempt, step, {"loss": 1.0}) for step in range(3)], at_ms=clock.now_ms())
         result = ArtifactRow(name="löra.safetensors", attempt_id=attempt.id, sha256=sha256, size_bytes=4)
         tx.artifacts.put(row, result, media_type="x/y", at_ms=clock.now_ms())
     logs = read_logs(ctx, ANN, job.id, 0, 2)

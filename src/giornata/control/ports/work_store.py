@@ -56,6 +56,18 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """A line of a job's history."""
+
+    job_id: str
+    project_id: str
+    type: EventType
+    attempt_number: int | None
+    data: Mapping[str, Any]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSighting:
     """What a node says of itself when it asks for work."""
 
@@ -72,6 +84,15 @@ class NodeSighting:
     kinds: tuple[str, ...]
     held_models: tuple[str, ...]
     versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBeat:
+    """What a node says of itself while it works."""
+
+    id: str
+    held_models: tuple[str, ...]
+    engine_pid: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +161,14 @@ class Nodes(Protocol):
 
     def get(self, node_id: str) -> NodeRow | None: ...
 
-    def see(self, node: NodeSighting, *, at_ms: int) -> NodeRow | None:
-        """Insert or refresh the row; None when the id belongs to another project."""
+    def see_each(self, nodes: Sequence[NodeSighting], *, at_ms: int) -> Mapping[str, NodeRow]:
+        """Insert or refresh the rows; their state by id. A row that belongs to another project is left as it is.
 
-    def beat(self, node_id: str, *, at_ms: int, held_models: Sequence[str], engine_pid: int | None) -> bool:
-        """Note that the node lives; whether it is draining."""
+        No two with one id.
+        """
+
+    def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
+        """Note that these nodes live; the ids of those that are draining."""
 
 
 class Jobs(Protocol):
@@ -171,6 +195,12 @@ class Jobs(Protocol):
     def lock_of_attempt(self, attempt_id: str) -> JobRow | None:
         """The job that the attempt is for, held until the transaction ends."""
 
+    def lock_of_attempts(self, attempt_ids: Sequence[str]) -> Mapping[str, JobRow]:
+        """The jobs that the attempts are for, by their own ids, held until the transaction ends.
+
+        They are locked in the order of their ids, so that two who want several do not wait for one another.
+        """
+
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         """Apply the transition table's row, and set more columns; returns the new state.
 
@@ -180,6 +210,9 @@ class Jobs(Protocol):
     def update(self, job_id: str, **columns: Any) -> None:
         """Set columns other than the state."""
 
+    def update_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> None:
+        """As `update`, for several jobs."""
+
     def past_deadline(self, *, at_ms: int, limit: int) -> Sequence[str]:
         """Ids of jobs that are not done at their deadline; oldest deadline first."""
 
@@ -187,9 +220,12 @@ class Jobs(Protocol):
 class Attempts(Protocol):
     """Attempts, fenced."""
 
-    def insert(self, attempt: AttemptRow, *, request_id: str) -> None: ...
+    def insert_each(self, attempts: Sequence[AttemptRow], *, request_ids: Sequence[str]) -> None: ...
 
     def get(self, attempt_id: str) -> AttemptRow | None: ...
+
+    def get_each(self, attempt_ids: Sequence[str]) -> Mapping[str, AttemptRow]:
+        """Those that exist, by id."""
 
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         """The one attempt of the job that has not ended, lapsed or not."""
@@ -197,8 +233,14 @@ class Attempts(Protocol):
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
         """The attempt that an earlier claim with this request id made."""
 
+    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], AttemptRow]:
+        """As `of_request`, for several pairs of node id and request id."""
+
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
         """Set columns WHERE the attempt has not ended; None when it has."""
+
+    def update_live_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> bool:
+        """As `update_live`, the same columns of each; False when any has ended: the transaction must not commit."""
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
         """Ids of attempts whose lease ended before `at_ms` and that have neither ended nor lapsed; oldest first."""
@@ -216,15 +258,17 @@ class Attempts(Protocol):
 class Ledger(Protocol):
     """What an attempt costs: one row for each interval in which it is alive."""
 
-    def open(self, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
-        """Begin an interval."""
+    def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
+        """Begin an interval of each of these attempts, whose jobs stand beside them."""
 
-    def extend(self, attempt_id: str, *, to_ms: int) -> None:
-        """Bill the latest interval up to `to_ms`; never less than it has been billed already."""
+    def extend_each(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
+        """Bill their latest interval up to `to_ms`; never less than it has been billed already."""
 
 
 class Events(Protocol):
     """A job's history. Written in the transaction of what happened."""
+
+    def add_each(self, events: Sequence[NewEvent]) -> None: ...
 
     def add(  # noqa: PLR0917
         self,
@@ -293,8 +337,8 @@ class Reports(Protocol):
     def add_lines(self, attempt: AttemptRow, *, first: int, lines: Sequence[str], at_ms: int) -> None:
         """Add the lines, numbered from `first`; numbers that are there already are left alone."""
 
-    def put_metrics(self, attempt: AttemptRow, points: Mapping[int, Mapping[str, float]], *, at_ms: int) -> None:
-        """Insert metrics by step; those of a later attempt win."""
+    def put_metrics(self, points: Sequence[tuple[AttemptRow, int, Mapping[str, float]]], *, at_ms: int) -> None:
+        """Insert metrics by attempt and step; those of a job's later attempt win."""
 
 
 class WorkTransaction(Protocol):

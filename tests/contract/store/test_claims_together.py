@@ -1,0 +1,200 @@
+"""Claims and heartbeats that are done in one transaction: each comes out as it would have alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.postgres import (  # noqa: F401 - fixtures
+    empty_postgres,
+    new_postgres,
+    postgres_server,
+    postgres_template,
+)
+from tests.fixtures.work import NODE_CALLER, Workshop
+from tests.fixtures.world import CountedNames, FinePictures, ManualClock
+
+from giornata.blobs.filesystem import FilesystemBlobs
+from giornata.control.claim import Asked, claim_each
+from giornata.control.context import Caller, Context
+from giornata.control.heartbeat import Beat, heartbeat_each
+from giornata.control.lapse import lapse_leases
+from giornata.control.release import release
+from giornata.domain.errors import Conflict, GiornataError, LeaseLost
+from giornata.domain.reasons import Reason
+from giornata.protocol.admin import Scope
+from giornata.protocol.events import EventType
+from giornata.protocol.work import Claim, ClaimReply, Heartbeat, HeartbeatReply, Lease, Order, ReleaseAttempt
+from giornata.store import schema
+from giornata.store.database import open_store
+from giornata.store.migrate import migrate
+
+Rows = dict[str, list[Mapping[str, Any]]]
+
+
+@pytest.fixture
+def twins(request: pytest.FixtureRequest, tmp_path: Path, database_kind: str) -> list[Workshop]:
+    """Two worlds that are equal, and stay so while the same is done in both."""
+
+    def twin(number: int) -> Workshop:
+        if database_kind == "postgresql":
+            make: Callable[[], str] = request.getfixturevalue("new_postgres")
+            url = make()
+        else:
+            url = f"sqlite:///{tmp_path}/twin-{number}.db"
+            migrate(url)
+        store, clock = open_store(url), ManualClock()
+        request.addfinalizer(store.close)
+        blobs = FilesystemBlobs(
+            tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock
+        )
+        ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+        return Workshop(ctx, store, clock)
+
+    return [twin(1), twin(2)]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+def asked(shop: Workshop, number: int, *, request_id: str = "request-1", **claim: Any) -> Asked:
+    """A claim of node `number`, for everything of kind train unless said otherwise."""
+    caller = claim.pop("caller", NODE_CALLER)
+    wanted = {"kinds": ("train",), **claim}
+    return Asked(caller=caller, claim=Claim(request_id=request_id, node=shop.node(number), **wanted))
+
+
+def told(shop: Workshop) -> Rows:
+    """The whole database; the events job by job, for those of different jobs may come in another order."""
+    rows = shop.whole_database()
+    rows["events"] = [
+        {**event, "id": None} for event in sorted(rows["events"], key=lambda row: (row["job_id"], row["id"]))
+    ]
+    return {name: rows[name] for name in rows if name not in {"signing_keys", "installation"}}
+
+
+def plain(reply: object) -> object:
+    """A reply without its signatures; an error by its text."""
+    if isinstance(reply, GiornataError):
+        return type(reply), str(reply)
+    if isinstance(reply, ClaimReply) and reply.lease is not None:
+        return reply.model_copy(update={"lease": reply.lease.model_copy(update={"token": "", "checkpoints": ()})})
+    return reply
+
+
+def a_queue_with_everything(shop: Workshop) -> list[Asked]:
+    """Jobs of several kinds, one banned for a machine, one whose node fell silent, a node that is draining."""
+    silent = shop.add_job(interrupted=True)
+    assert shop.lease(9).job_id == silent
+    shop.clock.advance_s(100)
+    assert lapse_leases(shop.ctx) == 1
+    banned = shop.add_job(priority=5)
+    for column in ({}, {"model_key": "model-b"}, {"kind": "x-other"}, {}):
+        shop.add_job(**column)
+    shop.claim(8, kinds=("x-none",))
+    with shop.store.begin() as tx:
+        tx.judgements.ban(banned, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.connection.execute(schema.nodes.update().where(schema.nodes.c.id == "node_00000008").values(draining=True))
+    shop.add_project("proj_b")
+    foreign = Caller(project_id="proj_b", scope=Scope.NODE, key_id="key_b")
+    return [
+        asked(shop, 1),
+        asked(shop, 2),
+        asked(shop, 3, held_models=("model-b",)),
+        asked(shop, 9, request_id="request-9", caller=foreign),
+        asked(shop, 8, request_id="request-8"),
+        asked(shop, 4, kinds=("x-none",)),
+        asked(shop, 5, caller=foreign),
+        asked(shop, 6),
+        asked(shop, 7),
+        asked(shop, 10),
+    ]
+
+
+def one_by_one(shop: Workshop, claims: Sequence[Asked]) -> list[object]:
+    return [reply for claim in claims for reply in claim_each(shop.ctx, [claim])]
+
+
+def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
+    together, alone = twins
+    claims = a_queue_with_everything(together)
+    assert claims == a_queue_with_everything(alone)
+    replies = claim_each(together.ctx, claims)
+    assert [plain(reply) for reply in replies] == [plain(reply) for reply in one_by_one(alone, claims)]
+    assert told(together) == told(alone)
+    taken = [reply.lease.job_id for reply in replies if isinstance(reply, ClaimReply) and reply.lease is not None]
+    assert len(taken) == len(set(taken)) == 5
+    others = [reply if isinstance(reply, Conflict) else reply.reason for reply in replies]
+    assert [type(other) for other in others].count(Conflict) == 1
+    assert {other for other in others if isinstance(other, str)} >= {"draining", "no-such-kind", "empty-queue"}
+    # All of them again, in another order: who has a lease has it still, and nobody gets a second one.
+    again = claim_each(together.ctx, claims[::-1])[::-1]
+    for before, after in zip(replies, again, strict=True):
+        if isinstance(before, ClaimReply) and before.lease is not None:
+            assert isinstance(after, ClaimReply)
+            assert after.lease is not None
+            assert after.lease.attempt_id == before.lease.attempt_id
+        else:
+            assert plain(after) == plain(before)
+    assert len(together.rows(schema.attempts)) == 6
+
+
+def test_a_foreign_node_id_is_no_way_to_another_projects_lease(shop: Workshop) -> None:
+    shop.add_job()
+    shop.add_project("proj_b")
+    foreign = Caller(project_id="proj_b", scope=Scope.NODE, key_id="key_b")
+    (first,) = claim_each(shop.ctx, [asked(shop, 1)])
+    assert isinstance(first, ClaimReply)
+    assert first.lease is not None
+    before = shop.whole_database()
+    (stolen,) = claim_each(shop.ctx, [asked(shop, 1, caller=foreign)])
+    assert isinstance(stolen, Conflict)
+    assert shop.whole_database() == before
+
+
+def work_with_everything(shop: Workshop) -> list[Beat]:
+    """Attempts that work, that lapsed, that ended, that are to drain, that were never there."""
+    for _ in range(6):
+        shop.add_job()
+    leases: list[Lease] = [shop.lease(1)]
+    shop.clock.advance_s(100)
+    assert lapse_leases(shop.ctx) == 1
+    shop.clock.advance_s(1)
+    # The lapsed job comes first in the queue: nobody else may take it here.
+    with shop.store.begin() as tx:
+        for number in range(2, 7):
+            tx.judgements.ban(leases[0].job_id, f"machine-{number}", Reason.CRASHED, at_ms=1)
+    leases += [shop.lease(number) for number in range(2, 7)]
+    shop.clock.advance_s(10)
+    release(shop.ctx, leases[2].attempt_id, ReleaseAttempt(reason=Reason.RELEASED))
+    with shop.store.begin() as tx:
+        draining = schema.nodes.update().where(schema.nodes.c.id == "node_00000004").values(draining=True)
+        tx.connection.execute(draining)
+    shop.clock.advance_s(10)
+    return [
+        Beat(attempt_id=leases[0].attempt_id, said=Heartbeat(step=1)),
+        Beat(attempt_id=leases[1].attempt_id, said=Heartbeat(step=3, phase="train", metrics={"loss": 0.5})),
+        Beat(attempt_id=leases[2].attempt_id, said=Heartbeat(step=4)),
+        Beat(attempt_id=leases[3].attempt_id, said=Heartbeat(held_models=("model-b",), engine_pid=77)),
+        Beat(attempt_id="att_never_there", said=Heartbeat()),
+        Beat(attempt_id=leases[4].attempt_id, said=Heartbeat(step=0, total_steps=50, phase="load")),
+        Beat(attempt_id=leases[5].attempt_id, said=Heartbeat(step=9, total_steps=60, metrics={"loss": 0.1})),
+    ]
+
+
+def test_heartbeats_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
+    together, alone = twins
+    beats = work_with_everything(together)
+    assert beats == work_with_everything(alone)
+    replies = heartbeat_each(together.ctx, beats)
+    singly = [reply for beat in beats for reply in heartbeat_each(alone.ctx, [beat])]
+    assert [plain(reply) for reply in replies] == [plain(reply) for reply in singly]
+    assert told(together) == told(alone)
+    assert [isinstance(reply, LeaseLost) for reply in replies] == [False, False, True, False, True, False, False]
+    assert [reply.order for reply in replies if isinstance(reply, HeartbeatReply)].count(Order.DRAIN) == 1
+    events = [row["type"] for row in together.rows(schema.events)]
+    assert events.count(EventType.ATTEMPT_FIRST_STEP) == 3
+    assert events.count(EventType.ATTEMPT_RENEWED) == 1
