@@ -159,6 +159,15 @@ def test_a_head_as_long_as_it_may_be(served: Served) -> None:
             assert reply(sock).startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_head_behind_a_large_body(served: Served) -> None:
+    body = json.dumps(JOB).encode().ljust(2 * MAX_HEADER_BYTES)
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        sock.sendall(posted(len(body), "/v1/jobs", served.keys.member) + body + HEAD)
+        assert reply(sock).startswith(b"HTTP/1.1 201 ")
+        sock.sendall(b"\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
+
+
 def test_what_is_no_http(served: Served) -> None:
     with hurried(served, UNHURRIED) as server, connected(server) as sock:
         sock.sendall(b"\x16\x03\x01")
@@ -252,6 +261,18 @@ def test_the_rest_of_a_body_that_nobody_waits_for(served: Served) -> None:
         sock.sendall(refused)
         assert reply(sock).startswith(b"HTTP/1.1 403 ")
         sock.sendall(b"0123456789" + HEAD + b"\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_slow_head_behind_such_a_rest(served: Served) -> None:
+    with hurried(served, Patience(head_s=3600, rest_s=0.5)) as server, connected(server) as sock:
+        sock.sendall(b"GET /v1/blobs/default/x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 403 ")
+        sock.sendall(b"0123456789" + HEAD + b"X-Long: ")
+        for _ in range(20):
+            sock.sendall(b"x")
+            assert select.select([sock], [], [], 0.05)[0] == [], "it was cut off"
+        sock.sendall(b"\r\n\r\n")
         assert reply(sock).startswith(b"HTTP/1.1 200 ")
 
 
