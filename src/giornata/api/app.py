@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from giornata import __version__
 from giornata.api import admin, histories, jobs, node, uploads
 from giornata.api.blobs import blob_routes, serves_blobs
+from giornata.api.express import Express
 from giornata.api.health import Check, health_routes
 from giornata.api.intake import Intake
 from giornata.api.metrics import Metrics
@@ -63,7 +64,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        middleware=_middleware(settings, metrics),
+        middleware=[
+            *_middleware(settings, metrics),
+            Middleware(Express, ctx=ctx, routers=(node.router, node.attempts)),
+        ],
     )
     app.state.context, app.state.settings, app.state.metrics, app.state.wakeup = (
         ctx,

@@ -58,6 +58,22 @@ async def _caller(
     return await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known
 
 
+def known_caller(ctx: Context, secret: str) -> Caller | None:
+    """Whose key this is, where that needs neither a thread nor the database."""
+    return remembered(ctx, secret) if secret and len(secret) <= MAX_KEY_LENGTH else None
+
+
+def known_attempt(ctx: Context, attempt_id: str, token: str) -> bool:
+    """Whether this is the attempt's own token, where that can be told at once."""
+    if ctx.memory.signing_key is None or not attempt_id or max(len(attempt_id), len(token)) > MAX_KEY_LENGTH:
+        return False
+    try:
+        verify(ctx, attempt_id, token)
+    except Unauthenticated:
+        return False
+    return True
+
+
 async def _attempt(
     ctx: Ctx,
     bearer: Annotated[Bearer, Depends(_token)],

@@ -1,7 +1,7 @@
 """One connection, with the bounds that uvicorn leaves out.
 
-It would wait for ever for the rest of a head, for a client that does not read, and for what comes behind a refusal.
-The time that a body may take is bounded in `pace`, where an answer can still be given.
+It would wait for ever for the rest of a head however long, for a client that does not read, and for what comes behind
+a refusal. The time that a body may take is bounded in `pace`, where an answer can still be given.
 """
 
 import asyncio
@@ -10,8 +10,11 @@ import struct
 from dataclasses import dataclass
 from typing import cast
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# What may have come of a head that still goes on.
+MAX_HEADER_BYTES = 32 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +30,21 @@ class Patience:
     rest_s: float = 10.0
 
 
-def bounded(patience: Patience) -> type[H11Protocol]:
+def bounded(patience: Patience) -> type[HttpToolsProtocol]:
     """The protocol for uvicorn's `http`."""
-    return cast(type[H11Protocol], type("Bounded", (_Bounded,), {"patience": patience}))
+    return cast(type[HttpToolsProtocol], type("Bounded", (_Bounded,), {"patience": patience}))
 
 
-class _Bounded(H11Protocol):
+class _Bounded(HttpToolsProtocol):
     """Two clocks: one for what the client is to send, one for what it is to read."""
 
     patience: Patience
     _sending: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_bytes = 0
+    _read_bytes = 0
+    _refusal: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -51,9 +58,33 @@ class _Bounded(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._sending is None and not self._busy():
             self._expect_within(self.patience.head_s)
-        super().data_received(data)
+        self._read_bytes = len(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._busy():
             self._expect_nothing()
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEADER_BYTES:
+                self.send_400_response("The head of this request is too long.")
+
+    def on_message_begin(self) -> None:
+        # What was read with it may belong to requests before it: of a later head, that does not count.
+        self._head_bytes = 0 if self.cycle is None else -self._read_bytes
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if not self._wants_another_protocol():
+            self._in_head = False
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self._wants_another_protocol():
+            return
+        super().on_message_complete()
+        if not self._busy():  # the rest of a body that was not waited for
+            self._expect_within(self.patience.head_s)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -61,10 +92,19 @@ class _Bounded(H11Protocol):
             self._has_to_read()
         if self._busy():  # it was waiting behind the one before
             return
-        if self.conn.their_state is h11.SEND_BODY:
+        if self._refusal is not None:
+            super().send_400_response(self._refusal)
+        elif self.cycle.more_body:
             self._expect_within(self.patience.rest_s)
-        elif self.conn.trailing_data[0]:
+        elif self._in_head:
             self._expect_within(self.patience.head_s)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._busy():  # an answer to what came before goes first
+            self._refusal = msg
+            self.flow.pause_reading()
+        else:
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -73,6 +113,28 @@ class _Bounded(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._is_read()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # The wish may be ignored (RFC 9110, section 7.8), but not by this parser, which leaves the body out: so
+            # another one gets the same head without it.
+            rest, head = data[upgrade.args[0] :], self._head_without_upgrade()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._parse(head + rest)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _wants_another_protocol(self) -> bool:
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -50,14 +50,14 @@ class Intake:
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                return _replayed(message, receive)
+                return replayed(message, receive)
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > self._max_json_bytes:
                 await drain(receive, more=more)
                 raise TooLarge(f"the body is larger than {self._max_json_bytes} bytes; send less at once")
         check_json_text(bytes(body))
-        return _replayed({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
+        return replayed({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
 
 
 async def drain(receive: Receive, *, more: bool) -> None:
@@ -113,7 +113,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidInput([Fault(where="body", message=f"{name} is not JSON", hint="leave the field out")])
 
 
-def _replayed(first: Message, receive: Receive) -> Receive:
+def replayed(first: Message, receive: Receive) -> Receive:
+    """`receive`, with a message before it that was received already."""
     waiting = [first]
 
     async def replay() -> Message:

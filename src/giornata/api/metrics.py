@@ -33,12 +33,16 @@ class Metrics:
         self._requests = Counter(
             "giornata_http_requests", "Requests served.", ["route", "method", "status"], registry=self._registry
         )
+        self._counters: dict[tuple[str, str, int], Counter] = {}
         self._registry.register(_StoreCollector(read_gauges, now_ms, kept_s))
         self._registry.register(_LoopCollector(loops_status))
 
     def count_request(self, *, route: str, method: str, status: int) -> None:
         """One more request. `status` 0 is a client that went away before the reply began."""
-        self._requests.labels(route, method, str(status)).inc()
+        asked = (route, method, status)
+        if (counter := self._counters.get(asked)) is None:
+            counter = self._counters[asked] = self._requests.labels(route, method, str(status))
+        counter.inc()
 
     def text(self) -> bytes:
         """The exposition. Raises Unavailable when the store does not answer."""

@@ -1,11 +1,11 @@
 """What is seen of every request: an access line, a count, and a problem document where we failed."""
 
+import itertools
 import json
 import logging
+import secrets
 import time
-import uuid
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.api.metrics import Metrics
@@ -24,19 +24,20 @@ class Observed:
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
+        self._origin, self._numbers = secrets.token_hex(8), itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, and note how it went."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id, status, began_s = uuid.uuid4().hex, 0, time.perf_counter()
+        request_id, status, began_s = f"{self._origin}{next(self._numbers):016x}", 0, time.perf_counter()
 
         async def noting_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:

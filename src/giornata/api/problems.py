@@ -110,6 +110,13 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
     return JSONResponse(problem.model_dump(mode="json"), problem.status, headers=own, media_type=MEDIA_TYPE)
 
 
+def answer_to(request: Request, error: GiornataError) -> JSONResponse:
+    """The reply to a request that one of our errors ended; what is not the client's fault is logged."""
+    if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("%s %s: %s", request.method, request.url.path, error)
+    return respond(problem_of(error))
+
+
 def internal_problem(request_id: str) -> Problem:
     """What a client is told of a defect of ours: where to look, and nothing of what went wrong."""
     detail = f"the server failed; its log says why under request {request_id}"
@@ -157,9 +164,7 @@ def _fault(error: Mapping[str, Any]) -> Fault:
 
 def _on_domain_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, GiornataError)  # noqa: S101  (registered for this class alone)
-    if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("%s %s: %s", request.method, request.url.path, error)
-    return respond(problem_of(error))
+    return answer_to(request, error)
 
 
 def _on_invalid_request(_request: Request, error: Exception) -> JSONResponse:

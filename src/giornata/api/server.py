@@ -19,7 +19,6 @@ log = logging.getLogger("giornata.api")
 
 GRACE_S = 20
 START_TIMEOUT_S = 30.0
-MAX_HEADER_BYTES = 32 * 2**10
 BACKLOG = 2048
 LARGEST_PORT = 65_535
 
@@ -62,8 +61,9 @@ class HttpServer:
             access_log=False,
             server_header=False,
             lifespan="off",
+            ws="none",
+            proxy_headers=False,
             http=bounded(patience or Patience()),
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=grace_s,
         )

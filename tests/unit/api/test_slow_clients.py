@@ -6,6 +6,7 @@ Each bound has its counterpart: somebody who is slow within it is served.
 import contextlib
 import hashlib
 import json
+import re
 import select
 import socket
 from collections.abc import Iterator
@@ -14,14 +15,15 @@ import httpx
 import pytest
 from tests.fixtures.served import QUICK, Served
 from tests.unit.api.test_blobs import ticket
-from tests.unit.api.test_refusals import lease
+from tests.unit.api.test_refusals import NODE, lease
 from tests.unit.api.test_server import long_claim
 
 from giornata.api.app import create_app
-from giornata.api.connection import Patience
-from giornata.api.server import MAX_HEADER_BYTES, HttpServer, listen
+from giornata.api.connection import MAX_HEADER_BYTES, Patience
+from giornata.api.server import HttpServer, listen
 from giornata.api.settings import ApiSettings
 
+UNHURRIED = Patience(head_s=3600, reader_s=3600, rest_s=3600)
 HURRIED = Patience(head_s=0.3, reader_s=0.3, rest_s=0.3)
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 FOR_EVER_S = 20
@@ -59,6 +61,16 @@ def told(sock: socket.socket) -> bytes:
     return said
 
 
+def reply(sock: socket.socket) -> bytes:
+    """One reply that says how long it is."""
+    said = b""
+    while b"\r\n\r\n" not in said:
+        said += sock.recv(1)
+    length = re.search(rb"\r\ncontent-length: (\d+)\r\n", said)
+    assert length is not None, said
+    return said + sock.recv(int(length[1]), socket.MSG_WAITALL)
+
+
 def trickled(sock: socket.socket, byte: bytes = b"x") -> bytes:
     """Send a byte ever so often, until the other side has had enough; what it said then."""
     for _ in range(400):
@@ -91,7 +103,7 @@ def test_who_says_nothing(served: Served) -> None:
         assert told(sock) == b""
 
 
-@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: "])
+@pytest.mark.parametrize("before", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: "])
 def test_a_head_that_never_ends(served: Served, before: bytes) -> None:
     with hurried(served) as server, connected(server) as sock:
         sock.sendall(before)
@@ -101,8 +113,9 @@ def test_a_head_that_never_ends(served: Served, before: bytes) -> None:
 def test_a_second_head_that_never_ends(served: Served) -> None:
     with hurried(served) as server, connected(server) as sock:
         sock.sendall(HEAD + b"\r\n")
-        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
-        assert b"HTTP/1.1" not in trickled(sock)
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(HEAD)
+        assert trickled(sock) == b""
 
 
 def test_a_head_behind_another_that_never_ends(served: Served) -> None:
@@ -115,16 +128,72 @@ def test_a_head_in_pieces_and_one_behind_another(served: Served) -> None:
     with hurried(served, Patience()) as server, connected(server) as sock:
         sock.sendall(HEAD[:9])
         sock.sendall(HEAD[9:] + b"\r\n" + HEAD)
-        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
         sock.sendall(b"Connection: close\r\n\r\n")
         assert told(sock).count(b"HTTP/1.1 200 ") == 1
 
 
 def test_a_head_that_is_too_long(served: Served) -> None:
-    with hurried(served, Patience()) as server, connected(server) as sock:
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.sendall(HEAD + b"X-Long: " + b"x" * (2 * MAX_HEADER_BYTES))
         assert told(sock)[:13] in (b"HTTP/1.1 400 ", b"")  # what is unread may take the answer with it
+
+
+def test_a_later_head_that_is_too_long(served: Served) -> None:
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        sock.sendall(HEAD + b"\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(HEAD)
+            for _ in range(20):
+                sock.sendall(b"X-Long: " + b"x" * (MAX_HEADER_BYTES // 2) + b"\r\n")
+        assert told(sock)[:13] in (b"HTTP/1.1 400 ", b"")
+
+
+def test_a_head_as_long_as_it_may_be(served: Served) -> None:
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        for _ in range(2):
+            sock.sendall(HEAD + b"X-Long: " + b"x" * (MAX_HEADER_BYTES - len(HEAD) - 20))
+            sock.sendall(b"\r\n\r\n")
+            assert reply(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_head_behind_a_large_body(served: Served) -> None:
+    body = json.dumps(JOB).encode().ljust(2 * MAX_HEADER_BYTES)
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        sock.sendall(posted(len(body), "/v1/jobs", served.keys.member) + body + HEAD)
+        assert reply(sock).startswith(b"HTTP/1.1 201 ")
+        sock.sendall(b"\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_is_no_http(served: Served) -> None:
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        sock.sendall(b"\x16\x03\x01")
+        assert told(sock).startswith(b"HTTP/1.1 400 ")
+
+
+def test_what_is_no_http_behind_a_request_is_refused_after_it(served: Served) -> None:
+    claim = {"request_id": "request-1", "node": NODE, "kinds": ["x-count"], "wait_s": 0.5}
+    body = json.dumps(claim).encode()
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        sock.sendall(posted(len(body), "/v1/node/claim", served.keys.node) + body + b"\x16\x03\x01")
+        said = told(sock)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert said.count(b"HTTP/1.1 400 ") == 1
+
+
+def test_who_asks_for_another_protocol(served: Served) -> None:
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+    body = json.dumps(JOB).encode()
+    head = posted(len(body), "/v1/jobs", served.keys.member).removesuffix(b"\r\n")
+    for request, status in ((HEAD + upgrade, b"200"), (head + upgrade + body, b"201")):
+        with hurried(served, UNHURRIED) as server, connected(server) as sock:
+            for _ in range(2):
+                sock.sendall(request[:-3])
+                sock.sendall(request[-3:])
+                assert reply(sock).startswith(b"HTTP/1.1 " + status)
 
 
 def test_a_reply_that_takes_longer_than_a_head(served: Served) -> None:
@@ -145,7 +214,7 @@ def test_a_json_body_in_pieces(served: Served) -> None:
         sock.sendall(posted(len(body), "/v1/jobs", served.keys.member))
         sock.sendall(body[:5])
         sock.sendall(body[5:])
-        assert sock.recv(65536).startswith(b"HTTP/1.1 201 ")
+        assert reply(sock).startswith(b"HTTP/1.1 201 ")
 
 
 def test_every_byte_that_comes_buys_time(served: Served) -> None:
@@ -156,7 +225,7 @@ def test_every_byte_that_comes_buys_time(served: Served) -> None:
             sock.sendall(body[number : number + 1])
             assert select.select([sock], [], [], 0.05)[0] == [], "24 bytes have 24 s"
         sock.sendall(body[-1:])
-        assert sock.recv(65536).startswith(b"HTTP/1.1 201 ")
+        assert reply(sock).startswith(b"HTTP/1.1 201 ")
 
 
 def test_slow_uploads_take_no_thread_for_ever(served: Served) -> None:
@@ -180,6 +249,31 @@ def test_a_body_that_nobody_waits_for(served: Served) -> None:
     with hurried(served) as server, connected(server) as sock:
         sock.sendall(posted(10_000, "/v1/nothing%00", served.keys.member))
         assert told(sock).startswith(b"HTTP/1.1 400 ")
+
+
+def test_the_rest_of_a_body_that_nobody_waits_for(served: Served) -> None:
+    refused = b"GET /v1/blobs/default/x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+    with hurried(served) as server, connected(server) as sock:
+        sock.sendall(refused)
+        assert reply(sock).startswith(b"HTTP/1.1 403 ")
+        assert told(sock) == b""
+    with hurried(served, UNHURRIED) as server, connected(server) as sock:
+        sock.sendall(refused)
+        assert reply(sock).startswith(b"HTTP/1.1 403 ")
+        sock.sendall(b"0123456789" + HEAD + b"\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_slow_head_behind_such_a_rest(served: Served) -> None:
+    with hurried(served, Patience(head_s=3600, rest_s=0.5)) as server, connected(server) as sock:
+        sock.sendall(b"GET /v1/blobs/default/x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 403 ")
+        sock.sendall(b"0123456789" + HEAD + b"X-Long: ")
+        for _ in range(20):
+            sock.sendall(b"x")
+            assert select.select([sock], [], [], 0.05)[0] == [], "it was cut off"
+        sock.sendall(b"\r\n\r\n")
+        assert reply(sock).startswith(b"HTTP/1.1 200 ")
 
 
 def filled_log(served: Served) -> str:
