@@ -11,6 +11,7 @@ from giornata.api.paging import LARGEST_ID, UploadId
 from giornata.control import attempt_uploads, cache, claim, complete, fail, heartbeat, release, report
 from giornata.control import commit_artifact as committing_artifact
 from giornata.control import commit_checkpoint as committing_checkpoint
+from giornata.control import reject_checkpoint as rejecting_checkpoint
 from giornata.control.context import Caller
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
@@ -128,8 +129,11 @@ def reject_checkpoint(
     step: Annotated[int, Path(ge=0, le=LARGEST_ID)],
     message: Annotated[str, Body(embed=True, max_length=4000)],
 ) -> None:
-    """Say that a committed checkpoint's bytes do not hold; the one before counts from now on."""
-    committing_checkpoint.reject_checkpoint(ctx, attempt_id, step, message)
+    """Say that a committed checkpoint's bytes do not hold, and go on with the one before.
+
+    The server looks itself: if it finds the bytes, the checkpoint stands for others. May be repeated.
+    """
+    rejecting_checkpoint.reject_checkpoint(ctx, attempt_id, step, message)
 
 
 @attempts.post("/artifacts", responses=ATTEMPT)
