@@ -1,6 +1,7 @@
 """Routes of nodes: claim with a node's key, everything else with the lease's token."""
 
 import time
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Request, status
@@ -43,7 +44,7 @@ NOTHING_FOR_ANYBODY = frozenset({"empty-queue", "no-such-kind"})
 LONGEST_POLL_S = 5.0
 
 
-@router.post("/claim", responses=refusals(401, 403, 409))
+@router.post("/claim", responses=refusals(401, 403, 409, 429))
 async def claim_job(
     *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Claim
 ) -> ClaimReply:
@@ -52,7 +53,8 @@ async def claim_job(
     A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
     """
     asked, ends_s = claim.Asked(caller=caller, claim=body), time.monotonic() + body.wait_s
-    with wakeup.listen(_waits_for(caller, body)) as listener:
+    seat = request.app.state.waiting_claims.taken(caller.key_id) if body.wait_s else nullcontext()
+    with seat, wakeup.listen(_waits_for(caller, body)) as listener:
         # A look before would only cost those who do get a job.
         nothing = None
         while True:
