@@ -61,8 +61,9 @@ class Cached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A notice; no file, but it must not get lost either."""
+    """A notice; no file, but it must not get lost either. `notice_id` is what makes two deliveries one."""
 
+    notice_id: str
     name: str
     data: dict[str, Any]
 
@@ -172,7 +173,7 @@ class Courier:
 
     def _deliver(self, parcel: Parcel) -> None:
         if isinstance(parcel, Remark):
-            report = NoticeReport(name=parcel.name, data=parcel.data)
+            report = NoticeReport(notice_id=parcel.notice_id, name=parcel.name, data=parcel.data)
             self._calls.persist(lambda lease: self._node.notice(lease, report))
             return
         until_s = self._monotonic_s() + self._patience_s

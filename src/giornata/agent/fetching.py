@@ -69,7 +69,9 @@ class Fetching:
         return tuple(_input_file(each, room.inputs / each.download.sha256) for each in listed)
 
     def resume_point(self, checkpoints: tuple[LeaseCheckpoint, ...], room: Room) -> ResumePoint | None:
-        """The newest checkpoint whose bytes hold. Those that do not are rejected, so that nobody tries them again."""
+        """The newest checkpoint whose bytes arrive whole. The server is told of those that do not, and may find that
+        they are good for others; here they are done with.
+        """
         for candidate in checkpoints:
             self._check()
             path = room.inputs / f"checkpoint-{candidate.step}"
@@ -89,7 +91,13 @@ class Fetching:
             self._check()
             self._node.reject_checkpoint(lease, step, message)
 
-        self._calls.persist(reject)
+        try:
+            self._calls.persist(reject)
+        except LeaseLost:
+            raise
+        except GiornataError as error:
+            # Refused for good: nothing that the job has to wait for.
+            log.warning("checkpoint of step %d could not be rejected: %s", step, error)
 
     def cached(self, key: str, room: Room) -> Path | None:
         """What the platform holds under the key; None when it has nothing or cannot be asked."""

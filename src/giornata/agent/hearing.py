@@ -68,7 +68,8 @@ class Hearing:
             case Log():
                 self.journal.line(message.line)
             case Notice():
-                self.courier.take(Remark(name=message.name, data=message.data))
+                notice_id = f"notice-{next(self._numbers):06d}"
+                self.courier.take(Remark(notice_id=notice_id, name=message.name, data=message.data))
         return None
 
     def _ending(self, message: FromEngine, stopping: Ending | None) -> Ending | None:

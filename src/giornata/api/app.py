@@ -18,6 +18,7 @@ from giornata.api.observed import Observed
 from giornata.api.openapi import install_openapi
 from giornata.api.pace import Pace
 from giornata.api.problems import install_handlers
+from giornata.api.seats import Seats
 from giornata.api.settings import ApiSettings
 from giornata.api.together import Together
 from giornata.api.wakeup import Wakeup
@@ -77,6 +78,8 @@ def create_app(
     )
     app.state.claims = Together(partial(claim_each, ctx), key=lambda asked: asked.node_id)
     app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
+    app.state.streams = Seats("streams", most=settings.streams_per_key)
+    app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
     for routes in (uploads.router, jobs.router, histories.router, admin.router, node.router, node.attempts):
         app.include_router(routes)

@@ -6,10 +6,12 @@ a stream that closes without one is to be taken up again.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Annotated, Protocol
+from contextlib import AbstractContextManager, ExitStack
+from typing import Annotated, Any, Protocol
 
 from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
@@ -60,7 +62,10 @@ class Ending:
 
 
 class Stream:
-    """One client that follows one job. `read_page` takes (after, limit); both callables are synchronous."""
+    """One client that follows one job. `read_page` takes (after, limit); both callables are synchronous.
+
+    `seat` is held until the last byte is sent or the client is gone.
+    """
 
     def __init__(
         self,
@@ -70,17 +75,24 @@ class Stream:
         after: int,
         settings: ApiSettings,
         wakeup: Wakeup,
+        seat: AbstractContextManager[None],
     ) -> None:
         self._read_page, self._ending, self._after = read_page, ending, after
-        self._settings, self._wakeup = settings, wakeup
+        self._settings, self._wakeup, self._seat = settings, wakeup, seat
 
     async def respond(self) -> Response:
-        """The reply. 204 when there is nothing left to send: it tells an EventSource not to come back."""
-        items, over = await self._wakeup.look(self._next)
-        if over and not items:
-            return Response(status_code=204)
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._messages(items, over), media_type=MEDIA_TYPE, headers=headers)
+        """The reply. 204 when there is nothing left to send: it tells an EventSource not to come back.
+
+        Raises TooMany when there is no seat.
+        """
+        with ExitStack() as held:
+            held.enter_context(self._seat)
+            items, over = await self._wakeup.look(self._next)
+            if over and not items:
+                return Response(status_code=204)
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            messages = self._messages(items, over)
+            return _Seated(messages, media_type=MEDIA_TYPE, headers=headers, seat=held.pop_all())
 
     def _next(self) -> tuple[Sequence[Item], bool]:
         # The end is looked for first, so that nothing written between the two reads is missed.
@@ -106,6 +118,18 @@ class Stream:
                         yield KEEP_ALIVE
                         silent_s = 0.0
                 items, over = await self._wakeup.look(self._next)
+
+
+class _Seated(StreamingResponse):
+    """Leaves its seat also when the client went away before the first byte, so that no message was ever asked for."""
+
+    def __init__(self, *content: Any, seat: AbstractContextManager[Any], **how: Any) -> None:
+        super().__init__(*content, **how)
+        self._seat = seat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._seat:
+            await super().__call__(scope, receive, send)
 
 
 def wants_stream(request: Request) -> bool:

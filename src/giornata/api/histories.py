@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from giornata.api.callers import Ctx, Settings, User, Wake
 from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
-from giornata.api.openapi import USER_ITEM
+from giornata.api.openapi import USER_ITEM, refusals
 from giornata.api.paging import After, AfterStep, JobId, Limit
 from giornata.control import read_artifacts as reading_artifacts
 from giornata.control import read_checkpoints as reading_checkpoints
@@ -20,11 +20,12 @@ from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogP
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["histories"])
 
-STREAMED: dict[int | str, dict[str, Any]] = USER_ITEM | {
+STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "A page; with `Accept: text/event-stream` a stream that ends after the job has.",
         "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
     },
+    **refusals(401, 403, 404, 429),
     204: {"description": "The job has ended, and the stream has nothing more to send."},
 }
 
@@ -53,7 +54,8 @@ async def read_events(
     if not wants_stream(request):
         return await run_in_threadpool(read, after, limit)
     start = after if last_event_id is None else last_event_id
-    stream = Stream(read_page=read, ending=Ending(read), after=start, settings=settings, wakeup=wakeup)
+    seat = request.app.state.streams.taken(caller.key_id)
+    stream = Stream(read_page=read, ending=Ending(read), after=start, settings=settings, wakeup=wakeup, seat=seat)
     return await stream.respond()
 
 
@@ -76,7 +78,9 @@ async def read_logs(
         return await run_in_threadpool(read, after, limit)
     ending = Ending(_reader(reading_events.read_events, ctx, caller, job_id))
     start = after if last_event_id is None else last_event_id
-    return await Stream(read_page=read, ending=ending, after=start, settings=settings, wakeup=wakeup).respond()
+    seat = request.app.state.streams.taken(caller.key_id)
+    stream = Stream(read_page=read, ending=ending, after=start, settings=settings, wakeup=wakeup, seat=seat)
+    return await stream.respond()
 
 
 @router.get("/metrics", responses=USER_ITEM)

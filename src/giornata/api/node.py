@@ -1,6 +1,7 @@
 """Routes of nodes: claim with a node's key, everything else with the lease's token."""
 
 import time
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Request, status
@@ -11,6 +12,7 @@ from giornata.api.paging import LARGEST_ID, UploadId
 from giornata.control import attempt_uploads, cache, claim, complete, fail, heartbeat, release, report
 from giornata.control import commit_artifact as committing_artifact
 from giornata.control import commit_checkpoint as committing_checkpoint
+from giornata.control import reject_checkpoint as rejecting_checkpoint
 from giornata.control.context import Caller
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
@@ -42,7 +44,7 @@ NOTHING_FOR_ANYBODY = frozenset({"empty-queue", "no-such-kind"})
 LONGEST_POLL_S = 5.0
 
 
-@router.post("/claim", responses=refusals(401, 403, 409))
+@router.post("/claim", responses=refusals(401, 403, 409, 429))
 async def claim_job(
     *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Claim
 ) -> ClaimReply:
@@ -51,7 +53,8 @@ async def claim_job(
     A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
     """
     asked, ends_s = claim.Asked(caller=caller, claim=body), time.monotonic() + body.wait_s
-    with wakeup.listen(_waits_for(caller, body)) as listener:
+    seat = request.app.state.waiting_claims.taken(caller.key_id) if body.wait_s else nullcontext()
+    with seat, wakeup.listen(_waits_for(caller, body)) as listener:
         # A look before would only cost those who do get a job.
         nothing = None
         while True:
@@ -128,8 +131,11 @@ def reject_checkpoint(
     step: Annotated[int, Path(ge=0, le=LARGEST_ID)],
     message: Annotated[str, Body(embed=True, max_length=4000)],
 ) -> None:
-    """Say that a committed checkpoint's bytes do not hold; the one before counts from now on."""
-    committing_checkpoint.reject_checkpoint(ctx, attempt_id, step, message)
+    """Say that a committed checkpoint's bytes do not hold, and go on with the one before.
+
+    The server looks itself: if it finds the bytes, the checkpoint stands for others. May be repeated.
+    """
+    rejecting_checkpoint.reject_checkpoint(ctx, attempt_id, step, message)
 
 
 @attempts.post("/artifacts", responses=ATTEMPT)

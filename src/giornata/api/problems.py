@@ -26,6 +26,7 @@ from giornata.domain.errors import (
     LeaseLost,
     NotFound,
     TooLarge,
+    TooMany,
     TooSlow,
     Unauthenticated,
     Unavailable,
@@ -52,6 +53,7 @@ STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
         KeyInFlight: HTTPStatus.CONFLICT,
         IdempotencyMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
         TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        TooMany: HTTPStatus.TOO_MANY_REQUESTS,
         TooSlow: HTTPStatus.REQUEST_TIMEOUT,
         Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         GiornataError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -105,7 +107,7 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONR
         own["WWW-Authenticate"] = "Bearer"
     if problem.status == HTTPStatus.REQUEST_TIMEOUT:
         own["Connection"] = "close"  # what is still to come would be taken for the next request
-    if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if problem.status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}:
         own["Retry-After"] = str(RETRY_AFTER_S)
     return JSONResponse(problem.model_dump(mode="json"), problem.status, headers=own, media_type=MEDIA_TYPE)
 

@@ -22,7 +22,7 @@ from giornata.blobs.upload_folders import CHUNK_BYTES, UploadFolders
 from giornata.blobs.url_signature import UrlSigner
 from giornata.control.ports.blobs import BlobRequest, ObjectInfo, OpenedBlob, SignedRequest, StaleUpload, Stored
 from giornata.control.ports.clock import Clock
-from giornata.domain.errors import BlobMismatch, BlobMissing, TooLarge
+from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, TooLarge, Unavailable
 
 OCTETS = "application/octet-stream"
 _ABANDONED_AFTER_MS = 24 * 3_600_000
@@ -91,7 +91,7 @@ class FilesystemBlobs:
         query = self._signer.checked(request, names=())
         path, filename = self._objects / checked_key(request.key), query.get("filename")
         if not path.is_file():
-            raise _missing(request.key)
+            raise self._missing(request.key)
         named = {} if filename is None else {"Content-Disposition": attachment(filename)}
         return OpenedBlob(
             path=path,
@@ -126,19 +126,19 @@ class FilesystemBlobs:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 return Stored(size_bytes=file.tell(), sha256=sha256)
         except _NO_SUCH_FILE:
-            raise _missing(key) from None
+            raise self._missing(key) from None
 
     def size(self, key: str) -> int:
         path = self._path(key)
         if not path.is_file():
-            raise _missing(key)
+            raise self._missing(key)
         return path.stat().st_size
 
     def read(self, key: str) -> Iterator[bytes]:
         try:
             file = self._path(key).open("rb")
         except _NO_SUCH_FILE:
-            raise _missing(key) from None
+            raise self._missing(key) from None
         with file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
@@ -175,6 +175,12 @@ class FilesystemBlobs:
     def _path(self, key: str) -> Path:
         return self._objects / checked_key(key)
 
+    def _missing(self, key: str) -> GiornataError:
+        # A disk that is not mounted has lost nothing.
+        if not self._objects.is_dir():
+            return Unavailable(f"storage is away: there is no folder {self._objects}")
+        return BlobMissing(f"{key} is not in storage")
+
     def _sweep_aside(self) -> None:
         """Remove what a crashed process left; a day is longer than any upload takes."""
         for path in self._aside.iterdir():
@@ -197,7 +203,3 @@ def _info(key: str, path: Path) -> ObjectInfo:
     status = path.stat()
     modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
     return ObjectInfo(key=key, size_bytes=status.st_size, modified_at=modified_at)
-
-
-def _missing(key: str) -> BlobMissing:
-    return BlobMissing(f"{key} is not in storage")

@@ -54,7 +54,12 @@ def policy_of(settings: Settings) -> Policy:
 
 def api_settings_of(settings: Settings) -> ApiSettings:
     """How the HTTP layer behaves."""
-    return ApiSettings(base_url=settings.public_url, allowed_origins=settings.cors_origins)
+    return ApiSettings(
+        base_url=settings.public_url,
+        allowed_origins=settings.cors_origins,
+        streams_per_key=settings.streams_per_key,
+        waiting_claims_per_key=settings.waiting_claims_per_key,
+    )
 
 
 def make_directory(directory: Path, *, named: str) -> Path:

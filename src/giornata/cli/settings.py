@@ -49,6 +49,10 @@ class Settings(BaseSettings):
     min_pictures: int = Field(3, ge=1, description="Fewest pictures that a dataset may have.")
     max_pictures: int = Field(1000, ge=1, description="Most pictures that a dataset may have.")
     garbage_after_s: float = Field(86_400.0, ge=0, description="How long bytes that nobody committed are kept.")
+    streams_per_key: int = Field(1000, ge=1, description="Most event streams that a key may have open on a server.")
+    waiting_claims_per_key: int = Field(
+        10_000, ge=1, description="Most claims of a node key that may wait at one time on a server."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
 
     # fleet and node

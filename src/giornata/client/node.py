@@ -37,7 +37,8 @@ from giornata.protocol.work import (
 R = TypeVar("R", bound=Reply)
 
 CONNECT_TIMEOUT_S = 5.0
-# A commit makes the server read the bytes back to verify them; everything else answers in milliseconds.
+# A commit makes the server read the bytes back to verify them, and so does a rejection; everything else answers in
+# milliseconds.
 COMMIT_TIMEOUT_S = 120.0
 LONGEST_REASON = 1000
 
@@ -92,7 +93,7 @@ class NodeClient:
     def reject_checkpoint(self, lease: Lease, step: int, message: str) -> None:
         """Say that a committed checkpoint's bytes do not hold."""
         body = _Rejection(message=message[:LONGEST_REASON])
-        self._attempt(lease, f"checkpoints/{step}/reject", body, Reply)
+        self._attempt(lease, f"checkpoints/{step}/reject", body, Reply, timeout_s=COMMIT_TIMEOUT_S)
 
     def commit_artifact(self, lease: Lease, commit: CommitArtifact) -> Committed:
         """Make an uploaded artifact exist."""

@@ -4,6 +4,8 @@ import re
 
 from giornata.control.attempt_uploads import live_project
 from giornata.control.context import Context
+from giornata.control.look_at_bytes import missing, note_look
+from giornata.control.ports.records import BlobRecord
 from giornata.control.signed_urls import download
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Fault, InvalidInput
@@ -13,7 +15,7 @@ KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 
 
 def get_cache(ctx: Context, attempt_id: str, key: str) -> CacheReply:
-    """The file under this key, if somebody has made it. Raises LeaseLost, InvalidInput."""
+    """The file under this key, if somebody has made it and storage has it. Raises LeaseLost, InvalidInput."""
     _check(key)
     with ctx.store.begin() as tx:
         project_id = live_project(tx, attempt_id)
@@ -21,6 +23,11 @@ def get_cache(ctx: Context, attempt_id: str, key: str) -> CacheReply:
         if found is None:
             return CacheReply(download=None)
         tx.uploads.cache_used(project_id, key, at_ms=ctx.clock.now_ms())
+    blob = BlobRecord(sha256=found.sha256, size_bytes=found.size_bytes, key=found.key, inspection=None)
+    for look in missing(ctx, [blob]):
+        with ctx.store.begin() as tx:
+            note_look(tx, project_id, look, at_ms=ctx.clock.now_ms())
+        return CacheReply(download=None)
     return CacheReply(download=download(ctx, sha256=found.sha256, size_bytes=found.size_bytes, key=found.key))
 
 

@@ -12,7 +12,8 @@ from giornata.protocol.work import CommitArtifact, Committed
 def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Committed:
     """Verify the bytes, then record them under the artifact's name. Repeating it changes nothing.
 
-    The same name with other bytes replaces what stood there. Raises LeaseLost, BlobMissing and BlobMismatch.
+    The same name with other bytes replaces what stood there; with the same bytes, another attempt vouches for them
+    from now on. Raises LeaseLost, BlobMissing and BlobMismatch.
     """
     project_id = glimpse(ctx, attempt_id)
     verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
@@ -24,12 +25,12 @@ def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Co
         standing = {row.name: row for row in tx.artifacts.of_job(job.id)}.get(commit.name)
         superfluous = standing is not None and standing.sha256 == commit.sha256
         if standing is None or not superfluous or standing.attempt_id != attempt.id:
-            # The row names the attempt that vouched for it last: that is whom `complete` asks.
+            # The row names the attempt that vouched for it last: that is whom `complete` asks, and what it drops
+            # otherwise. So the history has every one of them, also when the bytes are the same.
             row = ArtifactRow(
                 name=commit.name, attempt_id=attempt.id, sha256=commit.sha256, size_bytes=commit.size_bytes
             )
             tx.artifacts.put(job, row, media_type=commit.media_type, at_ms=now_ms)
-        if not superfluous:
             data = {"name": commit.name, "size_bytes": commit.size_bytes, "sha256": commit.sha256}
             tx.events.add(job.id, job.project_id, EventType.ARTIFACT_COMMITTED, attempt.number, data, now_ms)
         return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=superfluous)

@@ -8,7 +8,7 @@ from giornata.control.fence import glimpse, live
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, BlobRow, CheckpointRow, JobRow
 from giornata.control.verify_upload import verify_upload
-from giornata.domain.errors import BlobMissing, Conflict, LeaseLost, NotFound
+from giornata.domain.errors import BlobMissing, Conflict, LeaseLost
 from giornata.protocol.events import EventType
 from giornata.protocol.work import CommitCheckpoint, Committed
 
@@ -18,6 +18,7 @@ KEEP_LATEST = 2
 def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -> Committed:
     """Verify the bytes, then make the checkpoint exist. Repeating it changes nothing, however late the repeat comes.
 
+    One that was rejected for its bytes is usable again once they are there again.
     Raises LeaseLost when the attempt has ended, BlobMissing and BlobMismatch when the bytes are not there or are
     others, and Conflict when this very attempt has committed other bytes for the step.
     """
@@ -29,8 +30,7 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
         if not tx.uploads.touch_blobs(project_id, [commit.sha256], at_ms=now_ms):
             raise BlobMissing(f"the bytes with sha256 {commit.sha256} were collected meanwhile; upload them again")
         standing = tx.checkpoints.get(job.id, commit.step)
-        if standing is not None and standing.blob.sha256 == commit.sha256:
-            # Bytes that were rejected once stay rejected: the next step brings others.
+        if standing is not None and standing.blob.sha256 == commit.sha256 and not standing.rejected:
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         if standing is not None and not standing.rejected:
             _note_difference(tx, job, attempt, standing, commit, at_ms=now_ms)
@@ -38,30 +38,6 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         _accept(tx, job, attempt, commit, at_ms=now_ms)
         return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)
-
-
-def reject_checkpoint(ctx: Context, attempt_id: str, step: int, message: str) -> None:
-    """A node found that a checkpoint's bytes do not hash: from now on the one before counts. May be repeated.
-
-    Raises LeaseLost when the attempt has ended, and NotFound when the job has no checkpoint of that step.
-    """
-    now_ms = ctx.clock.now_ms()
-    with ctx.store.begin() as tx:
-        job, attempt = live(tx, attempt_id)
-        checkpoint = tx.checkpoints.get(job.id, step)
-        if checkpoint is None:
-            raise NotFound(f"the job has no checkpoint of step {step}")
-        if checkpoint.rejected:
-            return
-        tx.checkpoints.reject(job.id, step)
-        best = max((row.step for row in tx.checkpoints.usable(job.id)), default=0)
-        tx.jobs.update(job.id, committed_step=best)
-        # What this attempt adds is counted from where it can really begin.
-        lowered = min(attempt.start_step, best), min(attempt.committed_step, best)
-        if tx.attempts.update_live(attempt.id, start_step=lowered[0], committed_step=lowered[1]) is None:
-            raise LeaseLost(f"attempt {attempt.id} has ended")
-        data = {"step": step, "message": message}
-        tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_REJECTED, attempt.number, data, now_ms)
 
 
 def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int]:

@@ -1,5 +1,6 @@
 """Looks at the pictures of a dataset, each once in its life."""
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 from giornata.control.context import Context
 from giornata.control.ports.pictures import Inspection
 from giornata.control.ports.records import BlobRecord
-from giornata.domain.errors import Fault
+from giornata.domain.errors import BlobMissing, Fault
 from giornata.protocol.datasets import DatasetItem
 
 BATCH = 16  # pictures that lie on the server's disk at one time
@@ -21,6 +22,7 @@ def inspect_blobs(
     """Faults and notes of every item whose bytes are there and no larger than a picture may be, by the item's name.
 
     A picture that was found good is not looked at again. One with faults is: its inspector may have been unlucky.
+    One whose bytes storage has no more, or others in their place, is at fault too, and may be uploaded again.
     """
     limit = ctx.policy.max_picture_bytes
     there = {sha256: blob for sha256, blob in blobs.items() if blob.size_bytes <= limit}
@@ -28,7 +30,11 @@ def inspect_blobs(
     new = [blob for blob in there.values() if blob.inspection is None]
     faults: dict[str, tuple[Fault, ...]] = {}
     notes = {blob.sha256: list(blob.inspection["notes"]) for blob in there.values() if blob.inspection is not None}
-    for blob, inspection in _look(ctx, new, names):
+    for blob, inspection in _look(ctx, project_id, new, names):
+        if inspection is None:
+            hint = "upload it again, and complete the upload"
+            faults[blob.sha256] = (Fault(where=blob.sha256, message="storage has lost its bytes", hint=hint),)
+            continue
         faults[blob.sha256] = tuple(inspection.faults)
         notes[blob.sha256] = list(inspection.notes)
         if not inspection.faults:
@@ -41,21 +47,36 @@ def inspect_blobs(
 
 
 def _look(
-    ctx: Context, blobs: Sequence[BlobRecord], names: Mapping[str, str]
-) -> Iterator[tuple[BlobRecord, Inspection]]:
+    ctx: Context, project_id: str, blobs: Sequence[BlobRecord], names: Mapping[str, str]
+) -> Iterator[tuple[BlobRecord, Inspection | None]]:
+    """None stands for bytes that are lost."""
     for start in range(0, len(blobs), BATCH):
-        batch = blobs[start : start + BATCH]
         with tempfile.TemporaryDirectory(prefix="giornata-pictures-") as directory:
-            files = [(names[blob.sha256], _fetch(ctx, blob, Path(directory))) for blob in batch]
-            yield from zip(batch, ctx.pictures.inspect(files), strict=True)
+            fetched = [(blob, _fetch(ctx, blob, Path(directory))) for blob in blobs[start : start + BATCH]]
+            whole = [(blob, path) for blob, path in fetched if path is not None]
+            inspections = ctx.pictures.inspect([(names[blob.sha256], path) for blob, path in whole])
+            yield from zip((blob for blob, _ in whole), inspections, strict=True)
+        for blob in (blob for blob, path in fetched if path is None):
+            _note_lost(ctx, project_id, blob)
+            yield blob, None
 
 
-def _fetch(ctx: Context, blob: BlobRecord, directory: Path) -> Path:
-    path = directory / blob.sha256
-    with path.open("wb") as file:
-        for chunk in ctx.blobs.read(blob.key):
-            file.write(chunk)
-    return path
+def _fetch(ctx: Context, blob: BlobRecord, directory: Path) -> Path | None:
+    """The bytes as a file; None when they are not what they should be."""
+    path, hasher = directory / blob.sha256, hashlib.sha256()
+    try:
+        with path.open("wb") as file:
+            for chunk in ctx.blobs.read(blob.key):
+                hasher.update(chunk)
+                file.write(chunk)
+    except BlobMissing:
+        return None
+    return path if hasher.hexdigest() == blob.sha256 else None
+
+
+def _note_lost(ctx: Context, project_id: str, blob: BlobRecord) -> None:
+    with ctx.store.begin() as tx:
+        tx.uploads.note_look(project_id, blob.sha256, key=blob.key, at_ms=ctx.clock.now_ms(), lost=True)
 
 
 def _remembered(inspection: Inspection) -> dict[str, Any]:

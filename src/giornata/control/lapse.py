@@ -1,4 +1,8 @@
-"""Leases that ran out: the job is queued again, and its attempt may come back until somebody takes it."""
+"""Leases that ran out: the job is queued again, and its attempt may come back until somebody takes it.
+
+Leases count by the server's clock. When that is set back, those granted before would run on for as long as it was
+wrong; they are cut to one lease from now, which is later than their nodes count on.
+"""
 
 from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
@@ -10,6 +14,8 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 
 AT_MOST = 200
+# Servers' clocks differ by less than this; what differs by more was set.
+CLOCKS_AGREE_MS = 5_000
 
 
 def lapse_leases(ctx: Context) -> int:
@@ -17,10 +23,25 @@ def lapse_leases(ctx: Context) -> int:
     with ctx.store.only_here("lapse") as ours:
         if not ours:
             return 0
+        now_ms, lease_ms = ctx.clock.now_ms(), round(ctx.policy.lease_s * 1000)
         with ctx.store.read() as tx:
-            run_out = tx.attempts.run_out(at_ms=ctx.clock.now_ms(), limit=AT_MOST)
+            run_out = tx.attempts.run_out(at_ms=now_ms, limit=AT_MOST)
+            ahead_ms = now_ms + CLOCKS_AGREE_MS
+            too_long = tx.attempts.ahead(renewed_after_ms=ahead_ms, ends_after_ms=ahead_ms + lease_ms, limit=AT_MOST)
+        for attempt_id in too_long:
+            _cut_short(ctx, attempt_id, lease_ms=lease_ms)
         # One transaction each: a long one would hold up the heartbeats of all the others.
         return sum(_lapse(ctx, attempt_id) for attempt_id in run_out)
+
+
+def _cut_short(ctx: Context, attempt_id: str, *, lease_ms: int) -> None:
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock_of_attempt(attempt_id)
+        attempt = tx.attempts.get(attempt_id)
+        # Asked again: it may have been renewed by the right clock just now.
+        if job is not None and attempt is not None and attempt.lease_expires_at_ms > now_ms + lease_ms:
+            tx.attempts.update_live(attempt_id, lease_expires_at_ms=now_ms + lease_ms)
 
 
 def _lapse(ctx: Context, attempt_id: str) -> bool:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from giornata.control.context import Caller
 
 MOST_CALLERS = 4096
+READERS = 2
 
 
 class Memory:
@@ -17,6 +18,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.signing_key: bytes | None = None  # written once, by the installation, and never changed
+        # Who reads whole objects because somebody doubts them: few, however many doubt.
+        self.readers = threading.BoundedSemaphore(READERS)
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._generation = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from giornata.control.context import Context
 from giornata.control.instants import instant
+from giornata.control.look_at_bytes import missing, note_look
 from giornata.control.ports.records import BlobRecord, UploadRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.signed_urls import ticket
@@ -28,7 +29,7 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
     """A ticket for each distinct sha256, in the order asked. All or nothing.
 
     Bytes that the project has are not asked for again, and are kept for another while for whoever is about to
-    refer to them. Raises InvalidInput with every fault.
+    refer to them. Storage is asked whether it has them still. Raises InvalidInput with every fault.
     """
     files = {file.sha256: file for file in request.files}
     faults = list(_faults(ctx, request))
@@ -39,9 +40,13 @@ def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> Up
         if faults:
             raise InvalidInput(faults)
         tx.uploads.touch_blobs(project_id, sorted(there), at_ms=ctx.clock.now_ms())
+    lost = missing(ctx, there.values())
+    there = {sha256: blob for sha256, blob in there.items() if sha256 not in {look.sha256 for look in lost}}
     uploads = [_begin(ctx, uploader, project_id, file) for sha256, file in files.items() if sha256 not in there]
     with ctx.store.begin() as tx:
         uploader.project_id(tx)
+        for look in sorted(lost, key=lambda look: look.sha256):
+            note_look(tx, project_id, look, at_ms=ctx.clock.now_ms())
         tx.uploads.add(uploads)
     tickets = {upload.sha256: ticket(ctx, upload) for upload in uploads}
     tickets |= {sha256: UploadTicket(sha256=sha256, exists=True) for sha256 in there}

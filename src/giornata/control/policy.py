@@ -20,6 +20,7 @@ class Policy:
     max_upload_bytes: int = 8 * 2**30
     min_picture_side_px: int = 64
     max_picture_pixels: int = 64_000_000
+    doubted_again_s: float = 600.0  # bytes that were doubted and found good are not read again for so long
     garbage_after_s: float = 24 * 3600.0
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000

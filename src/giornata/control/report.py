@@ -40,9 +40,9 @@ def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
 
 
 def add_notice(ctx: Context, attempt_id: str, report: NoticeReport) -> None:
-    """Put something into the job's history. Raises LeaseLost."""
+    """Put something into the job's history, once for each `notice_id`. Raises LeaseLost."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         job, attempt = live(tx, attempt_id)
         data = {**report.data, "name": report.name}
-        tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, data, now_ms)
+        tx.events.add_notice(job, attempt, data, notice_id=report.notice_id, at_ms=now_ms)

@@ -14,6 +14,7 @@
     ├── IdempotencyMismatch     422 idempotency-mismatch   the key was used with another body
     ├── TooLarge                413 too-large
     └── Unavailable             503 unavailable            try again later
+        ├── TooMany             429 too-many               the key has as many of these open as it may
         └── TooSlow             408 too-slow               the request did not arrive in time
 
 The HTTP status is written here for the reader; `giornata.api.problems` is the one place that maps it.
@@ -129,6 +130,12 @@ class Unavailable(GiornataError):
 
     code = "unavailable"
     retryable = True
+
+
+class TooMany(Unavailable):
+    """The key has as many streams or waiting claims open as it may have on one server."""
+
+    code = "too-many"
 
 
 class TooSlow(Unavailable):

@@ -39,8 +39,8 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.ATTEMPT_RENEWED: "... and came back before anybody else took the job.",
         EventType.ATTEMPT_ENDED: "data: reason, blame, message, step, exit_code, log_tail",
         EventType.CHECKPOINT_COMMITTED: "data: step, size_bytes, sha256",
-        EventType.CHECKPOINT_REJECTED: "The bytes did not hash; the one before is used. data: step, message",
-        EventType.ARTIFACT_COMMITTED: "data: name, size_bytes, sha256",
-        EventType.NOTICE: "Said by the workload. data: name, and what it says",
+        EventType.CHECKPOINT_REJECTED: "Its bytes are lost; the one before is used. data: step, message, found",
+        EventType.ARTIFACT_COMMITTED: "The attempt vouches for these bytes. data: name, size_bytes, sha256",
+        EventType.NOTICE: "Said by the workload, or by the server. data: name, and what it says",
     }
 )

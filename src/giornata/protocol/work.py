@@ -142,8 +142,12 @@ class MetricBatch(Message):
 
 
 class NoticeReport(Message):
-    """`POST …/notice`: something for the job's events, such as a resume under another fingerprint."""
+    """`POST …/notice`: something for the job's events, such as a resume under another fingerprint.
 
+    Of those with the same `notice_id` the attempt says only the first, however often it is delivered.
+    """
+
+    notice_id: str | None = Field(None, min_length=8, max_length=64)
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")
     data: dict[str, Any] = Field(default_factory=dict)
 

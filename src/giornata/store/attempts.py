@@ -76,6 +76,9 @@ class Attempts:
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
         return list(self._connection.scalars(run_out_statement(at_ms=at_ms, limit=limit)))
 
+    def ahead(self, *, renewed_after_ms: int, ends_after_ms: int, limit: int) -> Sequence[str]:
+        return list(self._connection.scalars(ahead_statement(renewed_after_ms, ends_after_ms, limit=limit)))
+
     def crashed_machines(self, job_id: str) -> frozenset[str]:
         return frozenset(attempt.machine_id for attempt in self.crashed(job_id))
 
@@ -116,6 +119,17 @@ def run_out_statement(*, at_ms: int, limit: int) -> sa.Select[Any]:
     return (
         sa.select(attempts.c.id)
         .where(LIVE, ~attempts.c.lapsed, attempts.c.lease_expires_at_ms < at_ms)
+        .order_by(attempts.c.lease_expires_at_ms)
+        .limit(limit)
+    )
+
+
+def ahead_statement(renewed_after_ms: int, ends_after_ms: int, *, limit: int) -> sa.Select[Any]:
+    """Attempts that were renewed by a clock which has been set back since."""
+    return (
+        sa.select(attempts.c.id)
+        .where(LIVE, ~attempts.c.lapsed, attempts.c.lease_expires_at_ms > ends_after_ms)
+        .where(attempts.c.renewed_at_ms > renewed_after_ms)
         .order_by(attempts.c.lease_expires_at_ms)
         .limit(limit)
     )

@@ -35,6 +35,7 @@ class Checkpoints:
             "sha256": sha256,
             "size_bytes": size_bytes,
             "rejected": False,
+            "doubted_by": None,
             "created_at_ms": at_ms,
         }
         self._connection.execute(
@@ -50,6 +51,13 @@ class Checkpoints:
             .values(rejected=True)
         )
 
+    def doubt(self, job_id: str, step: int, *, attempt_number: int) -> None:
+        self._connection.execute(
+            sa.update(checkpoints)
+            .where(checkpoints.c.job_id == job_id, checkpoints.c.step == step)
+            .values(doubted_by=attempt_number)
+        )
+
     def delete(self, job_id: str, steps: Sequence[int]) -> None:
         self._connection.execute(
             sa.delete(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.step.in_(steps))
@@ -62,6 +70,7 @@ def _select() -> sa.Select[Any]:
         checkpoints.c.step,
         checkpoints.c.attempt_number,
         checkpoints.c.rejected,
+        checkpoints.c.doubted_by,
         checkpoints.c.sha256,
         checkpoints.c.size_bytes,
         blobs.c.key,
@@ -73,5 +82,6 @@ def _checkpoint(row: sa.Row[Any]) -> CheckpointRow:
         step=row.step,
         attempt_number=row.attempt_number,
         rejected=row.rejected,
+        doubted_by=row.doubted_by,
         blob=BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key),
     )

@@ -5,8 +5,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import NewEvent
+from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent
 from giornata.protocol.events import EventType
+from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import events
 
 # Inline: nobody asks for the id that it gets.
@@ -44,3 +45,17 @@ class Events:
             at_ms=at_ms,
         )
         self.add_each([event])
+
+    def add_notice(
+        self, job: JobRow, attempt: AttemptRow, data: Mapping[str, Any], *, notice_id: str | None, at_ms: int
+    ) -> None:
+        row = {
+            "job_id": job.id,
+            "project_id": job.project_id,
+            "type": EventType.NOTICE,
+            "attempt_number": attempt.number,
+            "data": dict(data),
+            "at_ms": at_ms,
+            "notice_id": notice_id,
+        }
+        self._connection.execute(insert_for(self._dialect_name, events).values(row).on_conflict_do_nothing())

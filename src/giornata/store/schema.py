@@ -96,6 +96,8 @@ blobs = Table(
     Column("key", String(512), nullable=False, unique=True),
     _at("created_at_ms"),
     Column("inspection", sa.JSON),  # what the picture inspector said of these bytes, once asked
+    _at("looked_at_ms", nullable=True),  # when the server last looked because somebody doubted them
+    _at("lost_at_ms", nullable=True),  # when it found that storage has them no more, or others
     Index("ix_blobs_created", "created_at_ms"),
 )
 
@@ -290,6 +292,7 @@ checkpoints = Table(
     Column("sha256", String(64), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("rejected", Boolean, nullable=False, server_default=sa.false()),
+    Column("doubted_by", Integer),  # the latest attempt that could not fetch it, though the server can
     _at("created_at_ms"),
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_checkpoints_blob", "project_id", "sha256"),
@@ -333,7 +336,17 @@ events = Table(
     Column("attempt_number", Integer),
     Column("data", sa.JSON, nullable=False),
     _at("at_ms"),
+    Column("notice_id", String(64)),  # drawn by whoever says it, so that saying it twice is saying it once
     Index("ix_events_job", "job_id", "id"),
+    Index(
+        "uq_events_notice",
+        "job_id",
+        "attempt_number",
+        "notice_id",
+        unique=True,
+        sqlite_where=sa.text("notice_id IS NOT NULL"),
+        postgresql_where=sa.text("notice_id IS NOT NULL"),
+    ),
 )
 
 logs = Table(

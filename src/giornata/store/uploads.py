@@ -6,15 +6,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.records import BlobRecord, CacheRecord, UploadRecord
+from giornata.control.ports.records import BlobRecord, CacheRecord, StandingRecord, UploadRecord
 from giornata.domain.errors import Unavailable
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import attempts, blobs, caches, jobs, uploads
 from giornata.store.upsert import insert_unless_there
 
 BLOB_COLUMNS = columns(blobs, BlobRecord)
+STANDING_COLUMNS = columns(blobs, StandingRecord)
 UPLOAD_COLUMNS = columns(uploads, UploadRecord)
 TRIES = 3
+THERE = blobs.c.lost_at_ms.is_(None)
 
 
 class UploadQueries:
@@ -26,12 +28,12 @@ class UploadQueries:
     # ---- blobs
 
     def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]:
-        query = sa.select(*BLOB_COLUMNS).where(blobs.c.project_id == project_id, blobs.c.sha256.in_(sha256s))
+        query = sa.select(*BLOB_COLUMNS).where(blobs.c.project_id == project_id, blobs.c.sha256.in_(sha256s), THERE)
         return {row.sha256: record_of(BlobRecord, row) for row in self._connection.execute(query)}
 
     def touch_blobs(self, project_id: str, sha256s: Sequence[str], *, at_ms: int) -> set[str]:
         # Locked in one order first: two transactions that touch the same blobs must not wait for one another.
-        these = (blobs.c.project_id == project_id) & blobs.c.sha256.in_(sha256s)
+        these = (blobs.c.project_id == project_id) & blobs.c.sha256.in_(sha256s) & THERE
         query = sa.select(blobs.c.sha256).where(these).order_by(blobs.c.sha256).with_for_update(key_share=True)
         found = set(self._connection.scalars(query))
         older = blobs.c.created_at_ms < at_ms
@@ -44,19 +46,34 @@ class UploadQueries:
         for _ in range(TRIES):
             if self._connection.execute(statement).first() is not None:
                 return blob.key
-            # Renewed, so that the collector does not take it before somebody has referred to it.
+            # Renewed, so that the collector does not take it before somebody has referred to it. What was lost is
+            # had again from here on, for all that refer to it; what lies under the old key is garbage.
             standing = self._connection.scalar(
                 sa.update(blobs)
-                .where(blobs.c.project_id == project_id, blobs.c.sha256 == blob.sha256)
-                .values(created_at_ms=at_ms)
+                .where(_this(project_id, blob.sha256))
+                .values(
+                    created_at_ms=at_ms,
+                    key=sa.case((THERE, blobs.c.key), else_=blob.key),
+                    looked_at_ms=sa.case((THERE, blobs.c.looked_at_ms), else_=None),
+                    lost_at_ms=None,
+                )
                 .returning(blobs.c.key)
             )
             if standing is not None:
                 return str(standing)
         raise Unavailable("the same bytes are being stored and collected at this very moment")
 
+    def standing(self, project_id: str, sha256: str) -> StandingRecord | None:
+        row = self._connection.execute(sa.select(*STANDING_COLUMNS).where(_this(project_id, sha256))).first()
+        return None if row is None else record_of(StandingRecord, row)
+
+    def note_look(self, project_id: str, sha256: str, *, key: str, at_ms: int, lost: bool) -> bool:
+        found = {"looked_at_ms": at_ms, "lost_at_ms": at_ms if lost else None}
+        there = sa.update(blobs).where(_this(project_id, sha256), blobs.c.key == key, THERE).values(found)
+        return self._connection.execute(there).rowcount == 1
+
     def note_inspection(self, project_id: str, sha256: str, inspection: dict[str, Any]) -> None:
-        this = (blobs.c.project_id == project_id) & (blobs.c.sha256 == sha256)
+        this = _this(project_id, sha256)
         self._connection.execute(sa.update(blobs).where(this).values(inspection=inspection))
 
     # ---- uploads
@@ -100,12 +117,15 @@ class UploadQueries:
         query = (
             sa.select(caches.c.sha256, caches.c.size_bytes, blobs.c.key)
             .join(blobs, same_bytes)
-            .where(caches.c.project_id == project_id, caches.c.key == key)
+            .where(caches.c.project_id == project_id, caches.c.key == key, THERE)
         )
         row = self._connection.execute(query).first()
         return None if row is None else record_of(CacheRecord, row)
 
     def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
+        lost = sa.select(blobs.c.sha256).where(blobs.c.project_id == project_id, ~THERE)
+        this = (caches.c.project_id == project_id) & (caches.c.key == key)
+        self._connection.execute(sa.delete(caches).where(this, caches.c.sha256.in_(lost)))
         row = {"project_id": project_id, "key": key, "sha256": sha256, "size_bytes": size_bytes}
         statement = insert_unless_there(self._dialect_name, caches, **row, created_at_ms=at_ms, used_at_ms=at_ms)
         return self._connection.execute(statement).first() is not None
@@ -113,3 +133,7 @@ class UploadQueries:
     def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None:
         this = (caches.c.project_id == project_id) & (caches.c.key == key)
         self._connection.execute(sa.update(caches).where(this).values(used_at_ms=at_ms))
+
+
+def _this(project_id: str, sha256: str) -> sa.ColumnElement[bool]:
+    return (blobs.c.project_id == project_id) & (blobs.c.sha256 == sha256)

@@ -197,6 +197,19 @@ def test_a_key_may_not_be_another_keys_folder(blobs: FilesystemBlobs) -> None:
     assert [row.key for row in blobs.list("")] == ["a/b"]
 
 
+def test_a_disk_that_is_not_mounted_has_lost_nothing(blobs: FilesystemBlobs, tmp_path: Path) -> None:
+    """Else every checkpoint would be given up while somebody looks for the cable."""
+    blobs.write("a/b", [b"x"])
+    (tmp_path / "objects").rename(tmp_path / "elsewhere")
+    for ask in (blobs.digest, blobs.size, lambda key: list(blobs.read(key))):
+        with pytest.raises(Unavailable, match="storage is away"):
+            ask("a/b")
+    (tmp_path / "elsewhere").rename(tmp_path / "objects")
+    (tmp_path / "objects" / "a" / "b").unlink()
+    with pytest.raises(BlobMissing):
+        blobs.digest("a/b")
+
+
 def test_writing_beside_deleting_loses_nothing(blobs: FilesystemBlobs) -> None:
     failed: list[Exception] = []
 

@@ -69,6 +69,7 @@ class Town:
     muted_until: dict[int, int] = field(default_factory=dict)  # place → the town's operation number
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     operations: int = 0
+    latest_ms: int = 0  # that the clock ever showed before it was set back
     guard: threading.Lock = field(default_factory=threading.Lock)
 
 

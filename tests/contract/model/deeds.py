@@ -8,19 +8,21 @@ from tests.contract.model.calls import DIED, Calls, Held, Ticket
 from giornata.control.attempt_uploads import request_attempt_uploads
 from giornata.control.cache import commit_cache, get_cache
 from giornata.control.commit_artifact import commit_artifact
-from giornata.control.commit_checkpoint import commit_checkpoint, reject_checkpoint
+from giornata.control.commit_checkpoint import commit_checkpoint
 from giornata.control.complete import complete
 from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
+from giornata.control.reject_checkpoint import reject_checkpoint
 from giornata.control.release import release
 from giornata.control.report import add_log_lines, add_notice, put_metrics
-from giornata.domain.errors import GiornataError
+from giornata.domain.errors import GiornataError, Unavailable
 from giornata.domain.reasons import REPORTABLE_FAILURES, REPORTABLE_RELEASES, Reason
 from giornata.protocol.uploads import FileToUpload, UploadRequest
 from giornata.protocol.work import (
     CommitArtifact,
     CommitCache,
     CommitCheckpoint,
+    Committed,
     CompleteAttempt,
     FailAttempt,
     Heartbeat,
@@ -30,6 +32,7 @@ from giornata.protocol.work import (
     ReleaseAttempt,
     StepMetrics,
 )
+from giornata.store import schema
 
 FAILURES = sorted(REPORTABLE_FAILURES)
 RELEASES = sorted(REPORTABLE_RELEASES)
@@ -56,8 +59,8 @@ class NodeDeeds(Calls):
 
     def notice(self, a: int, b: int) -> None:
         if held := self.some(a, b):
-            report = NoticeReport(name="something", data={"number": b})
-            self.write(held, lambda: add_notice(self.ctx, held.attempt_id, report))
+            report = NoticeReport(notice_id=f"notice-{b % 8}", name="something", data={"number": b})
+            self.write(held, lambda: add_notice(self.ctx, held.attempt_id, report), again=True)
 
     def commit(self, a: int, b: int) -> None:
         """Ask for a place, send the bytes, commit. Equal work makes equal bytes, but not always."""
@@ -90,9 +93,32 @@ class NodeDeeds(Calls):
                 self.house.blobs.put(_key(its), b"spoilt" if spoilt else its.data)
 
     def reject(self, a: int, b: int) -> None:
+        """Believed only if storage has really lost the bytes: nodes may err, or lie."""
         if held := self.some(a, b):
             step = 10 * (1 + b % 8)
-            self.write(held, lambda: reject_checkpoint(self.ctx, held.attempt_id, step, "no"), must=False, again=True)
+            was = self._saved(held, step)
+            outcome = self.write(held, lambda: self._rejected(held, step), must=False, again=b % 2 == 0)
+            if was is None or outcome is not None:
+                return
+            self.witness.look()
+            now = self._saved(held, step)
+            kept = self.house.blobs.objects.get(self._place_of(was))
+            if kept is not None and kept.sha256 == was.sha256:
+                assert now.rejected == was.rejected, f"{was} is good, and was rejected"
+            elif kept is None and was.doubted_by != held.number and not self.muted(held.place):
+                assert now.rejected, f"{was} is gone, and was not rejected"
+
+    def lose(self, a: int, b: int) -> None:
+        """Storage loses one of the latest objects, or has other bytes in its place."""
+        latest = schema.blobs.select().order_by(schema.blobs.c.created_at_ms.desc(), schema.blobs.c.key).limit(LATEST)
+        with self.house.store.read() as tx:
+            there = tx.connection.execute(latest).all()
+        row = there[a % len(there)]
+        self.house.harmed.add((row.project_id, row.sha256))
+        if b % 2:
+            self.house.blobs.put(row.key, b"~" * (row.size_bytes - b % 3 // 2))
+        else:
+            self.house.blobs.delete(row.key)
 
     def artifact(self, a: int, b: int) -> None:
         if held := self.some(a, b):
@@ -105,6 +131,7 @@ class NodeDeeds(Calls):
             outcome = self.write(held, lambda: commit_artifact(self.ctx, held.attempt_id, commit), again=b % 2 == 0)
             if outcome is not None and outcome is not DIED and not isinstance(outcome, GiornataError):
                 held.artifacts.add(name)
+            self._stands(held, data, upload_id, outcome)
 
     def cache(self, a: int, b: int) -> None:
         if held := self.some(a, b):
@@ -165,7 +192,38 @@ class NodeDeeds(Calls):
         commit = CommitCheckpoint(step=step, upload_id=upload_id, **named(data))
         must = honest and not self._contradicts(held, commit)
         deed = lambda: commit_checkpoint(self.ctx, held.attempt_id, commit)  # noqa: E731
-        self.write(held, deed, must=must, again=again)
+        outcome = self.write(held, deed, must=must, again=again)
+        if honest:
+            self._stands(held, data, upload_id, outcome)
+
+    def _stands(self, held: Held, data: bytes, upload_id: str | None, outcome: Any) -> None:
+        """What was sent and committed can be fetched, whatever storage has lost before."""
+        if not (self.exact and upload_id and isinstance(outcome, Committed)):
+            return
+        self.witness.look()
+        of = (held.project, outcome.sha256)
+        (key,) = [row.key for row in self.witness.now.blobs if (row.project_id, row.sha256) == of]
+        kept = self.house.blobs.objects.get(key)
+        assert kept is not None, f"{outcome} was committed, and is not there"
+        assert kept.data == data
+
+    def _rejected(self, held: Held, step: int) -> None:
+        try:
+            reject_checkpoint(self.ctx, held.attempt_id, step, "no")
+        except Unavailable:  # too many at once read, or bytes were replaced meanwhile
+            if self.exact:
+                raise
+
+    def _saved(self, held: Held, step: int) -> Any:
+        """The checkpoint's row; None when there is none, or when it is no use to foretell anything."""
+        if not self.exact:
+            return None
+        rows = self.witness.now.checkpoints
+        return next((row for row in rows if (row.job_id, row.step) == (held.job_id, step)), None)
+
+    def _place_of(self, checkpoint: Any) -> str:
+        of = (checkpoint.project_id, checkpoint.sha256)
+        return next(row.key for row in self.witness.now.blobs if (row.project_id, row.sha256) == of)
 
     def _contradicts(self, held: Held, commit: CommitCheckpoint) -> bool:
         """Whether this very attempt has committed other bytes for the step."""

@@ -76,6 +76,7 @@ class House:
     def move_in(self) -> None:
         """Empty tables, an installation, projects, and a dataset in each."""
         self.clock = ManualClock()
+        self.harmed: set[tuple[str, str]] = set()  # project and sha256 of bytes that storage lost at some time
         self.blobs = MemoryBlobs(self.clock)
         self.ctx = Context(
             store=self.store,

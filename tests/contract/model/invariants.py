@@ -89,17 +89,17 @@ class Witness:
         """The last one is never deleted, nor is N before N+1 is there: the fold prunes only at a commit."""
         have: dict[str, dict[int, Any]] = defaultdict(dict)
         for row in seen.checkpoints:
-            have[row.job_id][row.step] = (row.sha256, row.attempt_number, bool(row.rejected))
-        results: dict[str, dict[str, str]] = defaultdict(dict)
+            have[row.job_id][row.step] = (row.sha256, row.attempt_number, bool(row.rejected), row.doubted_by)
+            lost = (row.project_id, row.sha256) in self._house.harmed
+            assert lost or not row.rejected, f"{row} was rejected for nothing"
+        results: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
         for row in seen.artifacts:
-            results[row.job_id][row.name] = row.sha256
+            results[row.job_id][row.name] = (row.sha256, self._attempts[row.attempt_id].number)
         for job_id, story in self.stories.items():
-            told = {step: (it.sha256, it.attempt, it.rejected) for step, it in story.saved.items()}
+            told = {step: (it.sha256, it.attempt, it.rejected, it.doubted_by) for step, it in story.saved.items()}
             assert have[job_id] == told, f"checkpoints of {job_id}: {have[job_id]}, by its events {told}"
-            # Success drops what earlier attempts left, and whose that is no event says.
-            whole = story.state != "succeeded"
-            assert results[job_id].items() <= story.artifacts.items()
-            assert not whole or results[job_id] == story.artifacts
+            said = story.artifacts
+            assert results[job_id] == said, f"results of {job_id}: {results[job_id]}, by its events {said}"
 
     # ---- what never changes again
 
@@ -175,10 +175,15 @@ class Witness:
 
     def _check_bytes(self, seen: Snapshot) -> None:
         places = {(row.project_id, row.sha256): row for row in seen.blobs}
+        harmed = self._house.harmed
+        for of, blob in places.items():
+            assert blob.lost_at_ms is None or of in harmed, f"{blob} was never lost"
         for table in REFERRERS:
             for row in seen.tables[table]:
                 blob = places.get((row.project_id, row.sha256))
                 assert blob is not None, f"{table}: {row} names bytes that nobody knows"
+                if (row.project_id, row.sha256) in harmed:
+                    continue
                 kept = self._house.blobs.objects.get(blob.key)
                 assert kept is not None, f"{table}: the bytes of {row} are gone"
                 assert (kept.sha256, len(kept.data)) == (blob.sha256, blob.size_bytes), f"{blob} is not what it is"

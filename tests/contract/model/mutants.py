@@ -130,11 +130,12 @@ MUTANTS = (
         name="a strike for a node that was preempted",
         patches=(
             Patch(
-                file="control/release.py",
-                old="        return AttemptEnded(job_state=requeue(tx, job, attempt, at_ms=now_ms))\n",
+                file="control/reported_end.py",
+                old="        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n",
                 new=(
-                    "        tx.judgements.strike(attempt, report.reason, at_ms=now_ms)\n"
-                    "        return AttemptEnded(job_state=requeue(tx, job, attempt, at_ms=now_ms))\n"
+                    "        if isinstance(report, ReleaseAttempt):\n"
+                    "            tx.judgements.strike(attempt, report.reason, at_ms=now_ms)\n"
+                    "        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n"
                 ),
             ),
         ),
@@ -150,10 +151,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a node that says that a checkpoint is spoilt is believed",
+        patches=(
+            Patch(
+                file="control/look_at_bytes.py",
+                old="    wrong = wrong or _wrong_bytes(ctx, standing.key, sha256)\n",
+                new='    wrong = wrong or "the node says so"\n',
+            ),
+        ),
+    ),
+    Mutant(
+        name="lost bytes are not asked for again",
+        patches=(
+            Patch(
+                file="store/uploads.py",
+                old="                    key=sa.case((THERE, blobs.c.key), else_=blob.key),\n",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(
-                file="control/fail.py",
+                file="control/reported_end.py",
                 old=(
                     "        if attempt.ended_at_ms is not None and attempt.reason is report.reason:\n"
                     "            return AttemptEnded(job_state=job.state)\n"

@@ -34,6 +34,7 @@ class Saved:
     sha256: str
     attempt: int
     rejected: bool = False
+    doubted_by: int | None = None
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class Story:
     state: str = ""
     tries: dict[int, Try] = field(default_factory=dict)
     saved: dict[int, Saved] = field(default_factory=dict)
-    artifacts: dict[str, str] = field(default_factory=dict)
+    artifacts: dict[str, tuple[str, int]] = field(default_factory=dict)  # sha256, and who vouches for it
     retry_of: str | None = None
     ended_at_ms: int | None = None
 
@@ -88,6 +89,9 @@ class Story:
             return
         assert event.type in ENDS
         self.state, self.ended_at_ms = event.type.removeprefix("job."), event.at_ms
+        if self.state == "succeeded":
+            ours = {name: of for name, of in self.artifacts.items() if of[1] == event.attempt_number}
+            self.artifacts = ours
 
     def _started(self, event: Any, data: Any) -> None:
         assert self.state == "queued", f"{self.job_id} was handed out while {self.state}"
@@ -115,14 +119,22 @@ class Story:
                 self._prune()
             case "checkpoint.rejected":
                 self.saved[data["step"]].rejected = True
-                best = self.committed_step
-                live.start_step, live.committed_step = min(live.start_step, best), min(live.committed_step, best)
+                self._lower(live)
+            case "notice" if data["name"] == "checkpoint-doubted":
+                self.saved[data["step"]].doubted_by = live.number
+                self._lower(live)
             case "artifact.committed":
-                self.artifacts[data["name"]] = data["sha256"]
+                self.artifacts[data["name"]] = (data["sha256"], live.number)
             case "attempt.first_step" | "notice":
                 pass
             case other:
                 raise AssertionError(f"an event that nobody knows: {other}")
+
+    def _lower(self, live: Try) -> None:
+        """It begins at the best one that it could fetch."""
+        fetched = [step for step, it in self.saved.items() if not it.rejected and it.doubted_by != live.number]
+        best = max(fetched, default=0)
+        live.start_step, live.committed_step = min(live.start_step, best), min(live.committed_step, best)
 
     def _prune(self) -> None:
         """The latest K usable ones stay, and those that N divides; a rejected one goes when they are all newer."""

@@ -11,7 +11,7 @@ from giornata.control.claim import claim_once
 from giornata.control.collect import collect
 from giornata.control.complete_upload import complete_upload
 from giornata.control.expire import expire_deadlines
-from giornata.control.lapse import lapse_leases
+from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
 from giornata.control.read_jobs import get_job
 from giornata.control.request_uploads import request_uploads
 from giornata.control.retry import RETRYABLE, retry
@@ -44,7 +44,8 @@ WEIGHTS = {
     "commit_late": 2,
     "upload": 1,
     "put_late": 2,
-    "reject": 2,
+    "reject": 4,
+    "lose": 2,
     "artifact": 4,
     "cache": 1,
     "complete": 4,
@@ -130,6 +131,8 @@ class Deeds(NodeDeeds):
     def _told(self, place: Place, lease: Any) -> None:
         assert self.town.tokens.setdefault(lease.attempt_id, lease.token) == lease.token
         for download in [it.download for it in (*lease.inputs, *lease.checkpoints)]:
+            if (self._project_of(lease.job_id), download.sha256) in self.house.harmed:
+                continue
             key = download.request.url.removeprefix("memory:///")
             kept = self.house.blobs.objects.get(key)
             # Others may prune a checkpoint meanwhile; nobody may when nobody else is at work.
@@ -197,7 +200,8 @@ class Deeds(NodeDeeds):
         if not self.town.submitted:
             return
         it = self.town.submitted[-1 - a % len(self.town.submitted)]
-        age_ms = self.house.clock.now_ms() - it.at_ms
+        # A clock that was set back meanwhile may have had the request forgotten when it ran ahead.
+        age_ms = max(self.house.clock.now_ms(), self.town.latest_ms) - it.at_ms
         outcome = self.call(lambda: submit(self.ctx, owner(it.project), it.request, it.key))
         if outcome is DIED:
             self.town.submitted.remove(it)  # what became of it, nobody was told
@@ -294,7 +298,11 @@ class Deeds(NodeDeeds):
     # ---- loops
 
     def lapse(self, a: int, b: int) -> None:
-        self.call(lambda: lapse_leases(self.ctx), again=True)
+        outcome = self.call(lambda: lapse_leases(self.ctx), again=True)
+        if outcome is not DIED and self.exact:
+            longest_ms = self.house.clock.now_ms() + CLOCKS_AGREE_MS + self.ctx.policy.lease_s * 1000
+            live = [row for row in self.witness.look().attempts if row.ended_at_ms is None and not row.lapsed]
+            assert all(row.lease_expires_at_ms <= longest_ms for row in live), "a lease of more than one lease"
 
     def expire(self, a: int, b: int) -> None:
         self.call(lambda: expire_deadlines(self.ctx), again=True)
@@ -315,6 +323,7 @@ class Deeds(NodeDeeds):
 
     def clock_back(self, a: int, b: int) -> None:
         """Somebody set the server's clock."""
+        self.town.latest_ms = max(self.town.latest_ms, self.house.clock.now_ms())
         self.house.clock.advance_s(-HOUR_S * (1 + b) / 16)
 
     def mute(self, a: int, b: int) -> None:

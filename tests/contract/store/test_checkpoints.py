@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from tests.fixtures.work import Workshop
 
 from giornata.control.commit_artifact import commit_artifact
-from giornata.control.commit_checkpoint import commit_checkpoint, reject_checkpoint, to_prune
+from giornata.control.commit_checkpoint import commit_checkpoint, to_prune
+from giornata.control.complete import complete
 from giornata.control.lapse import lapse_leases
 from giornata.control.ports.work_store import BlobRow, CheckpointRow
+from giornata.control.reject_checkpoint import reject_checkpoint
 from giornata.control.release import release
 from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, NotFound
-from giornata.protocol.work import CommitArtifact, CommitCheckpoint, Lease, ReleaseAttempt
+from giornata.protocol.work import CommitArtifact, CommitCheckpoint, CompleteAttempt, Lease, ReleaseAttempt
 from giornata.store import schema
 
 KEEP_ALL = {"checkpoints_keep_latest": 100}
@@ -64,27 +66,17 @@ def test_d15_a_checkpoint_that_does_not_hash_gives_way_to_the_one_before(shop: W
     for step in (100, 200):
         shop.checkpoint(first, step)
     second = next_lease(shop, first)
+    shop.spoil(shop.sha256_of(first, 200))
     for _ in range(2):  # the reply may get lost
         reject_checkpoint(shop.ctx, second.attempt_id, 200, "sha256 differs")
     assert shop.job(job_id)["committed_step"] == 100
     assert shop.attempt(second.attempt_id)["start_step"] == 100
     assert shop.events(job_id).count("checkpoint.rejected") == 1
-    assert shop.last_event(job_id, "checkpoint.rejected") == {"step": 200, "message": "sha256 differs"}
+    told = shop.last_event(job_id, "checkpoint.rejected")
+    assert (told["step"], told["message"], told["found"][:23]) == (200, "sha256 differs", "storage has bytes with ")
     assert steps(next_lease(shop, second, node=3)) == [100]
     with pytest.raises(NotFound, match="step 7"):
         reject_checkpoint(shop.ctx, shop.rows(schema.attempts)[-1]["id"], 7, "")
-
-
-def test_a_rejected_step_is_replaced_by_other_bytes_only(shop: Workshop) -> None:
-    job_id = shop.add_job(spec=KEEP_ALL)
-    lease = shop.lease(1)
-    shop.checkpoint(lease, 100)
-    reject_checkpoint(shop.ctx, lease.attempt_id, 100, "")
-    assert shop.checkpoint(lease, 100).superfluous
-    assert shop.job(job_id)["committed_step"] == 0
-    assert not shop.checkpoint(lease, 100, b"other bytes").superfluous
-    assert shop.job(job_id)["committed_step"] == 100
-    assert "notice" not in shop.events(job_id)
 
 
 def test_bytes_that_differ_from_an_earlier_attempts_are_taken_and_told(shop: Workshop) -> None:
@@ -206,6 +198,21 @@ def test_d17_a_zombies_late_commit_changes_nothing(shop: Workshop) -> None:
         shop.checkpoint(zombie, 300)
     assert [row["step"] for row in shop.rows(schema.checkpoints)] == [200]
     assert shop.job(job_id)["committed_step"] == 200
+
+
+def test_the_events_say_who_vouched_last_for_an_artifact(shop: Workshop) -> None:
+    """Whoever completes keeps what it vouched for, and drops the rest: the history alone tells which is which."""
+    job_id = shop.add_job()
+    first = shop.lease(1)
+    for name in ("a", "b"):
+        shop.artifact(first, name, b"the same bytes")
+    second = next_lease(shop, first)
+    for _ in range(2):
+        assert shop.artifact(second, "a", b"the same bytes").superfluous
+    complete(shop.ctx, second.attempt_id, CompleteAttempt(step=1, artifacts=("a",)))
+    told = shop.rows(schema.events, job_id=job_id, type="artifact.committed")
+    assert [(row["attempt_number"], row["data"]["name"]) for row in told] == [(1, "a"), (1, "b"), (2, "a")]
+    assert [row["name"] for row in shop.rows(schema.artifacts)] == ["a"]
 
 
 def test_an_artifact_with_other_bytes_replaces_what_stood_there(shop: Workshop) -> None:

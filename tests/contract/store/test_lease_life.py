@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from tests.fixtures.work import Workshop
 
 from giornata.control.commit_artifact import commit_artifact
-from giornata.control.commit_checkpoint import commit_checkpoint, reject_checkpoint
+from giornata.control.commit_checkpoint import commit_checkpoint
 from giornata.control.complete import complete
 from giornata.control.context import Caller
 from giornata.control.expire import expire_deadlines
@@ -16,6 +16,7 @@ from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
 from giornata.control.read_jobs import get_job
+from giornata.control.reject_checkpoint import reject_checkpoint
 from giornata.control.release import release
 from giornata.control.report import add_log_lines, add_notice, put_metrics
 from giornata.control.stop_job import stop_job

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from conftest import NodeFactory
-from fake_node_api import FakeNodeApi, cut, lease, problem
+from fake_node_api import Answer, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.agent import ExitCode
 from giornata.domain.errors import InvalidInput
@@ -212,6 +212,21 @@ def test_a_checkpoint_that_does_not_hold_is_rejected_for_the_one_before(api: Fak
     assert min(point["step"] for body in api.bodies("metrics") for point in body["points"]) == 9
 
 
+@pytest.mark.parametrize("answers", [[cut], [problem(503, "unavailable")], [problem(404, "not-found")]])
+def test_whatever_the_server_says_to_a_rejection_the_job_goes_on(
+    api: FakeNodeApi, node: NodeFactory, answers: list[Answer]
+) -> None:
+    """It may not be believed, or be refused: the node begins at the one before, and does not ask for ever."""
+    bad = {"step": 12, "download": api.add_blob(counted(12), served=b"x" * len(counted(12)))}
+    good = {"step": 8, "download": api.add_blob(counted(8))}
+    api.leases = [lease(checkpoints=[bad, good])]
+    api.answers["checkpoints/12/reject"] = list(answers)
+    node().run()
+    assert 1 <= len(api.bodies("checkpoints/12/reject")) <= 2
+    assert api.artifacts == {"count.txt": counted(20)}
+    assert min(point["step"] for body in api.bodies("metrics") for point in body["points"]) == 9
+
+
 def picture(api: FakeNodeApi, content: bytes, **served: bytes) -> dict[str, Any]:
     return {"role": "instance", "name": "a picture.png", "caption": None, "download": api.add_blob(content, **served)}
 
@@ -268,13 +283,32 @@ hear()
 def test_the_cache_is_asked_and_filled(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease()]
     node(script=CACHE_ENGINE).run()
-    assert api.bodies("notice") == [{"name": "said", "data": {"found": None}}]
+    [notice] = api.bodies("notice")
+    assert (notice["name"], notice["data"]) == ("said", {"found": None})
     assert api.blobs[api.caches["latents"]] == b"made once"
     api.leases = [lease()]
     node(script=CACHE_ENGINE).run()
     found = api.bodies("notice")[1]["data"]["found"]
     assert found is not None
     assert not Path(found).exists()  # it was the attempt's own, and went with it
+
+
+NOTICING_ENGINE = """
+hello()
+start = hear()
+for number in range(2):
+    say("notice", attempt=start["attempt"], name="said", data={"the same": "words"})
+say("done", attempt=start["attempt"], step=1)
+hear()
+"""
+
+
+def test_a_notice_whose_reply_was_lost_is_repeated_under_the_same_id(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease()]
+    api.answers["notice"] = [cut]
+    node(script=NOTICING_ENGINE).run()
+    first, again, second = (body["notice_id"] for body in api.bodies("notice"))
+    assert first == again != second
 
 
 CRASHING_ENGINE = """

@@ -5,7 +5,7 @@ import pytest
 
 from giornata.api.problems import STATUS, problem_of, respond
 from giornata.client.problems import error_of
-from giornata.domain.errors import Fault, GiornataError, InvalidInput, Unavailable
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooMany, Unavailable
 
 
 def tree(kind: type[GiornataError]) -> list[type[GiornataError]]:
@@ -53,11 +53,13 @@ def test_codes_are_stable() -> None:
         "idempotency-mismatch": 422,
         "too-large": 413,
         "unavailable": 503,
+        "too-many": 429,
         "too-slow": 408,
     }
 
 
 def test_what_may_be_tried_again_says_so() -> None:
-    problem = problem_of(Unavailable("busy"))
-    assert problem.retryable
-    assert respond(problem).headers["retry-after"] == "5"
+    for error in (Unavailable("busy"), TooMany("full")):
+        problem = problem_of(error)
+        assert problem.retryable
+        assert respond(problem).headers["retry-after"] == "5"

@@ -42,6 +42,16 @@ class BlobRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandingRecord:
+    """Where the bytes of a blob lie, and what the server found when it last looked because somebody doubted them."""
+
+    size_bytes: int
+    key: str
+    looked_at_ms: int | None
+    lost_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UploadRecord:
     """Bytes that somebody was given a place for. `attempt_id` is None for a user's."""
 

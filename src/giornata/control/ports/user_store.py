@@ -24,6 +24,7 @@ from giornata.control.ports.records import (
     NodeRecord,
     ProjectRecord,
     QueueView,
+    StandingRecord,
     UploadRecord,
 )
 
@@ -72,13 +73,20 @@ class Keys(Protocol):
 class Uploads(Protocol):
     """Blobs, the uploads on their way to become some, and the caches of attempts."""
 
-    def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]: ...
+    def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]:
+        """Those that the project has and that were not found lost."""
 
     def touch_blobs(self, project_id: str, sha256s: Sequence[str], *, at_ms: int) -> set[str]:
-        """Keep these from the collector for another while; the sha256s that are there."""
+        """Keep these from the collector for another while; the sha256s that are there and not lost."""
 
     def add_blob(self, project_id: str, blob: BlobRecord, *, at_ms: int) -> str:
-        """Insert unless the project has these bytes; the key under which they stand now."""
+        """Insert unless the project has these bytes, or had and lost them; the key under which they stand now."""
+
+    def standing(self, project_id: str, sha256: str) -> StandingRecord | None:
+        """Where these bytes are said to lie, lost or not."""
+
+    def note_look(self, project_id: str, sha256: str, *, key: str, at_ms: int, lost: bool) -> bool:
+        """Write down what was found under `key`; False when the bytes do not lie there any more, or are lost."""
 
     def note_inspection(self, project_id: str, sha256: str, inspection: dict[str, Any]) -> None: ...
 
@@ -95,10 +103,11 @@ class Uploads(Protocol):
     def live_attempt_project(self, attempt_id: str) -> str | None:
         """The project of an attempt that has not ended, which then cannot end before this transaction does."""
 
-    def cache(self, project_id: str, key: str) -> CacheRecord | None: ...
+    def cache(self, project_id: str, key: str) -> CacheRecord | None:
+        """None as well when its bytes are lost."""
 
     def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
-        """False when somebody has committed this key before."""
+        """False when somebody has committed this key before, and its bytes are not lost."""
 
     def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None: ...
 

@@ -138,12 +138,16 @@ class InputRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
-    """A committed checkpoint. `blob` says where its bytes are."""
+    """A committed checkpoint. `blob` says where its bytes are.
+
+    `doubted_by` is the number of the latest attempt that could not fetch it while the server found it good.
+    """
 
     step: int
     attempt_number: int
     rejected: bool
     blob: BlobRow
+    doubted_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +249,9 @@ class Attempts(Protocol):
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
         """Ids of attempts whose lease ended before `at_ms` and that have neither ended nor lapsed; oldest first."""
 
+    def ahead(self, *, renewed_after_ms: int, ends_after_ms: int, limit: int) -> Sequence[str]:
+        """Ids of attempts that neither ended nor lapsed, renewed and with a lease that ends later than this."""
+
     def crashed_machines(self, job_id: str) -> frozenset[str]:
         """Machines on which an attempt of the job ended as crashed."""
 
@@ -280,6 +287,11 @@ class Events(Protocol):
         at_ms: int,
     ) -> None: ...
 
+    def add_notice(
+        self, job: JobRow, attempt: AttemptRow, data: Mapping[str, Any], *, notice_id: str | None, at_ms: int
+    ) -> None:
+        """What the attempt says, unless it has said something under this id before."""
+
 
 class Judgements(Protocol):
     """Bans (this machine, this job) and strikes (this machine, any job)."""
@@ -303,9 +315,12 @@ class Checkpoints(Protocol):
     def get(self, job_id: str, step: int) -> CheckpointRow | None: ...
 
     def put(self, job: JobRow, *, step: int, sha256: str, size_bytes: int, attempt_number: int, at_ms: int) -> None:
-        """Insert the row, or replace the one of that step."""
+        """Insert the row, or replace the one of that step, rejected or doubted as it may be."""
 
     def reject(self, job_id: str, step: int) -> None: ...
+
+    def doubt(self, job_id: str, step: int, *, attempt_number: int) -> None:
+        """Note that this attempt goes on without it."""
 
     def delete(self, job_id: str, steps: Sequence[int]) -> None:
         """Forget these; their bytes become garbage unless something else names them."""

@@ -1,0 +1,57 @@
+"""An attempt ends because its node says so: what failing and giving back have in common."""
+
+from collections.abc import Callable, Collection
+
+from giornata.control.context import Context
+from giornata.control.end_attempt import end_attempt
+from giornata.control.fence import locked, refuse_ended
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.job import JobState
+from giornata.domain.reasons import Reason
+from giornata.protocol.work import AttemptEnded, FailAttempt, ReleaseAttempt
+
+Settle = Callable[[Transaction, JobRow, AttemptRow, int], JobState]
+"""What becomes of the job: the transaction, the job, the attempt as it was, and now (ms) → the job's new state."""
+
+
+def end_as_reported(
+    ctx: Context,
+    attempt_id: str,
+    report: FailAttempt | ReleaseAttempt,
+    settle: Settle,
+    *,
+    allowed: Collection[Reason],
+    exit_code: int | None = None,
+    log_tail: str = "",
+) -> AttemptEnded:
+    """End the attempt for the report's reason and settle the job, in one transaction.
+
+    A repeated report counts once and is answered alike. Raises LeaseLost when the attempt ended otherwise, and
+    InvalidInput for a reason that is not `allowed`.
+    """
+    if report.reason not in allowed:
+        hint = f"one of {', '.join(sorted(allowed))}"
+        raise InvalidInput(
+            [Fault(where="reason", message=f"{report.reason} is not for a node to say here", hint=hint)]
+        )
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job, attempt = locked(tx, attempt_id)
+        if attempt.ended_at_ms is not None and attempt.reason is report.reason:
+            return AttemptEnded(job_state=job.state)
+        refuse_ended(job, attempt)
+        end_attempt(
+            tx,
+            job,
+            attempt,
+            reason=report.reason,
+            at_ms=now_ms,
+            alive=True,
+            message=report.message,
+            step=report.step,
+            exit_code=exit_code,
+            log_tail=log_tail,
+        )
+        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))
