@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.formats import FILE_NAMES, Dtype, Format, write_lora
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
+from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.engine.workload import WorkloadFailed
@@ -35,7 +35,7 @@ def export_checkpoint(
     Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
     """
     spec, step, tensors = read_adapter(checkpoint)
-    facts = _facts(spec, step, output_name or out.stem)
+    facts = _facts(spec, step, output_name or out.stem, layers_per_block=layers_per_block_of(tensors))
     return write_lora(kind, out, tensors, facts, dtype=dtype or spec.output_dtype)
 
 
@@ -59,14 +59,19 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
     return spec, step, tensors
 
 
-def _facts(spec: TrainSpec, step: int, output_name: str) -> LoraFacts:
-    """The UNet's depth and the prediction type come from the base model's folder, where there is one."""
+def _facts(spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None) -> LoraFacts:
+    """The UNet's depth and the prediction type come from the base model's folder, where there is one.
+
+    Where there is none (any more), what the names of the weights tell of the depth stands in.
+    """
     folder = Path(spec.pretrained_model_name_or_path)
     return facts_of(
         spec,
         step=step,
         output_name=output_name,
-        layers_per_block=_setting(folder / "unet" / "config.json", "layers_per_block", SDXL_LAYERS_PER_BLOCK),
+        layers_per_block=_setting(
+            folder / "unet" / "config.json", "layers_per_block", layers_per_block or SDXL_LAYERS_PER_BLOCK
+        ),
         prediction_type=_setting(folder / "scheduler" / "scheduler_config.json", "prediction_type", "epsilon"),
     )
 

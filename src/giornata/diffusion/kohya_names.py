@@ -7,6 +7,7 @@ on the way up. Attention is the second entry of a block, upsampling the third.
 """
 
 import re
+from collections.abc import Iterable
 
 SDXL_LAYERS_PER_BLOCK = 2
 PREFIXES = {"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}
@@ -38,6 +39,18 @@ def kohya_name(layer: str, *, layers_per_block: int = SDXL_LAYERS_PER_BLOCK) -> 
     if prefix == "unet":
         name = _stability_name(name, layers_per_block)
     return f"{PREFIXES[prefix]}_{name.replace('.', '_')}"
+
+
+def layers_per_block_of(layers: Iterable[str]) -> int | None:
+    """Resnets per level on the way down, read off the names of some UNet's layers: each level has attentions and
+    resnets numbered from 0, and one more of them on the way up. None when no name tells.
+    """
+    found = []
+    for layer in layers:
+        match = _BLOCK.fullmatch(layer.removeprefix("unet."))
+        if match is not None and match[3] in {"resnets", "attentions"}:
+            found.append(int(match[4]) + (match[1] == "down_blocks"))
+    return max(found, default=None)
 
 
 def _stability_name(name: str, layers_per_block: int) -> str:

@@ -49,6 +49,18 @@ def test_the_file_is_the_one_that_the_job_would_have_written(
     assert exported.read_bytes() == wanted.read_bytes()
 
 
+@pytest.mark.parametrize("kind", ["kohya", "diffusers"])
+def test_the_layers_are_numbered_alike_when_the_base_model_is_gone(
+    tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], kind: Format
+) -> None:
+    """The tiny model has one layer to a block where SDXL has two: kohya's numbers run through over all blocks."""
+    here = checkpoint(tmp_path / "here.safetensors", spec, weights)
+    gone = spec.model_dump(mode="json")["pretrained_model_name_or_path"] + "-gone"
+    moved = checkpoint(tmp_path / "moved.safetensors", spec, weights, pretrained_model_name_or_path=gone)
+    files = [export_checkpoint(each, tmp_path / f"{each.stem}.{kind}", kind) for each in (here, moved)]
+    assert [sorted(load_file(file)) for file in files[1:]] == [sorted(load_file(files[0]))]
+
+
 def test_the_command_line_takes_format_and_dtype(
     tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor]
 ) -> None:
