@@ -2,7 +2,7 @@
 # make test      every test but those of `make faults`
 # make faults    kill, cut off, lie to real processes at every phase of a job: minutes
 # make check     format, lint, types, contracts, unit tests: under two minutes
-# make soak      random schedules against the real store, a million operations (or OPS=…): hours
+# make soak      random schedules against the real store, a million operations (or OPS=…): under an hour
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make odd-time  what depends on a clock or a locale, in two odd time zones
@@ -78,8 +78,9 @@ odd-time: $(STAMP)
 
 OPS ?= 1000000
 SEED ?= 0
+PROCESSES ?= 2
 soak: $(STAMP)
-	@$(BIN)/python -m tests.contract.model.soak --ops $(OPS) --seed $(SEED)
+	@$(BIN)/python -m tests.contract.model.soak --ops $(OPS) --seed $(SEED) --processes $(PROCESSES)
 
 mutants: $(STAMP)
 	@$(BIN)/python -m tests.contract.model.mutants

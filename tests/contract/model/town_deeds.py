@@ -1,5 +1,6 @@
 """What can happen to the house besides what nodes with a lease send: claims, users, loops, time, and death."""
 
+from collections.abc import Collection
 from typing import Any
 
 from tests.contract.model.calls import DIED, Held, Submitted
@@ -35,8 +36,10 @@ WEIGHTS = {
     "submit_again": 2,
     "claim": 14,
     "claim_again": 4,
+    "claim_together": 3,
     "replace_process": 1,
     "beat": 10,
+    "beat_together": 3,
     "metrics": 1,
     "log": 1,
     "notice": 1,
@@ -71,10 +74,12 @@ Step = tuple[str, int, int]
 
 
 class Deeds(NodeDeeds):
-    """Everything that a schedule is made of."""
+    """What happens one at a time."""
 
     def do(self, step: Step) -> None:
         name, a, b = step
+        with self.town.guard:
+            self.town.deeds[name] += 1
         getattr(self, name)(a, b)
         if self.exact:
             self.witness.look()
@@ -151,7 +156,7 @@ class Deeds(NodeDeeds):
         found = [row for row in self.witness.now.attempts if (row.node_id, row.request_id) == (node_id, request_id)]
         return found[0] if found else None
 
-    def _first_of_queue(self, place: Place, held_models: tuple[str, ...]) -> Row | None:
+    def _first_of_queue(self, place: Place, held_models: tuple[str, ...], *, but: Collection[str] = ()) -> Row | None:
         """Whom the claim has to hand out: worked out from the whole table, by the rules' own order."""
         if not self.exact:
             return None
@@ -159,7 +164,7 @@ class Deeds(NodeDeeds):
         fit = [
             row
             for row in self.witness.now.jobs
-            if row.state == "queued" and row.kind in place.kinds and row.id not in banned
+            if row.state == "queued" and row.kind in place.kinds and row.id not in banned and row.id not in but
             if place.project in {ROOT_PROJECT, row.project_id}
         ]
         return min(fit, key=lambda row: _rank(row, held_models), default=None)
@@ -197,7 +202,8 @@ class Deeds(NodeDeeds):
         if not self.town.submitted:
             return
         it = self.town.submitted[-1 - a % len(self.town.submitted)]
-        age_ms = self.house.clock.now_ms() - it.at_ms
+        # It was forgotten by the clock of then.
+        age_ms = max(self.town.latest_ms, self.house.clock.now_ms()) - it.at_ms
         outcome = self.call(lambda: submit(self.ctx, owner(it.project), it.request, it.key))
         if outcome is DIED:
             self.town.submitted.remove(it)  # what became of it, nobody was told
@@ -315,6 +321,7 @@ class Deeds(NodeDeeds):
 
     def clock_back(self, a: int, b: int) -> None:
         """Somebody set the server's clock."""
+        self.town.latest_ms = max(self.town.latest_ms, self.house.clock.now_ms())
         self.house.clock.advance_s(-HOUR_S * (1 + b) / 16)
 
     def mute(self, a: int, b: int) -> None:
