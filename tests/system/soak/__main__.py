@@ -34,6 +34,7 @@ from tests.system.soak import gauges, verdict
 from tests.system.soak.executioner import FINE, PLACES, SPARED, Executioner
 from tests.system.soak.storm import Storm
 from tests.system.soak.town import GaveUpWaiting, Town, running_town, until
+from tests.system.soak.training import Trainer
 from tests.system.soak.users import Book, User, state_of
 
 from giornata.client import Client
@@ -65,11 +66,12 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--kill-every", type=float, default=6.0, help="seconds between what the executioner does")
     parser.add_argument("--harm-every", type=float, default=0.5, help="seconds between what the network does")
     parser.add_argument("--sample-every", type=float, default=60.0)
+    parser.add_argument("--train-every", type=float, default=300.0, help="seconds between real trainings; 0: none")
     parser.add_argument("--garbage-after", type=float, default=300.0, help="seconds that uncommitted bytes are kept")
     options = parser.parse_args(arguments)
     if options.quick:
         options.minutes, options.kill_every, options.sample_every = 0.75, 3.0, 15.0
-        options.sims, options.garbage_after = 12, 20.0
+        options.sims, options.garbage_after, options.train_every = 12, 20.0, 0.0
     return options
 
 
@@ -84,11 +86,15 @@ def main(arguments: list[str]) -> int:
             town.node_key = client.create_key(scope=Scope.NODE).secret
             storm = Storm(town, every_s=options.harm_every, seed=options.seed)
             executioner = Executioner(town, every_s=options.kill_every, seed=options.seed)
+            trainer = Trainer(town, client, book, every_s=options.train_every)
+            if options.train_every:
+                trainer.prepare()
             with _sims(town, options, seen) as sims:
-                _live(town, client, book, seen, storm, executioner, sims, options, began_s)
+                trainers = [trainer] if options.train_every else []
+                _live(town, client, book, seen, storm, executioner, trainers, sims, options, began_s)
             seen.violations += [executioner.failure] if executioner.failure else []
         seen.violations += _closed(town)
-        found, seen.states = verdict.findings(town, book)
+        found, seen.states = verdict.findings(town, book, trainer.reference)
         seen.violations += found + book.violations
         seen.violations += [f"temporary: {path}" for path in town.temporary.rglob("*") if path.is_file()]
         log_bytes = sum(server.log.stat().st_size for server in town.servers)
@@ -117,6 +123,7 @@ def _live(
     seen: Outcome,
     storm: Storm,
     executioner: Executioner,
+    trainers: list[Trainer],
     sims: "subprocess.Popen[str]",
     options: argparse.Namespace,
     began_s: float,
@@ -126,7 +133,8 @@ def _live(
     users = [
         User(town, book, number, every_s=options.user_every, seed=options.seed) for number in range(options.users)
     ]
-    for one in (*users, storm, executioner):
+    everybody: list[User | Trainer | Storm | Executioner] = [*users, *trainers, storm, executioner]
+    for one in everybody:
         one.start()
     ends_s = time.monotonic() + options.minutes * 60
     pause = threading.Event()
@@ -136,6 +144,8 @@ def _live(
     say("the storm is over: what is open is brought to its end")
     for user in users:
         user.submit_no_more()
+    for trainer in trainers:
+        trainer.stop()
     executioner.stop()
     storm.stop()
     sims.send_signal(signal.SIGUSR1)

@@ -66,7 +66,7 @@ class Executioner:
 
     def replace_the_dead(self) -> None:
         """By a process of the same machine, or by another machine."""
-        for place in range(PLACES):
+        for place in sorted({*self._town.agents, *range(PLACES)}):
             agent = self._town.agents.get(place)
             if agent is not None and agent.process.poll() is None:
                 continue
@@ -93,10 +93,13 @@ class Executioner:
         self._town.servers[1].kill()
 
     def _agent(self) -> Agent:
-        return self._town.agents[self._rng.randrange(SPARED)]
+        return self._some(but=SPARED)
 
     def _any_agent(self) -> Agent:
-        return self._town.agents[self._rng.randrange(PLACES)]
+        return self._some(but=None)
+
+    def _some(self, *, but: int | None) -> Agent:
+        return self._town.agents[self._rng.choice([place for place in sorted(self._town.agents) if place != but])]
 
     def _kill_engine(self) -> None:
         for pid in self._any_agent().engines():

@@ -32,6 +32,9 @@ KIND = "x-gate"
 LEASE_S = 6.0
 PATIENCE_S = 120.0
 SMALL_DISK = "size=6m"
+TRAINING_PLACE = -1
+COUNTING: dict[str, Any] = {"kinds": [], "workloads": {KIND: ENGINE}, "alive_s": 6.0, "stall_s": 8.0}
+TRAINING: dict[str, Any] = {"kinds": ["train"], "workloads": {}, "device": "cpu"}
 T = TypeVar("T")
 
 
@@ -157,7 +160,7 @@ class Agent:
         return list(marked(self.mark))
 
     def engines(self) -> list[int]:
-        return [pid for pid, line in marked(self.mark).items() if "gate_engine" in line]
+        return [pid for pid, line in marked(self.mark).items() if "node.py" not in line]
 
     def signal_all(self, number: signal.Signals) -> None:
         for pid in self.pids:
@@ -185,7 +188,10 @@ class Town:
         return self.servers[0].data / "blobs"
 
     def start_agent(self, place: int, *, machine_id: str | None = None) -> Agent:
-        """At one of the places for nodes: the first has the small disk. A machine without a name is a new one."""
+        """At one of the places for nodes. A machine without a name is a new one.
+
+        The first place has the small disk, and TRAINING_PLACE the real engine.
+        """
         self._machines += 1
         machine_id = machine_id or f"machine-{self._machines}"
         work_dir = self.small_disk / "work" if place == 0 and self.small_disk else self.home / f"node-{place}"
@@ -193,8 +199,8 @@ class Town:
         given = {
             **{"url": self.servers[place % 2].control.url, "key": self.node_key},
             **{"machine_id": machine_id, "name": machine_id, "work_dir": str(work_dir)},
-            **{"kinds": [], "workloads": {KIND: ENGINE}, "price_micro_usd_per_hour": 1_000_000},
-            **{"claim_wait_s": 3.0, "stop_grace_s": 1.0, "alive_s": 6.0, "stall_s": 8.0, "fail_drain_s": 5.0},
+            **(TRAINING if place == TRAINING_PLACE else COUNTING),
+            **{"claim_wait_s": 3.0, "stop_grace_s": 1.0, "fail_drain_s": 5.0, "price_micro_usd_per_hour": 1_000_000},
             **{"transfer_patience_s": 20.0, "grace_s": 8.0},
         }
         with (self.home / f"agent-{place}.log").open("ab") as log:
