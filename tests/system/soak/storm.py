@@ -28,10 +28,15 @@ OUTAGE_S = 3.0
 
 
 class Storm:
-    """Sets a trap every `every_s` on average, until told to stop; now and then a server cannot be reached at all."""
+    """Sets a trap every `every_s` on average, until told to stop; now and then a server cannot be reached at all.
+
+    One trap at a time waits at each proxy: those that nobody falls into must not gather. `harms` counts those that
+    somebody fell into.
+    """
 
     def __init__(self, town: Town, *, every_s: float, seed: int) -> None:
         self.harms: Counter[str] = Counter()
+        self._set_now: dict[int, tuple[str, Trap]] = {}
         self._town, self._every_s, self._rng = town, every_s, random.Random(seed)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._blow, daemon=True)
@@ -44,7 +49,7 @@ class Storm:
         self._stopping.set()
         self._thread.join()
         for proxy in self._proxies():
-            proxy.clear()
+            self._take_away(proxy)
 
     def _blow(self) -> None:
         while not self._stopping.wait(self._rng.expovariate(1 / self._every_s)):
@@ -59,9 +64,16 @@ class Storm:
                 proxy.seen.clear()
 
     def _set(self, proxy: ChaosProxy, harms: dict[str, dict[str, Any]], where: str, method: str) -> None:
+        self._take_away(proxy)
         harm = self._rng.choice(list(harms))
-        self.harms[f"{where}: {harm}"] += 1
-        proxy.set(Trap(method, "^/v1/", skip=self._rng.randrange(5), **harms[harm]))
+        trap = proxy.set(Trap(method, "^/v1/", skip=self._rng.randrange(3), **harms[harm]))
+        self._set_now[proxy.port] = (f"{where}: {harm}", trap)
+
+    def _take_away(self, proxy: ChaosProxy) -> None:
+        proxy.clear()
+        name, trap = self._set_now.pop(proxy.port, ("", None))
+        if trap is not None and trap.caught.is_set():
+            self.harms[name] += 1
 
     def _outage(self, *proxies: ChaosProxy) -> None:
         self.harms["outage"] += 1

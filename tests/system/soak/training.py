@@ -14,6 +14,7 @@ from giornata.domain.errors import Unavailable
 from giornata.domain.job import TERMINAL
 
 STEPS, CADENCE = 12, 4
+WEIGHTS = ".safetensors"
 PROMPT = "a drawing of sks"
 REFERENCE_S = 200.0
 
@@ -25,7 +26,7 @@ class Trainer:
         self._town, self._client, self._book, self._every_s = town, client, book, every_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._train, daemon=True)
-        self.reference = ""
+        self.reference: dict[str, str] = {}
 
     def prepare(self) -> None:
         """A model and pictures, a node, and what comes out while there is no storm yet."""
@@ -46,7 +47,8 @@ class Trainer:
         job_id = self._submit()
         until(lambda: self._client.get_job(job_id).state in TERMINAL, "the undisturbed training", REFERENCE_S)
         self._book.note(self._client.get_job(job_id))
-        self.reference = next(it.sha256 for it in self._client.artifacts(job_id) if it.name.endswith(".safetensors"))
+        found = self._client.artifacts(job_id)
+        self.reference = {it.name: it.sha256 for it in found if it.name.endswith(WEIGHTS)}
 
     def start(self) -> None:
         self._thread.start()

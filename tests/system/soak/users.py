@@ -16,7 +16,7 @@ from tests.system.soak import sims, town
 from tests.system.soak.town import Town
 
 from giornata.client import Client
-from giornata.domain.errors import GiornataError, IllegalTransition, Unavailable
+from giornata.domain.errors import BlobMismatch, GiornataError, IllegalTransition, Unavailable
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
 
@@ -193,7 +193,11 @@ class User:
         if job_id is None:
             return
         target = self._town.home / f"download-{secrets.token_hex(4)}"
-        self._client.download(job_id, target)
+        try:
+            self._client.download(job_id, target)
+        except BlobMismatch:
+            self._book.counts["refused what was spoilt twice on its way"] += 1
+            return
         job = self._client.get_job(job_id)
         content = [path.read_bytes() for path in target.rglob("*") if path.is_file()]
         if job.kind != "train" and content != [counted(job.spec["steps"], job.spec["salt"])]:

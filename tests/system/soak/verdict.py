@@ -11,6 +11,7 @@ from tests.contract.model.invariants import REFERRERS, Witness
 from tests.contract.model.memory_blobs import Kept
 from tests.contract.model.written import Written
 from tests.system.soak.town import Town
+from tests.system.soak.training import WEIGHTS
 from tests.system.soak.users import Book, counted
 
 from giornata.cli.composition import open_house
@@ -50,10 +51,10 @@ class RealHouse:
         self.written = Written(frozenset({*WATCHED, "events"}))
 
 
-def findings(town: Town, book: Book, reference: str) -> tuple[list[str], dict[str, int]]:
+def findings(town: Town, book: Book, reference: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
     """Everything that is not as it must be, and how many jobs ended how. No server may be running.
 
-    `reference` is the sha256 of the LoRA of an undisturbed training.
+    `reference` has the sha256 of each file of weights of an undisturbed training, by name.
     """
     settings = Settings(
         data=town.servers[0].data, database=town.postgres.url, blobs=f"file://{town.blobs}", garbage_after_s=0
@@ -137,7 +138,7 @@ def _fruitless(attempts: list[Any]) -> int:
     return count
 
 
-def _results(witness: Witness, storage: RealStorage, reference: str) -> Iterator[str]:
+def _results(witness: Witness, storage: RealStorage, reference: Mapping[str, str]) -> Iterator[str]:
     """Each job that succeeded has its result, and it is the right bytes; so is every checkpoint."""
     jobs = {row.id: row for row in witness.now.jobs}
     places = {(row.project_id, row.sha256): row.key for row in witness.now.blobs}
@@ -146,10 +147,10 @@ def _results(witness: Witness, storage: RealStorage, reference: str) -> Iterator
         for row in witness.now.tables[table]:
             spec, at = jobs[row.job_id].spec, places.get((row.project_id, row.sha256), "")
             if jobs[row.job_id].kind == "train":
-                if table == "artifacts" and row.name.endswith(".safetensors"):
+                if table == "artifacts" and row.name.endswith(WEIGHTS):
                     done.add(row.job_id)
-                    if row.sha256 != reference:
-                        yield f"{row.job_id} trained {row.sha256}, and undisturbed it is {reference}"
+                    if row.sha256 != reference.get(row.name):
+                        yield f"{row.job_id}: {row.name} is {row.sha256}, and undisturbed it is {reference}"
                 continue
             steps = spec["steps"] if table == "artifacts" else row.step
             kept = storage.objects.get(at)
