@@ -15,7 +15,7 @@ from giornata.domain.errors import Conflict, GiornataError, IdempotencyMismatch,
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.uploads import UploadTicket
-from giornata.protocol.work import Committed
+from giornata.protocol.work import ClaimReply, Committed
 
 # What may be answered to somebody; all else is a fault of the house.
 REFUSALS = (Conflict, NotFound, IdempotencyMismatch)
@@ -185,7 +185,8 @@ def _essence(outcome: Any) -> Any:
     if isinstance(outcome, Committed):
         return outcome.sha256, outcome.size_bytes
     if isinstance(outcome, list):
-        return [_essence(it) for it in outcome]
+        # Why there was nothing for one of them: what waited then may have gone to another of them.
+        return [it.lease if isinstance(it, ClaimReply) else _essence(it) for it in outcome]
     if isinstance(outcome, GiornataError):
         return type(outcome)
     if isinstance(outcome, int):
