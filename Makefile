@@ -2,7 +2,8 @@
 # make test      every test but those of `make faults`
 # make faults    kill, cut off, lie to real processes at every phase of a job: minutes
 # make check     format, lint, types, contracts, unit tests: under two minutes
-# make soak      random schedules against the real store, a million operations (or OPS=…): hours
+# make soak      random schedules against the real store, a million operations (or OPS=…): under an hour
+# make soak-hour an hour (or MINUTES=…) of real processes with everything above at once
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make odd-time  what depends on a clock or a locale, in two odd time zones
@@ -16,7 +17,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo test check lint format types contracts unit contract system faults fuzz odd-time soak mutants clean
+.PHONY: help demo test check lint format types contracts unit contract system faults fuzz odd-time soak soak-hour \
+        mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -78,8 +80,13 @@ odd-time: $(STAMP)
 
 OPS ?= 1000000
 SEED ?= 0
+PROCESSES ?= 2
 soak: $(STAMP)
-	@$(BIN)/python -m tests.contract.model.soak --ops $(OPS) --seed $(SEED)
+	@$(BIN)/python -m tests.contract.model.soak --ops $(OPS) --seed $(SEED) --processes $(PROCESSES)
+
+MINUTES ?= 60
+soak-hour: $(STAMP)
+	@$(BIN)/python -m tests.system.soak --minutes $(MINUTES) --seed $(SEED)
 
 mutants: $(STAMP)
 	@$(BIN)/python -m tests.contract.model.mutants

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.contract.model.house import House
-from tests.contract.model.sudden_death import SuddenDeath
+from tests.contract.model.house import House, lived_in
 from tests.fixtures.postgres import new_postgres, postgres_server, postgres_template  # noqa: F401 - fixtures
 
 from giornata.store.database import open_store
@@ -19,7 +18,7 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     else:
         url = f"sqlite:///{tmp_path_factory.mktemp('model')}/giornata.db"
         migrate(url)
-    store, death = open_store(url), SuddenDeath()
-    with death.watching():
-        yield House(store, death)
+    store = open_store(url)
+    with lived_in(store) as living:
+        yield living
     store.close()

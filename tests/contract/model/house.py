@@ -1,13 +1,15 @@
 """The house under test: the real store and the real use cases on a clock, a storage and a death of the test's own."""
 
 from collections import namedtuple
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from tests.contract.model.memory_blobs import MemoryBlobs
 from tests.contract.model.sudden_death import SuddenDeath
+from tests.contract.model.written import Written
 from tests.fixtures.users import have
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
@@ -70,8 +72,8 @@ def owner(project_id: str) -> Caller:
 class House:
     """`move_in` makes everything new but the database's tables."""
 
-    def __init__(self, store: Database, death: SuddenDeath) -> None:
-        self.store, self.death = store, death
+    def __init__(self, store: Database, death: SuddenDeath, written: Written) -> None:
+        self.store, self.death, self.written = store, death, written
 
     def move_in(self) -> None:
         """Empty tables, an installation, projects, and a dataset in each."""
@@ -129,9 +131,21 @@ WATCHED = {
 EVENTS, Event = _table(schema.events)
 
 
-def snapshot(house: House, *, events_after: int) -> Snapshot:
-    """What the database holds now. JSON columns come as the driver gives them: this is done after every operation."""
-    queries = [query for query, _ in WATCHED.values()]
+@contextmanager
+def lived_in(store: Database) -> Iterator[House]:
+    """A house on an open store, with everything that watches it."""
+    death, written = SuddenDeath(), Written(frozenset({*WATCHED, "events"}))
+    with death.watching(), written.watching():
+        yield House(store, death, written)
+
+
+def snapshot(house: House, *, events_after: int, known: Mapping[str, list[Row]]) -> Snapshot:
+    """What the database holds now. JSON columns come as the driver gives them: this is done after every operation.
+
+    `known` are tables that nobody wrote to since they were read: they are not read again.
+    """
+    asked = {name: it for name, it in WATCHED.items() if name not in known}
+    queries = [query for query, _ in asked.values()]
     queries.append(EVENTS.replace(" ORDER", f" WHERE id > {events_after} ORDER"))
     with house.store.read() as tx:
         driver: Any = tx.connection.connection.driver_connection
@@ -139,6 +153,6 @@ def snapshot(house: House, *, events_after: int) -> Snapshot:
         with driver.pipeline() if tx.dialect_name == "postgresql" else nullcontext():
             cursors = [driver.execute(query) for query in queries]
         *found, events = [cursor.fetchall() for cursor in cursors]
-    rows = zip(WATCHED.items(), found, strict=True)
+    rows = zip(asked.items(), found, strict=True)
     tables = {name: list(map(row._make, of_table)) for (name, (_, row)), of_table in rows}
-    return Snapshot(tables=tables, events=list(map(Event._make, events)))
+    return Snapshot(tables={**known, **tables}, events=list(map(Event._make, events)))

@@ -1,6 +1,7 @@
 """What holds whenever nobody is in the middle of something, whatever happened before.
 
-A `Witness` remembers the last quiet moment: some things may never change between two of them.
+A `Witness` remembers the last quiet moment: some things may never change between two of them. It reads and checks
+again what was written to since, and everything now and then, and then what it had not read again must be as it was.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from giornata.domain.reasons import BAN, STRIKE, Reason
 
 TOLD = tuple(one.name for one in dataclasses.fields(Try) if one.name != "intervals")
 REFERRERS = ("dataset_items", "checkpoints", "artifacts", "caches")
+WHOLE_EVERY = 25  # looks
 
 
 class Witness:
@@ -27,11 +29,13 @@ class Witness:
         self._house = house
         self.last_event = 0
         self.stories: dict[str, Story] = {}
-        self.now = snapshot(house, events_after=0)
+        self.now = snapshot(house, events_after=0, known={})
         self._terminal: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
         self._jobs: dict[str, Row] = {}
         self._attempts: dict[str, Row] = {}
+        self._looks = 0
+        self._objects = -1
 
     @property
     def jobs(self) -> dict[str, Row]:
@@ -43,22 +47,62 @@ class Witness:
         """By id, as of the last look."""
         return self._attempts
 
-    def look(self) -> Snapshot:
-        """Take it all in. Raises AssertionError when something is not as it must be."""
-        seen = snapshot(self._house, events_after=self.last_event)
+    def look(self, *, whole: bool = False) -> Snapshot:
+        """Take it in. Raises AssertionError when something is not as it must be.
+
+        `whole` reads all tables again, whether or not somebody was seen to write to them.
+        """
+        self._looks += 1
+        whole = whole or self._looks % WHOLE_EVERY == 1
+        written, objects = frozenset(self._house.written.tables), self._house.blobs.changes
+        if not whole and not written and objects == self._objects:
+            return self.now
+        self._house.written.forget()
+        known = {} if whole else {name: rows for name, rows in self.now.tables.items() if name not in written}
+        seen = snapshot(self._house, events_after=self.last_event, known=known)
+        if whole and self._looks > 1:
+            self._check_untouched(seen, written)
+        self._check(seen, None if whole else written)
+        if whole or objects != self._objects or not written.isdisjoint({"blobs", *REFERRERS}):
+            self._check_bytes(seen)
+        self._objects, self.now = objects, seen
+        return seen
+
+    def unchanged(self) -> None:
+        """Nothing was written since the last look."""
+        if not self._house.written.tables:
+            return
+        known = {name: rows for name, rows in self.now.tables.items() if name not in self._house.written.tables}
+        now = snapshot(self._house, events_after=self.last_event, known=known)
+        assert now.events == [], f"events of something that never happened: {now.events}"
+        self._check_untouched(now, frozenset())
+
+    def _check_untouched(self, seen: Snapshot, written: frozenset[str]) -> None:
+        for name, rows in seen.tables.items():
+            was = self.now.tables[name]
+            assert name in written or rows == was, f"{name} was changed: {set(map(str, rows)) ^ set(map(str, was))}"
+        assert seen.events == [] or "events" in written, f"unforeseen: {seen.events}"
+
+    def _check(self, seen: Snapshot, written: frozenset[str] | None) -> None:
+        """What depends on tables that were `written` to; None: on any."""
+
+        def concerns(*tables: str) -> bool:
+            return written is None or not written.isdisjoint(tables)
+
         self._jobs = {row.id: row for row in seen.jobs}
         self._attempts = {row.id: row for row in seen.attempts}
-        self._tell(seen)
         tries = _by(seen.attempts, "job_id")
-        for job in seen.jobs:
-            self._check_job(job, tries[job.id])
-        self._check_saved(seen)
-        self._check_frozen(seen)
-        self._check_money(seen)
-        self._check_judgements(seen, tries)
-        self._check_bytes(seen)
-        self.now = seen
-        return seen
+        self._tell(seen)
+        if concerns("jobs", "attempts", "events"):
+            for job in seen.jobs:
+                self._check_job(job, tries[job.id])
+            self._check_frozen(seen)
+        if concerns("checkpoints", "artifacts", "events"):
+            self._check_saved(seen)
+        if concerns("attempts", "ledger", "events"):
+            self._check_money(seen)
+        if concerns("attempts", "strikes", "bans"):
+            self._check_judgements(seen, tries)
 
     # ---- events tell the whole story
 

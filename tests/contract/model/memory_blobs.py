@@ -28,12 +28,14 @@ class MemoryBlobs:
         self._clock = clock
         self._guard = threading.Lock()
         self.objects: dict[str, Kept] = {}
+        self.changes = 0
 
     def put(self, key: str, data: bytes) -> None:
         """What arrives at a signed URL, be it right or wrong."""
         kept = Kept(data=data, sha256=hashlib.sha256(data).hexdigest(), modified_at=self._now())
         with self._guard:
             self.objects[key] = kept
+            self.changes += 1
 
     def sign_put(self, key: str, *, size_bytes: int, sha256: str, expires_in_s: int) -> SignedRequest:
         headers = {"Content-Length": str(size_bytes), "x-sha256": sha256}
@@ -75,6 +77,7 @@ class MemoryBlobs:
 
     def delete(self, key: str) -> bool:
         with self._guard:
+            self.changes += 1
             return self.objects.pop(key, None) is not None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

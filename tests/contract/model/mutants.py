@@ -44,8 +44,8 @@ MUTANTS = (
             ),
             Patch(
                 file="store/attempts.py",
-                old="sa.update(attempts).where(attempts.c.id == attempt_id, LIVE)",
-                new="sa.update(attempts).where(attempts.c.id == attempt_id)",
+                old='        .where(attempts.c.id == sa.bindparam("wanted"), LIVE)\n        .values(',
+                new='        .where(attempts.c.id == sa.bindparam("wanted"))\n        .values(',
             ),
         ),
     ),
@@ -64,8 +64,8 @@ MUTANTS = (
         patches=(
             Patch(
                 file="store/claiming.py",
-                old="return [~banned, *in_project(wanted)]",
-                new="return [*in_project(wanted)]",
+                old="return [~banned, *in_project(project_id)]",
+                new="return [*in_project(project_id)]",
             ),
         ),
     ),

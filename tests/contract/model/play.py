@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from tests.contract.model.calls import Town
 from tests.contract.model.house import KINDS, House, Place
 from tests.contract.model.invariants import REFERRERS, Witness
-from tests.contract.model.town_deeds import DAY_S, DEEDS, Deeds, Step
+from tests.contract.model.together import Everything
+from tests.contract.model.town_deeds import DAY_S, DEEDS, Step
 
 from giornata.control.claim import claim_once
 from giornata.control.collect import collect
@@ -29,27 +30,27 @@ def draw(dice: random.Random, count: int) -> list[Step]:
     return [(dice.choice(DEEDS), dice.randrange(NUMBERS), dice.randrange(NUMBERS)) for _ in range(count)]
 
 
-def play(house: House, steps: Sequence[Step]) -> int:
-    """One thing after the other, everything looked at after each; how many operations that were.
+def play(house: House, steps: Sequence[Step]) -> Town:
+    """One thing after the other, everything looked at after each; where that led.
 
     Raises whatever breaks.
     """
     house.move_in()
     town, witness = Town(), Witness(house)
     witness.look()
-    deeds = Deeds(house, town, witness, exact=True)
+    deeds = Everything(house, town, witness, exact=True)
     for step in steps:
         deeds.do(step)
     finish(house, witness, silent=len(steps) % 2 == 1)
-    return town.operations
+    return town
 
 
-def play_at_once(house: House, dice: random.Random, rounds: int) -> int:
+def play_at_once(house: House, dice: random.Random, rounds: int) -> Town:
     """Threads that know of each other's leases do as they like; everything is looked at when all of them rest."""
     house.move_in()
     town, witness = Town(), Witness(house)
     witness.look()
-    threads = [Deeds(house, town, witness, exact=False) for _ in range(THREADS)]
+    threads = [Everything(house, town, witness, exact=False) for _ in range(THREADS)]
     threads[0].submit(0, 2)
     for _ in range(rounds):
         plans = [draw(dice, STEPS_BETWEEN_QUIET) for _ in threads]
@@ -58,9 +59,9 @@ def play_at_once(house: House, dice: random.Random, rounds: int) -> int:
             for deeds, plan in zip(threads, plans, strict=True)
         ]  # type: ignore[misc]
         at_once(jobs)
-        witness.look()
+        witness.look(whole=True)
     finish(house, witness, silent=bool(dice.getrandbits(1)))
-    return town.operations
+    return town
 
 
 def at_once(jobs: Sequence[Callable[[], object]]) -> None:
@@ -86,7 +87,7 @@ def at_once(jobs: Sequence[Callable[[], object]]) -> None:
 
 def finish(house: House, witness: Witness, *, silent: bool) -> None:
     """With fresh machines every job ends, even if all of them fall silent; and then nothing is left over."""
-    witness.look()
+    witness.look(whole=True)
     lapse_leases(house.ctx)  # cuts those that a clock granted which was set back since
     fresh = itertools.count(100)
     for _ in range(house.ctx.policy.max_fruitless + 1):
@@ -111,7 +112,7 @@ def _fresh_claim(house: House, number: int) -> ClaimReply:
 
 
 def _check_clean(house: House, witness: Witness) -> None:
-    seen = witness.look()
+    seen = witness.look(whole=True)
     referred = {(row.project_id, row.sha256) for table in REFERRERS for row in seen.tables[table]}
     assert {(row.project_id, row.sha256) for row in seen.blobs} == referred, "bytes that nothing refers to"
     lost = {row.key for row in seen.blobs if (row.project_id, row.sha256) in house.harmed}

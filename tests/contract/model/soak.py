@@ -1,76 +1,135 @@
 """The model for as long as one likes: `make soak OPS=1000000`.
 
-Three ways take turns: one thing after the other on SQLite, the same on PostgreSQL, and threads on PostgreSQL. Every
-episode has a seed of its own, so that one that breaks can be played again; it is cut down to what matters first.
+Half of the operations are done one after the other on SQLite, half by threads on PostgreSQL; `--on postgresql` does
+them one by one there. Every episode has a seed of its own, so that one that breaks can be played again; it is cut
+down to what matters first. With `--processes 2` the ways run beside each other. The last line is one of JSON.
+
+A sudden death of the server is simulated in this process (nothing behind the chosen statement is executed, and the
+transaction is rolled back), so what a disk makes of a power cut is not tested here: the databases lie in memory and
+do not sync. Kills of real processes are in tests/system/faults.
 """
 
 import argparse
+import gc
+import json
 import random
+import sqlite3
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import count, cycle
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from tests.contract.model.house import House
-from tests.contract.model.play import STEPS_PER_EPISODE, draw, play, play_at_once, shrink
-from tests.contract.model.sudden_death import SuddenDeath
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from tests.contract.model.calls import Town
+from tests.contract.model.house import House, lived_in
+from tests.contract.model.play import draw, play, play_at_once, shrink
 from tests.contract.model.town_deeds import Step
 from tests.fixtures.postgres import serving_postgres
 
 from giornata.store.database import open_store
 from giornata.store.migrate import migrate
 
-ROUNDS_PER_EPISODE = 6
-SAY_EVERY_S = 30.0
-Episode = Callable[[int], int]  # seed → operations done
-Player = Callable[[House, Sequence[Step]], int]
+STEPS_PER_EPISODE = 240
+ROUNDS_PER_EPISODE = 12
+SAY_EVERY_S = 60.0
+Episode = Callable[[int], Town]  # by seed
+Player = Callable[[House, Sequence[Step]], Town]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done so far. `repeats` are deliveries besides the operations; `deaths` those of the server."""
+
+    operations: int = 0
+    episodes: int = 0
+    repeats: int = 0
+    deaths: int = 0
+    violations: int = 0
+    deeds: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    by_way: Counter[str] = field(default_factory=Counter)
+
+    def add(self, way: str, town: Town) -> None:
+        self.operations += town.operations
+        self.episodes += 1
+        self.repeats += town.repeats
+        self.deaths += town.deaths
+        self.deeds += town.deeds
+        self.refusals += town.refusals
+        self.by_way[way] += town.operations
 
 
 def main() -> int:
     """0 when nothing broke."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--ops", type=int, default=1_000_000)
     arguments.add_argument("--seed", type=int, default=0, help="of the first episode; they count up")
-    arguments.add_argument("--on", choices=["sqlite", "postgresql", "threads"], action="append")
+    arguments.add_argument("--on", choices=list(WAYS), action="append", help="default: sqlite and threads")
+    arguments.add_argument("--processes", type=int, default=1, choices=(1, 2))
     arguments.add_argument("--as-is", action="store_true", help="do not cut a schedule down that breaks the house")
     asked = arguments.parse_args()
+    names = asked.on or ["sqlite", "threads"]
+    if asked.processes > 1 and len(names) > 1:
+        from tests.contract.model.soak_beside import soak_beside
+
+        return soak_beside(names, ops=asked.ops, seed=asked.seed, as_is=asked.as_is)
+    # Most of what is allocated dies at once, and the rest stays: there is little sense in looking for rings in it.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
     one_by_one = play if asked.as_is else _play_or_shrink
     with ExitStack() as stack:
-        ways = [(name, stack.enter_context(WAYS[name](one_by_one))) for name in asked.on or WAYS]
+        ways = {name: stack.enter_context(WAYS[name](one_by_one)) for name in names}
         return soak(ways, ops=asked.ops, first_seed=asked.seed)
 
 
-def soak(ways: Sequence[tuple[str, Episode]], *, ops: int, first_seed: int) -> int:
-    """Play episodes until that many operations are done."""
+def soak(ways: dict[str, Episode], *, ops: int, first_seed: int) -> int:
+    """Play episodes until that many operations are done, always in the way that is behind."""
     began_s = said_s = time.monotonic()
-    done = 0
-    for seed, (name, episode) in zip(count(first_seed), cycle(ways), strict=False):
+    tally, seed = Tally(by_way=Counter(dict.fromkeys(ways, 0))), first_seed
+    while tally.operations < ops:
+        way = min(ways, key=tally.by_way.__getitem__)
         try:
-            done += episode(seed)
+            tally.add(way, ways[way](seed))
         except Exception:  # noqa: BLE001 - whatever it is, it is what we were looking for
-            sys.stdout.write(f"{name}, episode {seed}, after {done} operations\n{traceback.format_exc()}\n")
-            return 1
-        if done >= ops or time.monotonic() - said_s > SAY_EVERY_S:
+            say(f"{way}, episode {seed}, after {tally.operations} operations\n{traceback.format_exc()}")
+            tally.violations += 1
+            break
+        seed += 1
+        if time.monotonic() - said_s > SAY_EVERY_S:
             said_s = time.monotonic()
-            rate = done / (said_s - began_s)
-            sys.stdout.write(f"{done} operations, {seed + 1 - first_seed} episodes, {rate:.0f} a second\n")
-            sys.stdout.flush()
-        if done >= ops:
-            return 0
-    return 0
+            rate_per_s = tally.operations / (said_s - began_s)
+            say(f"{dict(tally.by_way)}: {tally.operations} operations, {tally.episodes} episodes, {rate_per_s:.0f}/s")
+    conclude(tally, seed=first_seed, next_seed=seed, wall_s=time.monotonic() - began_s)
+    return 1 if tally.violations else 0
+
+
+def conclude(tally: Tally, *, seed: int, next_seed: int, wall_s: float) -> None:
+    """The last line."""
+    rate_per_s = round(tally.operations / wall_s, 1)
+    said = {"soak": "model", "seed": seed, "next_seed": next_seed, "wall_s": round(wall_s, 1), "per_s": rate_per_s}
+    said["cpu_s"] = round(time.process_time(), 1)
+    say(json.dumps({**said, **{it.name: getattr(tally, it.name) for it in fields(tally)}}))
+
+
+def say(line: str) -> None:
+    """At once, also into a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 @contextmanager
 def _house(url: str) -> Iterator[House]:
     migrate(url)
-    store, death = open_store(url), SuddenDeath()
+    store = open_store(url)
     try:
-        with death.watching():
-            yield House(store, death)
+        with lived_in(store) as house:
+            yield house
     finally:
         store.close()
 
@@ -80,19 +139,33 @@ def _sqlite() -> Iterator[House]:
     memory = Path("/dev/shm")  # the logic is what is tested, not the disk
     with (
         tempfile.TemporaryDirectory(prefix="giornata-soak-", dir=memory if memory.is_dir() else None) as folder,
+        _unsynced(),
         _house(f"sqlite:///{folder}/giornata.db") as house,
     ):
         yield house
 
 
 @contextmanager
+def _unsynced() -> Iterator[None]:
+    def relax(connection: object, _record: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous = OFF")
+
+    sa.event.listen(Engine, "connect", relax)
+    try:
+        yield
+    finally:
+        sa.event.remove(Engine, "connect", relax)
+
+
+@contextmanager
 def _postgres() -> Iterator[House]:
-    with serving_postgres() as url, _house(url) as house:
+    with serving_postgres(synced=False) as url, _house(url) as house:
         yield house
 
 
 @contextmanager
-def _one_by_one(opened: Callable[[], "contextmanager[House]"], player: Player) -> Iterator[Episode]:
+def _one_by_one(opened: Callable[[], AbstractContextManager[House]], player: Player) -> Iterator[Episode]:
     with opened() as house:
         yield lambda seed: player(house, draw(random.Random(seed), STEPS_PER_EPISODE + seed % 2))
 
@@ -103,20 +176,20 @@ def _threads(_: Player) -> Iterator[Episode]:
         yield lambda seed: play_at_once(house, random.Random(seed), rounds=ROUNDS_PER_EPISODE)
 
 
-WAYS = {
+WAYS: dict[str, Callable[[Player], AbstractContextManager[Episode]]] = {
     "sqlite": lambda player: _one_by_one(_sqlite, player),
     "postgresql": lambda player: _one_by_one(_postgres, player),
     "threads": _threads,
 }
 
 
-def _play_or_shrink(house: House, steps: Sequence[Step]) -> int:
+def _play_or_shrink(house: House, steps: Sequence[Step]) -> Town:
     try:
         return play(house, steps)
     except Exception as failure:
         kind = type(failure)
         few = shrink(steps, lambda fewer: _fails_alike(house, fewer, kind))
-        sys.stdout.write(f"as few steps as break it, for an @example:\n{few}\n")
+        say(f"as few steps as break it, for an @example:\n{few}")
         play(house, few)
         raise
 

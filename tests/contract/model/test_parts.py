@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from tests.contract.model.play import shrink
 from tests.contract.model.story import Story
 from tests.contract.model.sudden_death import Died, SuddenDeath
+from tests.contract.model.written import Written, tables_written
 
 STARTED = {"node_id": "n", "machine_id": "m", "resume_step": 0}
 
@@ -74,3 +75,31 @@ def test_a_schedule_is_cut_down_to_what_breaks():
     steps = [("step", number, 0) for number in range(100)]
     guilty = [steps[17], steps[71]]
     assert shrink(steps, lambda some: all(step in some for step in guilty)) == guilty
+
+
+@pytest.mark.parametrize(
+    ("statement", "written"),
+    [
+        ("SELECT a FROM jobs FOR UPDATE OF jobs SKIP LOCKED", set()),
+        ('INSERT INTO "jobs" (a) VALUES (1) ON CONFLICT DO UPDATE SET a = 1', {"jobs", "set"}),
+        ("WITH x AS (DELETE FROM bans RETURNING *) UPDATE jobs SET a = 1", {"bans", "jobs"}),
+        ("BEGIN IMMEDIATE", set()),
+        ("TRUNCATE jobs", None),
+    ],
+)
+def test_it_is_seen_which_tables_a_statement_writes_to(statement: str, written: set[str] | None):
+    assert tables_written(statement) == written
+
+
+def test_a_write_is_noted_until_it_is_forgotten():
+    engine, written = sa.create_engine("sqlite://", poolclass=sa.StaticPool), Written(frozenset({"things", "others"}))
+    assert written.tables == {"things", "others"}
+    written.forget()
+    with written.watching(), engine.begin() as connection:
+        connection.exec_driver_sql("SELECT 1")
+        assert written.tables == set()
+        connection.exec_driver_sql("CREATE TABLE things (name TEXT)")
+        assert written.tables == {"things", "others"}, "nobody knows what that does"
+        written.forget()
+        connection.exec_driver_sql("INSERT INTO things VALUES ('one')")
+        assert written.tables == {"things"}

@@ -1,5 +1,6 @@
 """What can happen to the house besides what nodes with a lease send: claims, users, loops, time, and death."""
 
+from collections.abc import Collection
 from typing import Any
 
 from tests.contract.model.calls import DIED, Held, Submitted
@@ -35,8 +36,10 @@ WEIGHTS = {
     "submit_again": 2,
     "claim": 14,
     "claim_again": 4,
+    "claim_together": 3,
     "replace_process": 1,
     "beat": 10,
+    "beat_together": 3,
     "metrics": 1,
     "log": 1,
     "notice": 1,
@@ -72,10 +75,12 @@ Step = tuple[str, int, int]
 
 
 class Deeds(NodeDeeds):
-    """Everything that a schedule is made of."""
+    """What happens one at a time."""
 
     def do(self, step: Step) -> None:
         name, a, b = step
+        with self.town.guard:
+            self.town.deeds[name] += 1
         getattr(self, name)(a, b)
         if self.exact:
             self.witness.look()
@@ -154,7 +159,7 @@ class Deeds(NodeDeeds):
         found = [row for row in self.witness.now.attempts if (row.node_id, row.request_id) == (node_id, request_id)]
         return found[0] if found else None
 
-    def _first_of_queue(self, place: Place, held_models: tuple[str, ...]) -> Row | None:
+    def _first_of_queue(self, place: Place, held_models: tuple[str, ...], *, but: Collection[str] = ()) -> Row | None:
         """Whom the claim has to hand out: worked out from the whole table, by the rules' own order."""
         if not self.exact:
             return None
@@ -162,7 +167,7 @@ class Deeds(NodeDeeds):
         fit = [
             row
             for row in self.witness.now.jobs
-            if row.state == "queued" and row.kind in place.kinds and row.id not in banned
+            if row.state == "queued" and row.kind in place.kinds and row.id not in banned and row.id not in but
             if place.project in {ROOT_PROJECT, row.project_id}
         ]
         return min(fit, key=lambda row: _rank(row, held_models), default=None)

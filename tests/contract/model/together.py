@@ -1,0 +1,81 @@
+"""What several nodes send at one moment, and a server may deal with in one go."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tests.contract.model.calls import DIED, Held
+from tests.contract.model.house import PLACES, Place
+from tests.contract.model.town_deeds import KEYS, Deeds
+
+from giornata.control.claim import Asked, claim_each
+from giornata.control.heartbeat import Beat, heartbeat_each
+from giornata.domain.errors import GiornataError, LeaseLost
+from giornata.protocol.work import Claim, Heartbeat
+
+T = TypeVar("T")
+
+
+class Everything(Deeds):
+    """All that a schedule is made of."""
+
+    def claim_together(self, a: int, b: int) -> None:
+        """One claim of each of some nodes."""
+        places = [it for it in _some(PLACES, a, b) if not self.muted(it)]
+        asks = [(place, self._claim_of(place, held_models=KEYS[: (a + n) % 2])) for n, place in enumerate(places)]
+        if not asks:
+            return
+        due = self._handed_out(asks)
+        asked = [Asked(caller=place.caller, claim=claim) for place, claim in asks]
+        outcome = self.call(lambda: claim_each(self.ctx, asked), again=b % 3 == 0, several=len(asks))
+        if outcome is DIED:
+            return
+        for (place, claim), reply, job_id in zip(asks, outcome, due, strict=True):
+            assert not isinstance(reply, GiornataError), f"{reply!r} to {claim}"
+            assert not self.exact or (reply.lease and reply.lease.job_id) == job_id, f"{reply}, due was {job_id}"
+            if reply.lease is not None and b % 8:
+                self._told(place, reply.lease)
+
+    def beat_together(self, a: int, b: int) -> None:
+        """Of some of the latest leases, good or lost, each once."""
+        latest = list({it.attempt_id: it for it in self.town.held[-8:]}.values())
+        held = [it for it in _some(latest, a, b) if not self.muted(it.place)]
+        if not held:
+            return
+        said = [Heartbeat(step=2 * b + n, phase="train") for n in range(len(held))]
+        beats = [Beat(attempt_id=it.attempt_id, said=each) for it, each in zip(held, said, strict=True)]
+        ended = self._ended(held)
+        outcome = self.call(
+            lambda: heartbeat_each(self.ctx, beats), again=b % 3 == 0, lasting=True, several=len(held)
+        )
+        if outcome is DIED or not self.exact:
+            return
+        for it, answer, is_over in zip(held, outcome, ended, strict=True):
+            assert isinstance(answer, LeaseLost) if is_over else not isinstance(answer, GiornataError), (it, answer)
+        if all(ended):
+            self.unchanged()
+
+    def _claim_of(self, place: Place, *, held_models: tuple[str, ...]) -> Claim:
+        incarnation = self.town.incarnations.get(place.number, 0)
+        request_id = f"request-{next(self.town.numbers):07d}"
+        self.town.requests.append((place, incarnation, request_id))
+        node = place.process(incarnation)
+        return Claim(request_id=request_id, node=node, kinds=place.kinds, held_models=held_models)
+
+    def _handed_out(self, asks: Sequence[tuple[Place, Claim]]) -> list[str | None]:
+        """Which job each has to get: as if they had come one after the other, and nobody gets another's."""
+        given: list[str | None] = []
+        for place, claim in asks:
+            taken = {job_id for job_id in given if job_id is not None}
+            row = self._first_of_queue(place, claim.held_models, but=taken)
+            given.append(None if row is None else row.id)
+        return given
+
+    def _ended(self, held: Sequence[Held]) -> list[bool]:
+        attempts = self.witness.attempts
+        return [self.exact and attempts[it.attempt_id].ended_at_ms is not None for it in held]
+
+
+def _some(things: Sequence[T], a: int, b: int) -> list[T]:
+    """One to four of them, each once, from anywhere."""
+    start = a % len(things) if things else 0
+    return [*things[start:], *things[:start]][: 1 + b % 4]

@@ -1,0 +1,163 @@
+"""What has to be true once everything has come to rest: looked for in the real database and the real storage."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.contract.model.house import WATCHED
+from tests.contract.model.invariants import REFERRERS, Witness
+from tests.contract.model.memory_blobs import Kept
+from tests.contract.model.written import Written
+from tests.system.soak.town import Town
+from tests.system.soak.training import WEIGHTS
+from tests.system.soak.users import Book, counted
+
+from giornata.cli.composition import open_house
+from giornata.cli.settings import Settings
+from giornata.control.collect import collect
+from giornata.control.context import Context
+from giornata.domain.errors import BlobMissing
+from giornata.domain.reasons import Reason
+
+CRASHED_MACHINES, FRUITLESS = 3, 10
+SERVER_ERROR = re.compile(r'"status": ?500')
+
+
+@dataclass(slots=True)
+class RealStorage:
+    """Objects as they lie in storage, read when they are asked for."""
+
+    ctx: Context
+    changes: int = 0
+    objects: dict[str, Kept] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.objects = {}
+        for found in self.ctx.blobs.list(""):
+            with suppress(BlobMissing):
+                data = b"".join(self.ctx.blobs.read(found.key))
+                sha256 = self.ctx.blobs.digest(found.key).sha256
+                self.objects[found.key] = Kept(data=data, sha256=sha256, modified_at=found.modified_at)
+
+
+class RealHouse:
+    """What a `Witness` of the model wants to look at."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.store: Any = ctx.store
+        self.blobs = RealStorage(ctx)
+        self.written = Written(frozenset({*WATCHED, "events"}))
+
+
+def findings(town: Town, book: Book, reference: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
+    """Everything that is not as it must be, and how many jobs ended how. No server may be running.
+
+    `reference` has the sha256 of each file of weights of an undisturbed training, by name.
+    """
+    settings = Settings(
+        data=town.servers[0].data, database=town.postgres.url, blobs=f"file://{town.blobs}", garbage_after_s=0
+    )
+    found = [f"{server.name} answered 500" for server in town.servers if _failed(server.log)]
+    with open_house(settings, base_url=lambda: "http://127.0.0.1") as house:
+        collect(house.context)
+        again = collect(house.context)
+        found += [f"garbage after collecting: {again}"] if again else []
+        real = RealHouse(house.context)
+        witness = Witness(real)  # type: ignore[arg-type]
+        try:
+            witness.look(whole=True)
+        except AssertionError as broken:
+            found.append(f"an invariant: {broken}"[:4000])
+        found += list(_bytes(witness, real.blobs))
+        jobs = {row.id: row for row in witness.now.jobs}
+        found += list(_jobs_of(book, jobs, witness))
+        found += list(_results(witness, real.blobs, reference))
+    states: dict[str, int] = {}
+    for row in jobs.values():
+        states[row.state] = states.get(row.state, 0) + 1
+    return found, states
+
+
+def _failed(log: Any) -> bool:
+    return SERVER_ERROR.search(log.read_text(errors="replace")) is not None
+
+
+def _bytes(witness: Witness, storage: RealStorage) -> Iterator[str]:
+    """Nothing lies in storage that no row names, no row names what is not there, and all is what it says."""
+    seen = witness.now
+    keys = {row.key for row in seen.blobs}
+    yield from (f"{key} is in storage and in no row" for key in storage.objects.keys() - keys)
+    yield from (f"{key} is in a row and not in storage" for key in keys - storage.objects.keys())
+    referred = {(row.project_id, row.sha256) for table in REFERRERS for row in seen.tables[table]}
+    had = {(row.project_id, row.sha256) for row in seen.blobs}
+    yield from (f"{it} belongs to nobody" for it in had - referred)
+    yield from (f"upload {row.id} is left" for row in seen.uploads)
+
+
+def _jobs_of(book: Book, jobs: Mapping[str, Any], witness: Witness) -> Iterator[str]:
+    tries: dict[str, list[Any]] = {}
+    for row in witness.now.attempts:
+        tries.setdefault(row.job_id, []).append(row)
+    yield from (f"{job_id} was acknowledged and is lost" for job_id in book.asked - jobs.keys())
+    for job_id, row in jobs.items():
+        if job_id not in book.asked and row.retry_of is None:
+            yield f"{job_id} was asked for by nobody"
+        if (told := book.ended.get(job_id)) is not None and told != row.state:
+            yield f"{job_id}: its user was told {told}, and it is {row.state}"
+        if job_id in book.surely_canceled and row.state != "canceled":
+            yield f"{job_id}: was canceled, and is {row.state}"
+        attempts = sorted(tries.get(job_id, []), key=lambda it: it.number)
+        if not _expected(row, attempts, canceled=job_id in book.canceled):
+            yield f"{job_id} is {row.state} for no reason: {row.error}, {[it.reason for it in attempts]}"
+
+
+def _expected(row: Any, attempts: list[Any], *, canceled: bool) -> bool:
+    """Whether its user could expect this end."""
+    match row.state:
+        case "succeeded":
+            return True
+        case "canceled":
+            return canceled
+        case "expired":
+            return row.deadline_at_ms is not None and row.ended_at_ms >= row.deadline_at_ms
+        case "failed":
+            crashed = {it.machine_id for it in attempts if it.reason == Reason.CRASHED}
+            return len(crashed) >= CRASHED_MACHINES or _fruitless(attempts) >= FRUITLESS
+    return False
+
+
+def _fruitless(attempts: list[Any]) -> int:
+    """How many at the end, one after the other, committed no step."""
+    count = 0
+    for it in reversed(attempts):
+        if it.committed_step > it.start_step:
+            break
+        count += 1
+    return count
+
+
+def _results(witness: Witness, storage: RealStorage, reference: Mapping[str, str]) -> Iterator[str]:
+    """Each job that succeeded has its result, and it is the right bytes; so is every checkpoint."""
+    jobs = {row.id: row for row in witness.now.jobs}
+    places = {(row.project_id, row.sha256): row.key for row in witness.now.blobs}
+    done = set()
+    for table in ("artifacts", "checkpoints"):
+        for row in witness.now.tables[table]:
+            spec, at = jobs[row.job_id].spec, places.get((row.project_id, row.sha256), "")
+            if jobs[row.job_id].kind == "train":
+                if table == "artifacts" and row.name.endswith(WEIGHTS):
+                    done.add(row.job_id)
+                    if row.sha256 != reference.get(row.name):
+                        yield f"{row.job_id}: {row.name} is {row.sha256}, and undisturbed it is {reference}"
+                continue
+            steps = spec["steps"] if table == "artifacts" else row.step
+            kept = storage.objects.get(at)
+            if kept is None or kept.data != counted(steps, spec["salt"]):
+                yield f"{table} of {row.job_id} at step {steps}: {kept and kept.data!r}"
+            elif table == "artifacts":
+                done.add(row.job_id)
+    for job_id, row in jobs.items():
+        if row.state == "succeeded" and job_id not in done:
+            yield f"{job_id} succeeded and has no result"
