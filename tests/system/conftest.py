@@ -25,15 +25,15 @@ MARK = "INSTALLATION_UNDER_TEST"
 COUNT_ENGINE = Path(__file__).parent / "scripts" / "count_engine.py"
 
 
-def until(ask: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
-    """The first answer that is true. Fails the test when there is none in time."""
+def until(ask: Callable[[], T | None], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> T:
+    """The first answer that is true. Fails the test when there is none in time, and says what was waited for."""
     deadline_s = time.monotonic() + patience_s
     while True:
         answer = ask()
         if answer:
             return answer
         if time.monotonic() > deadline_s:
-            pytest.fail(f"waited {patience_s:g} s in vain for: {what}")
+            pytest.fail(f"waited {patience_s:g} s in vain for: {what if isinstance(what, str) else what()}")
         time.sleep(POLL_S)
 
 
