@@ -1,6 +1,6 @@
 # make demo      the main job, end to end, on this machine
-# make test      every test but those of `make faults`
-# make faults    kill, cut off, lie to real processes at every phase of a job: minutes
+# make test      every test
+# make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: under two minutes
 # make soak      random schedules against the real store, a million operations (or OPS=…): hours
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract system
+test: lint types contracts unit contract system faults
 
 check: lint types contracts unit
 
@@ -60,9 +60,10 @@ contract: $(STAMP)
 system: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/system tests/gpu --ignore tests/system/faults
 
-# Real processes killed, cut off and lied to, at every phase of a job.
+# Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
+# out, and for each other.
 faults: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system/faults
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/system/faults
 
 fuzz: $(STAMP)
 	@GIORNATA_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/contract/api/test_fuzz.py

@@ -71,13 +71,17 @@ class Up:
 
 def marked(mark: str) -> dict[int, str]:
     """Every process with the mark in its environment, but for those that have ended."""
-    found = {}
+    return {pid: line for pid, line, environment in everybody() if mark.encode() in environment}
+
+
+def everybody() -> Iterator[tuple[int, str, bytes]]:
+    """Process id, command line and environment of everything that runs."""
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             with suppress(OSError):
-                if mark.encode() in (directory / "environ").read_bytes():
-                    found[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
+                environment = (directory / "environ").read_bytes()
+                line = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(directory.name), line, environment
 
 
 @pytest.fixture

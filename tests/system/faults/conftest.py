@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.system.conftest import until
 from tests.system.faults.rig import Rig, running_rig
 
 
@@ -11,3 +12,10 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A server, its proxies, and the nodes that tests start."""
     with running_rig(tmp_path_factory.mktemp("rig")) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def nobody_left(rig: Rig) -> Iterator[None]:
+    """After each test: of nodes that have ended nothing runs. What else may be left the rig looks at in the end."""
+    yield
+    until(lambda: not rig.orphans(), lambda: f"the end of {rig.orphans()}")

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.chaos_proxy import ChaosProxy, chaos_proxy
-from tests.system.conftest import MARK, PATIENCE_S, marked, until
+from tests.system.conftest import MARK, PATIENCE_S, everybody, marked, until
 from tests.system.faults.ground import EMBEDDED, Ground, Storage
 from tests.system.faults.leftovers import left_in_storage, left_on_disk
 from tests.system.faults.processes import CLEAN, RunningNode, RunningServer, free_port
@@ -150,6 +150,11 @@ class Rig:
         return "\n".join(lines)
 
     # ---- the end ----
+
+    def orphans(self) -> list[str]:
+        """Processes whose node has ended."""
+        ended = [node.mark.encode() for node in self.nodes if node.process.poll() is not None]
+        return [line for _, line, environment in everybody() if any(mark in environment for mark in ended)]
 
     def close(self) -> list[str]:
         """End everything; what it left behind and should not have."""
