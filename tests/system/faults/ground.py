@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tests.fixtures.seaweed import Seaweed
+from tests.system.faults.processes import LEASE_S, LONG_LEASE_S
 
 from giornata.blobs.s3 import s3_client
 
@@ -132,6 +133,7 @@ class Ground:
     database: str | None = None
     bucket: Bucket | None = None
     upload_url_s: float | None = None
+    lease_s: float = LEASE_S
 
     def storage(self, data: Path) -> Storage:
         """Where the bytes of the server on `data` are."""
@@ -151,3 +153,4 @@ class Ground:
 
 
 EMBEDDED = Ground()
+PATIENT = Ground(lease_s=LONG_LEASE_S)

@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx
 from tests.system.conftest import MARK, PATIENCE_S, marked, until
 
+# Short, since tests wait for leases to run out; and long, for tests in which none shall on a busy machine.
 LEASE_S = 2.0
+LONG_LEASE_S = 6.0
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GIORNATA_", MARK))}
 
 
@@ -25,6 +27,7 @@ class RunningServer:
     public_url: str
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    lease_s: float = LEASE_S
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -35,7 +38,7 @@ class RunningServer:
     def start(self) -> None:
         """Start, and wait until it answers."""
         command = [sys.executable, "-m", "giornata", "server", "--port", str(self.port), "--data", str(self.data)]
-        command += ["--public-url", self.public_url, "--lease", str(LEASE_S)]
+        command += ["--public-url", self.public_url, "--lease", str(self.lease_s)]
         told = {**CLEAN, **self.environment}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=told, cwd=self.data)

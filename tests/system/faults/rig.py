@@ -48,7 +48,11 @@ class Rig:
         data = folder / "server"
         data.mkdir()
         self.server = RunningServer(
-            data=data, public_url=self.storage.url, port=port, environment=ground.environment(self.storage.url)
+            data=data,
+            public_url=self.storage.url,
+            port=port,
+            environment=ground.environment(self.storage.url),
+            lease_s=ground.lease_s,
         )
         self.nodes: list[RunningNode] = []
         self._scenarios = 0

@@ -9,10 +9,12 @@ import signal
 import pytest
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import PATIENCE_S, until
+from tests.system.faults.ground import PATIENT
 from tests.system.faults.scenario import STEPS
 
 from giornata.domain.reasons import Reason
 
+GROUND = PATIENT
 ATTEMPT = "^/v1/node/attempts/[^/]+"
 BLOBS = "^/v1/blobs/"
 

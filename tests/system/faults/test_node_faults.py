@@ -10,12 +10,14 @@ import pytest
 from PIL import Image
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import PATIENCE_S
+from tests.system.faults.ground import PATIENT
 from tests.system.faults.own_mounts import own_mounts, turn_read_only
 from tests.system.faults.preloaded import library
 from tests.system.faults.rig import UNUSABLE, Rig
 
 from giornata.domain.reasons import Reason
 
+GROUND = PATIENT
 DAY_S = 86_400
 LARGE_BYTES = 3 * 2**20
 SMALL_DISK = "size=1m"

@@ -8,13 +8,14 @@ from tests.fixtures.chaos_proxy import Trap
 from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import PATIENCE_S
 from tests.system.faults.ground import Bucket, Ground
+from tests.system.faults.processes import LONG_LEASE_S
 from tests.system.faults.rig import Rig, running_rig
 
 URL_S = 2.0
 # Of 8 MiB each, two and a bit; and as much as goes in one piece.
 THREE_PARTS_BYTES = 17 * 2**20
 ONE_PIECE_BYTES = 6 * 2**20
-# A part, and the one piece, take longer than a URL lives; and no lease is lost by that.
+# A part, and the one piece, take longer than a URL lives.
 BYTES_PER_S = 2.5 * 2**20
 REFUSED = 403
 
@@ -25,7 +26,9 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if request.param == "bucket":
         server = request.getfixturevalue("seaweed")
         bucket = Bucket(seaweed=server, name=server.bucket)
-    with running_rig(tmp_path_factory.mktemp("rig"), Ground(bucket=bucket, upload_url_s=URL_S)) as running:
+    with running_rig(
+        tmp_path_factory.mktemp("rig"), Ground(bucket=bucket, upload_url_s=URL_S, lease_s=LONG_LEASE_S)
+    ) as running:
         yield running
 
 
