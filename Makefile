@@ -1,6 +1,6 @@
 # make demo      the main job, end to end, on this machine
-# make test      every test but those of `make faults`
-# make faults    kill, cut off, lie to real processes at every phase of a job: minutes
+# make test      every test
+# make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: under two minutes
 # make soak      random schedules against the real store, a million operations (or OPS=…): under an hour
 # make soak-hour an hour (or MINUTES=…) of real processes with everything above at once
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract system
+test: lint types contracts unit contract system faults
 
 check: lint types contracts unit
 
@@ -62,9 +62,10 @@ contract: $(STAMP)
 system: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/system tests/gpu --ignore tests/system/faults
 
-# Real processes killed, cut off and lied to, at every phase of a job.
+# Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
+# out, and for each other.
 faults: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system/faults
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/system/faults
 
 fuzz: $(STAMP)
 	@GIORNATA_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/contract/api/test_fuzz.py

@@ -25,15 +25,15 @@ MARK = "INSTALLATION_UNDER_TEST"
 COUNT_ENGINE = Path(__file__).parent / "scripts" / "count_engine.py"
 
 
-def until(ask: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
-    """The first answer that is true. Fails the test when there is none in time."""
+def until(ask: Callable[[], T | None], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> T:
+    """The first answer that is true. Fails the test when there is none in time, and says what was waited for."""
     deadline_s = time.monotonic() + patience_s
     while True:
         answer = ask()
         if answer:
             return answer
         if time.monotonic() > deadline_s:
-            pytest.fail(f"waited {patience_s:g} s in vain for: {what}")
+            pytest.fail(f"waited {patience_s:g} s in vain for: {what if isinstance(what, str) else what()}")
         time.sleep(POLL_S)
 
 
@@ -71,13 +71,17 @@ class Up:
 
 def marked(mark: str) -> dict[int, str]:
     """Every process with the mark in its environment, but for those that have ended."""
-    found = {}
+    return {pid: line for pid, line, environment in everybody() if mark.encode() in environment}
+
+
+def everybody() -> Iterator[tuple[int, str, bytes]]:
+    """Process id, command line and environment of everything that runs."""
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             with suppress(OSError):
-                if mark.encode() in (directory / "environ").read_bytes():
-                    found[int(directory.name)] = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
+                environment = (directory / "environ").read_bytes()
+                line = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(directory.name), line, environment
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from enum import IntEnum
 
 from pydantic import ValidationError
@@ -11,17 +12,20 @@ from pydantic import ValidationError
 from giornata.agent.attempt import Attempt
 from giornata.agent.backoff import delays_s
 from giornata.agent.blob_cache import BlobCache
+from giornata.agent.calls import Calls
 from giornata.agent.departure import Departure
 from giornata.agent.engines import Engines, Launch
 from giornata.agent.events import AttemptFailed
-from giornata.agent.held_lease import Monotonic
+from giornata.agent.held_lease import HeldLease, Monotonic
+from giornata.agent.report import Report
 from giornata.agent.settings import AgentSettings
-from giornata.agent.standing import Dropped, Ending, Finished, GivenBack
+from giornata.agent.standing import Dropped, Ending, Finished, GivenBack, Standing
 from giornata.agent.surroundings import Surroundings
 from giornata.agent.transport import Storage
 from giornata.agent.workplace import Workplace
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, ClaimReply, Lease, NodeInfo
 
 log = logging.getLogger(__name__)
@@ -205,11 +209,23 @@ class Agent:
     ) -> tuple[Ending, bool]:
         """Run the lease. Returns how it ended, and whether the node was told to leave meanwhile."""
         log.info("attempt %d of job %s (%s) begins", lease.attempt, lease.job_id, lease.kind)
-        with workplace.room(lease.attempt_id) as room:
+        with ExitStack() as stack:
+            try:
+                room = stack.enter_context(workplace.room(lease.attempt_id))
+            except InvalidInput as error:
+                self._turn_down(lease, sent_at_s, str(error))
+                raise
             attempt = Attempt(lease, granted_at_s=sent_at_s, room=room, around=around)
             ending = attempt.run()
         log.info("attempt %d of job %s: %s", lease.attempt, lease.job_id, describe(ending))
         return ending, attempt.told_to_leave
+
+    def _turn_down(self, lease: Lease, sent_at_s: float, message: str) -> None:
+        """Give back a job that this disk has no place for, so that nobody has to wait for the lease to run out."""
+        held = HeldLease(lease, granted_at_s=sent_at_s, monotonic_s=self._now_s, on_lost=lambda _: None)
+        calls = Calls(held, rng=self._rng, monotonic_s=self._now_s)
+        failure = AttemptFailed(Reason.NODE_DISK, message)
+        Report(self._node, calls, Standing()).send(failure, tail=(), until=lambda: None)
 
     def _fresh_delays(self) -> Iterator[float]:
         return delays_s(self._rng, first_s=1.0, most_s=MOST_BACKOFF_S)

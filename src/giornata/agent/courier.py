@@ -17,7 +17,7 @@ from giornata.agent.events import Delivered, Event, Undelivered
 from giornata.agent.held_lease import Monotonic
 from giornata.agent.transport import Storage
 from giornata.client.node import NodeClient
-from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost
+from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, GiornataError, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.uploads import FileToUpload, RenewParts, UploadRequest, UploadTicket
 from giornata.protocol.work import (
@@ -257,4 +257,5 @@ def _reason_of(error: Exception) -> Reason:
     if isinstance(error, OSError):
         return Reason.NODE_DISK
     retryable = isinstance(error, GiornataError) and error.retryable
-    return Reason.NODE_DOWNLOAD if retryable or isinstance(error, BlobMismatch) else Reason.CRASHED
+    between = isinstance(error, BlobMismatch | BlobMissing | Forbidden)
+    return Reason.NODE_DOWNLOAD if retryable or between else Reason.CRASHED

@@ -34,17 +34,12 @@ class Workplace:
     def __init__(self, directory: Path) -> None:
         self._root = directory
         self.cache = directory / "cache"
-        try:
+        with _usable(directory):
             self.cache.mkdir(parents=True, exist_ok=True)
             self._wipe_stale()
             self._run = directory / f"{RUN_PREFIX}{secrets.token_hex(6)}"
             self._run.mkdir(mode=0o700)
             self._lock = _locked(self._run)
-        except OSError as error:
-            fault = Fault(
-                where=f"work_dir {directory}", message=str(error), hint="name a directory that can be written"
-            )
-            raise InvalidInput([fault]) from error
 
     def _wipe_stale(self) -> None:
         for run in self._root.glob(f"{RUN_PREFIX}*"):
@@ -56,13 +51,14 @@ class Workplace:
 
     @contextmanager
     def room(self, attempt_id: str) -> Iterator[Room]:
-        """Fresh directories for an attempt, wiped afterwards."""
+        """Fresh directories for an attempt, wiped afterwards. Raises InvalidInput when they cannot be made."""
         home = self._run / attempt_id
         shutil.rmtree(home, ignore_errors=True)
         room = Room(inputs=home / "inputs", work=home / "work", outbox=home / "outbox", cache=home / "cache")
         try:
-            for each in (room.inputs, room.work, room.outbox, room.cache):
-                each.mkdir(parents=True)
+            with _usable(self._root):
+                for each in (room.inputs, room.work, room.outbox, room.cache):
+                    each.mkdir(parents=True)
             yield room
         finally:
             shutil.rmtree(home, ignore_errors=True)
@@ -72,6 +68,16 @@ class Workplace:
         shutil.rmtree(self._run, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
+
+
+@contextmanager
+def _usable(directory: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a fault that names the setting."""
+    try:
+        yield
+    except OSError as error:
+        hint = "name a directory that can be written"
+        raise InvalidInput([Fault(where=f"work_dir {directory}", message=str(error), hint=hint)]) from error
 
 
 def _locked(run: Path) -> IO[bytes] | None:

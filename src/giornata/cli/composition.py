@@ -48,6 +48,7 @@ def policy_of(settings: Settings) -> Policy:
         max_at_risk_s=settings.max_at_risk_s,
         min_pictures=settings.min_pictures,
         max_pictures=settings.max_pictures,
+        upload_url_s=settings.upload_url_s,
         garbage_after_s=settings.garbage_after_s,
     )
 

@@ -48,6 +48,7 @@ class Settings(BaseSettings):
     max_at_risk_s: float = Field(60.0, ge=1, description="Most seconds of work between two checkpoints (auto).")
     min_pictures: int = Field(3, ge=1, description="Fewest pictures that a dataset may have.")
     max_pictures: int = Field(1000, ge=1, description="Most pictures that a dataset may have.")
+    upload_url_s: float = Field(900.0, ge=1, le=604_800, description="How long a URL to upload by is good.")
     garbage_after_s: float = Field(86_400.0, ge=0, description="How long bytes that nobody committed are kept.")
     streams_per_key: int = Field(1000, ge=1, description="Most event streams that a key may have open on a server.")
     waiting_claims_per_key: int = Field(

@@ -64,7 +64,8 @@ def refusal(response: httpx.Response) -> Exception:
     if status in _EXPIRED:
         return Trouble(Forbidden(said))
     # S3 calls a body that came too slowly a bad request.
-    if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text):
+    # A bucket that is gone says nothing of the object: whoever believed it to be missing would give it up for good.
+    if status in _TRY_AGAIN or (status == 400 and "RequestTimeout" in text) or "<Code>NoSuchBucket</Code>" in text:
         return Trouble(Unavailable(said))
     code = _problem_code(text)
     if status == 413 or code == TooLarge.code:

@@ -3,11 +3,21 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.system.conftest import until
+from tests.system.faults.ground import EMBEDDED
 from tests.system.faults.rig import Rig, running_rig
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A server, its proxies, and the nodes that tests start."""
-    with running_rig(tmp_path_factory.mktemp("rig")) as running:
+def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A server, its proxies, and the nodes that tests start, on the module's GROUND if it has one."""
+    ground = getattr(request.module, "GROUND", EMBEDDED)
+    with running_rig(tmp_path_factory.mktemp("rig"), ground) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def nobody_left(rig: Rig) -> Iterator[None]:
+    """After each test: of nodes that have ended nothing runs. What else may be left the rig looks at in the end."""
+    yield
+    until(lambda: not rig.orphans(), lambda: f"the end of {rig.orphans()}")

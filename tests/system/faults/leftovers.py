@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import sqlalchemy as sa
+from tests.system.faults.ground import Ground
 
 from giornata.agent.workplace import Workplace
 from giornata.cli.composition import open_house
@@ -13,9 +14,9 @@ from giornata.store import schema
 REFERRERS = (schema.dataset_items, schema.checkpoints, schema.artifacts, schema.caches)
 
 
-def left_in_storage(data: Path, database: str | None) -> list[str]:
+def left_in_storage(data: Path, ground: Ground) -> list[str]:
     """Leases, uploads and bytes that are still there once the garbage was collected. No server may be running."""
-    settings = Settings(data=data, database=database, garbage_after_s=0)
+    settings = Settings(data=data, garbage_after_s=0, **ground.settings())
     with open_house(settings, base_url=lambda: "http://127.0.0.1") as house:
         collect(house.context)
         again = collect(house.context)
@@ -28,10 +29,9 @@ def left_in_storage(data: Path, database: str | None) -> list[str]:
             known = {row.key for row in ask(sa.select(schema.blobs.c.key))}
             hashes = {row.sha256 for row in ask(sa.select(schema.blobs.c.sha256))}
             wanted = {row.sha256 for table in REFERRERS for row in ask(sa.select(table.c.sha256))}
-    root = data / "blobs"
-    files = [path for path in root.rglob("*") if path.is_file()]
-    left += [f"{path} is in storage" for path in files if not any(str(path).endswith(key) for key in known)]
-    left += [f"{len(files)} files for {len(known)} blobs"] if len(files) != len(known) else []
+    stored = ground.storage(data).contents()
+    left += [f"{name} is in storage" for name in stored if not any(name.endswith(key) for key in known)]
+    left += [f"{len(stored)} objects for {len(known)} blobs"] if len(stored) != len(known) else []
     return left + [f"blob {sha256} belongs to nobody" for sha256 in hashes ^ wanted]
 
 

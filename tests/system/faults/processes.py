@@ -5,14 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from tests.system.conftest import MARK, marked, until
+from tests.system.conftest import MARK, PATIENCE_S, marked, until
 
+# Short, since tests wait for leases to run out; and long, for tests in which none shall on a busy machine.
 LEASE_S = 2.0
+LONG_LEASE_S = 6.0
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GIORNATA_", MARK))}
 
 
@@ -23,7 +26,8 @@ class RunningServer:
     data: Path
     public_url: str
     port: int
-    flags: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    lease_s: float = LEASE_S
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -34,9 +38,10 @@ class RunningServer:
     def start(self) -> None:
         """Start, and wait until it answers."""
         command = [sys.executable, "-m", "giornata", "server", "--port", str(self.port), "--data", str(self.data)]
-        command += ["--public-url", self.public_url, "--lease", str(LEASE_S), *self.flags]
+        command += ["--public-url", self.public_url, "--lease", str(self.lease_s)]
+        told = {**CLEAN, **self.environment}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=CLEAN, cwd=self.data)
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=told, cwd=self.data)
         until(self._is_ready, f"the server\n{self.log.read_text()[-2000:]}")
 
     @property
@@ -53,12 +58,12 @@ class RunningServer:
     def kill(self) -> None:
         """SIGKILL; its sockets are free afterwards."""
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
 
 @dataclass(kw_only=True)
@@ -91,7 +96,7 @@ class RunningNode:
         for pid in marked(self.mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE_S)
 
     def is_gone(self) -> bool:
         """Whether nothing of it runs."""
@@ -101,7 +106,7 @@ class RunningNode:
         """SIGTERM, which an idle node obeys at once."""
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
 
 
 def free_port() -> int:

@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 from tests.fixtures.chaos_proxy import ChaosProxy, chaos_proxy
-from tests.system.conftest import MARK, marked, until
+from tests.system.conftest import MARK, PATIENCE_S, everybody, marked, until
+from tests.system.faults.ground import EMBEDDED, Ground, Storage
 from tests.system.faults.leftovers import left_in_storage, left_on_disk
 from tests.system.faults.processes import CLEAN, RunningNode, RunningServer, free_port
 from tests.system.faults.scenario import KIND, Scenario
@@ -39,15 +40,20 @@ FINE = {0, UNUSABLE, -signal.SIGKILL, -signal.SIGTERM}
 class Rig:
     """One installation under attack. `node` is the one that lives; `start_node` starts another."""
 
-    def __init__(self, folder: Path, stack: ExitStack, *, database: str | None = None) -> None:
-        self.folder, self.database = folder, database
+    def __init__(self, folder: Path, stack: ExitStack, ground: Ground) -> None:
+        self.folder, self.ground = folder, ground
         port = free_port()
         self.control = stack.enter_context(chaos_proxy(port))
-        self.storage = stack.enter_context(chaos_proxy(port))
+        self.storage = stack.enter_context(chaos_proxy(port if ground.bucket is None else ground.bucket.port))
         data = folder / "server"
         data.mkdir()
-        flags = () if database is None else ("--database", database)
-        self.server = RunningServer(data=data, public_url=self.storage.url, port=port, flags=flags)
+        self.server = RunningServer(
+            data=data,
+            public_url=self.storage.url,
+            port=port,
+            environment=ground.environment(self.storage.url),
+            lease_s=ground.lease_s,
+        )
         self.nodes: list[RunningNode] = []
         self._scenarios = 0
 
@@ -61,6 +67,11 @@ class Rig:
     def node(self) -> RunningNode:
         """The node that was started last."""
         return self.nodes[-1]
+
+    @property
+    def bytes(self) -> Storage:
+        """What is in storage, past every API."""
+        return self.ground.storage(self.server.data)
 
     def proxies(self) -> tuple[ChaosProxy, ChaosProxy]:
         """Both."""
@@ -127,7 +138,7 @@ class Rig:
             mine = [each for each in attempts if each.machine_id == node.machine_id and each.ended_at is not None]
             return mine[-1] if mine else None
 
-        return until(ended, f"the end of an attempt on {node.machine_id}\n{self.story(job_id)}", 30)
+        return until(ended, lambda: f"the end of an attempt on {node.machine_id}\n{self.story(job_id)}")
 
     def story(self, job_id: str) -> str:
         """What is known of a job, for whoever reads a failure."""
@@ -144,6 +155,11 @@ class Rig:
 
     # ---- the end ----
 
+    def orphans(self) -> list[str]:
+        """Processes whose node has ended."""
+        ended = [node.mark.encode() for node in self.nodes if node.process.poll() is not None]
+        return [line for _, line, environment in everybody() if any(mark in environment for mark in ended)]
+
     def close(self) -> list[str]:
         """End everything; what it left behind and should not have."""
         for proxy in self.proxies():
@@ -155,7 +171,7 @@ class Rig:
         left += [] if code == 0 else [f"the server ended with {code}"]
         for work_dir in {node.work_dir for node in self.nodes if node.work_dir.is_relative_to(self.folder)}:
             left += left_on_disk(work_dir)
-        return left + left_in_storage(self.server.data, self.database)
+        return left + left_in_storage(self.server.data, self.ground)
 
 
 def _ended(node: RunningNode) -> int:
@@ -163,17 +179,17 @@ def _ended(node: RunningNode) -> int:
         node.process.send_signal(signal.SIGCONT)
         node.process.terminate()
     try:
-        return node.process.wait(60)
+        return node.process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         node.kill_all()
         return 1
 
 
 @contextmanager
-def running_rig(folder: Path, *, database: str | None = None) -> Iterator[Rig]:
+def running_rig(folder: Path, ground: Ground = EMBEDDED) -> Iterator[Rig]:
     """A rig for a module; at its end nothing may be left behind."""
     with ExitStack() as stack:
-        rig = Rig(folder, stack, database=database)
+        rig = Rig(folder, stack, ground)
         rig.start()
         try:
             yield rig

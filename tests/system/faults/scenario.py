@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from tests.system.conftest import until
 
-from giornata.domain.job import JobState
+from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Scenario:
         self.gates.mkdir(parents=True)
         self.trace = folder / "trace"
         self.job_id = ""
+        self.result_bytes = 0
 
     def stop_at(self, gate: str, act: str = "wait") -> None:
         """Have the engine stop, or misbehave, at that gate."""
@@ -43,7 +44,7 @@ class Scenario:
 
     def await_gate(self, gate: str) -> None:
         """Wait until an engine has come to the gate."""
-        until(lambda: self.is_at(gate), f"the engine at {gate}\n{self.rig.story(self.job_id)}", 30)
+        until(lambda: self.is_at(gate), lambda: f"the engine at {gate}\n{self.rig.story(self.job_id)}")
 
     def open(self, *gates: str) -> None:
         """Let the engine go on; all gates when none is named."""
@@ -54,6 +55,7 @@ class Scenario:
         """The job's id."""
         spec = {"steps": STEPS, "every": CADENCE, "salt": self.salt}
         spec |= {"gates": str(self.gates), "trace": str(self.trace), **more}
+        self.result_bytes = more.get("result_bytes", 0)
         self.job_id = self.rig.client.submit(spec, kind=KIND).id
         return self.job_id
 
@@ -72,7 +74,7 @@ class Scenario:
         client = self.rig.client
         until(
             lambda: client.get_job(self.job_id).committed_step >= step,
-            f"step {step} to be safe\n{self.rig.story(self.job_id)}",
+            lambda: f"step {step} to be safe\n{self.rig.story(self.job_id)}",
         )
 
     def finish(self, *, cadences: int = 1) -> Job:
@@ -80,16 +82,20 @@ class Scenario:
 
         Each interruption may have cost the steps of so many `cadences`.
         """
-        done = self.rig.client.wait(self.job_id, timeout_s=60.0, poll_s=0.1)
+        until(self._has_ended, lambda: f"the end of the job\n{self.rig.story(self.job_id)}")
+        done = self.rig.client.get_job(self.job_id)
         assert done.state is JobState.SUCCEEDED, self.rig.story(self.job_id)
         with httpx.Client() as http:
             (artifact,) = self.rig.client.artifacts(self.job_id)
-            content = http.get(artifact.request.url.replace(self.rig.storage.url, self.rig.server.url)).content
-        assert content.decode() == counted(STEPS, self.salt)
+            content = http.get(artifact.request.url).content
+        assert content.decode() == counted(STEPS, self.salt).ljust(self.result_bytes, "~")
         assert done.step == done.committed_step == STEPS
         assert all(each.ended_at is not None for each in done.attempts), self.rig.story(self.job_id)
         assert self.repeated() <= cadences * CADENCE * (len(done.attempts) - 1), self.rig.story(self.job_id)
         return done
+
+    def _has_ended(self) -> bool:
+        return self.rig.client.get_job(self.job_id).state in TERMINAL
 
     def safe(self) -> list[tuple[int, int, str]]:
         """Step, attempt and sha256 of each checkpoint."""

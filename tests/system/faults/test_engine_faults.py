@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.system.conftest import until
+from tests.system.conftest import PATIENCE_S, until
+from tests.system.faults.memory_cap import memory_cap
 from tests.system.faults.rig import ENGINE
 
 from giornata.domain.reasons import Reason
@@ -14,6 +15,9 @@ from giornata.domain.reasons import Reason
 # Enough for the interpreter, and soon eaten.
 LITTLE_MEMORY_KIB = 400_000
 HUNGRY_ENGINE = ("sh", "-c", f"ulimit -v {LITTLE_MEMORY_KIB}; exec {' '.join(ENGINE)}")
+
+# Enough for an engine, and no more than a moment for one that grows.
+CAP_BYTES = 128 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,34 @@ def test_an_engine_gets_stuck(rig, act, reason, message, strikes):
     if act == "grow":
         assert "MemoryError" in node.log.read_text() + "".join(line.line for line in rig.client.logs(done.id))
     node.end()
+
+
+def test_the_kernel_kills_an_engine_for_its_memory(rig):
+    """No error in the engine, no last words: SIGKILL by the kernel, in a control group that has no more to give."""
+    with memory_cap(CAP_BYTES) as cap:
+        scenario = rig.scenario()
+        rig.node.end()
+        node = rig.start_node(engine=cap.entering(ENGINE))
+        engine = node.engine_pid()
+        scenario.stop_at("step-15", "grow")
+        scenario.submit()
+        scenario.await_gate("step-15")
+        rig.start_node()
+        done = scenario.finish()
+        first, second = done.attempts
+        assert cap.kills() == 1
+        assert (first.reason, second.reason) == (Reason.CRASHED, Reason.SUCCEEDED)
+        assert "out of memory" in first.message
+        assert second.start_step == first.committed_step
+        assert not Path(f"/proc/{engine}").exists()
+        (machine,) = [each for each in rig.client.nodes() if each.machine_id == node.machine_id]
+        assert machine.strikes == 1, "another machine could do it"
+        # The agent lives, and its next engine does other jobs.
+        rig.node.end()
+        again = rig.scenario_on(node)
+        again.submit()
+        assert again.finish().attempts[0].machine_id == node.machine_id
+        node.end()
 
 
 @pytest.mark.parametrize("asleep", ["the agent", "agent and engine"])
@@ -101,7 +133,7 @@ def test_an_engine_that_cannot_start_does_not_take_jobs(rig):
     rig.node.end()
     broken = rig.start_node(engine=(sys.executable, "-c", "raise SystemExit('no such device')"))
     scenario.submit()
-    assert broken.process.wait(60) == 78
+    assert broken.process.wait(PATIENCE_S) == 78
     assert "no such device" in broken.log.read_text()
     assert rig.client.get_job(scenario.job_id).attempts == ()
     rig.start_node()

@@ -8,11 +8,13 @@ import signal
 
 import pytest
 from tests.fixtures.chaos_proxy import Trap
-from tests.system.conftest import until
+from tests.system.conftest import PATIENCE_S, until
+from tests.system.faults.ground import PATIENT
 from tests.system.faults.scenario import STEPS
 
 from giornata.domain.reasons import Reason
 
+GROUND = PATIENT
 ATTEMPT = "^/v1/node/attempts/[^/]+"
 BLOBS = "^/v1/blobs/"
 
@@ -37,22 +39,33 @@ HARMS = {
 }
 
 
+def everything(rig, scenario):
+    """All that the platform says of the job."""
+    return rig.client.get_job(scenario.job_id), list(rig.client.events(scenario.job_id)), scenario.safe()
+
+
+def a_trap_for(call, rig, scenario, **harm):
+    """Set a trap for the first such call of a job, and submit the job."""
+    proxy = rig.storage if call == "put" else rig.control
+    trap = Trap(*CALLS[call], **harm)
+    if call != "claim":
+        proxy.set(trap)
+        scenario.submit()
+        return trap
+    # The claim that waits already gets the job otherwise.
+    hold = proxy.set(Trap(*CALLS[call], hold=True, drop=True))
+    assert hold.caught.wait(PATIENCE_S)
+    proxy.set(trap)
+    scenario.submit()
+    hold.release()
+    return trap
+
+
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("harm", HARMS)
 def test_one_call_goes_wrong(rig, call, harm):
     scenario = rig.scenario()
-    proxy = rig.storage if call == "put" else rig.control
-    trap = Trap(*CALLS[call], **HARMS[harm])
-    if call == "claim":
-        # The claim that waits already gets the job otherwise.
-        hold = proxy.set(Trap(*CALLS[call], hold=True, drop=True))
-        assert hold.caught.wait(30)
-        proxy.set(trap)
-        scenario.submit()
-        hold.release()
-    else:
-        proxy.set(trap)
-        scenario.submit()
+    trap = a_trap_for(call, rig, scenario, **HARMS[harm])
     done = scenario.finish()
     assert trap.caught.is_set()
     assert len(done.attempts) == 1, rig.story(done.id)
@@ -70,7 +83,7 @@ def test_the_report_of_a_failure_goes_wrong(rig, harm):
     trap = rig.control.set(Trap("POST", f"{ATTEMPT}/fail$", **HARMS[harm]))
     scenario.submit()
     node = rig.node
-    assert trap.caught.wait(30)
+    assert trap.caught.wait(PATIENCE_S)
     rig.start_node()
     done = scenario.finish()
     assert [each.reason for each in done.attempts] == [Reason.CRASHED, Reason.SUCCEEDED]
@@ -103,18 +116,83 @@ def test_what_comes_late_changes_nothing(rig, calls):
     late = [rig.control.set(Trap(*CALLS[name], hold=True)) for name in calls]
     scenario.submit()
     node = rig.node
-    assert all(trap.caught.wait(60) for trap in late)
+    assert all(trap.caught.wait(PATIENCE_S) for trap in late)
     node.kill_all()
     rig.start_node()
     # Its checkpoint was not committed while it went on: the whole way may have to be gone again.
-    done = scenario.finish(cadences=3)
-    before = (rig.client.get_job(done.id), list(rig.client.events(done.id)), scenario.safe())
+    scenario.finish(cadences=3)
+    before = everything(rig, scenario)
     for trap in late:
         trap.release()
-        assert trap.finished.wait(30)
+        assert trap.finished.wait(PATIENCE_S)
     assert all(trap.statuses == [409] for trap in late)
-    after = (rig.client.get_job(done.id), list(rig.client.events(done.id)), scenario.safe())
-    assert after == before
+    assert everything(rig, scenario) == before
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_request_comes_again_when_the_job_is_over(rig, call):
+    """The network kept a copy: of a request that was answered long ago."""
+    scenario = rig.scenario()
+    trap = a_trap_for(call, rig, scenario, again=True)
+    done = scenario.finish()
+    assert len(done.attempts) == 1
+    before = everything(rig, scenario)
+    trap.release()
+    assert trap.finished.wait(PATIENCE_S)
+    first, again = trap.statuses
+    assert 200 <= first < 300
+    assert again < 500
+    assert everything(rig, scenario) == before
+
+
+@pytest.mark.parametrize("call", ["claim", "heartbeat", "metrics", "ask for an upload", "put", "commit a checkpoint"])
+def test_a_request_comes_again_while_the_job_runs(rig, call):
+    scenario = rig.scenario()
+    scenario.stop_at("step-25")
+    trap = a_trap_for(call, rig, scenario, again=True)
+    scenario.await_gate("step-25")
+    scenario.await_committed(20)
+    assert trap.answered.wait(PATIENCE_S)
+    before = (rig.client.get_job(scenario.job_id).attempts[0].id, scenario.safe())
+    trap.release()
+    assert trap.finished.wait(PATIENCE_S)
+    assert (rig.client.get_job(scenario.job_id).attempts[0].id, scenario.safe()) == before
+    scenario.open()
+    done = scenario.finish()
+    assert len(done.attempts) == 1, rig.story(done.id)
+    assert scenario.repeated() == 0
+
+
+@pytest.mark.parametrize(
+    ("late", "early"),
+    [
+        ("heartbeat", "commit a checkpoint"),
+        ("heartbeat", "complete"),
+        ("metrics", "commit a checkpoint"),
+        ("commit a checkpoint", "heartbeat"),
+        ("commit a checkpoint", "metrics"),
+    ],
+)
+def test_a_request_is_overtaken_by_a_later_one(rig, late, early):
+    scenario = rig.scenario()
+    # Where what comes too late says less than is known by then.
+    gate = "written-10" if late == "commit a checkpoint" else "step-5"
+    scenario.stop_at(gate)
+    held = rig.control.set(Trap(*CALLS[late], hold=True, skip=1 if late == "heartbeat" else 0))
+    scenario.submit()
+    scenario.await_gate(gate)
+    assert held.caught.wait(PATIENCE_S)
+    overtaking = rig.control.set(Trap(*CALLS[early]))
+    scenario.open()
+    assert overtaking.answered.wait(PATIENCE_S), rig.story(scenario.job_id)
+    held.release()
+    assert held.finished.wait(PATIENCE_S)
+    done = scenario.finish()
+    assert len(done.attempts) == 1, rig.story(done.id)
+    assert scenario.repeated() == 0
+    assert [step for step, _, _ in sorted(scenario.safe())][-1] == STEPS
+    types = [event.type for event in rig.client.events(done.id)]
+    assert len(types) == len(set(types)) + types.count("checkpoint.committed") - 1, types
 
 
 def test_the_server_cannot_be_reached_for_longer_than_a_lease(rig):

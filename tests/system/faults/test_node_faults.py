@@ -8,13 +8,25 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.system.faults.rig import SCRIPTS, UNUSABLE, Rig
+from tests.fixtures.chaos_proxy import Trap
+from tests.system.conftest import PATIENCE_S
+from tests.system.faults.ground import PATIENT
+from tests.system.faults.own_mounts import own_mounts, turn_read_only
+from tests.system.faults.preloaded import library
+from tests.system.faults.rig import UNUSABLE, Rig
 
 from giornata.domain.reasons import Reason
 
+GROUND = PATIENT
 DAY_S = 86_400
 LARGE_BYTES = 3 * 2**20
 SMALL_DISK = "size=1m"
+# What an engine writes by itself: the agent learns of it by the engine's end.
+OWN_FILES = {
+    "something for the cache": {"cache_bytes": LARGE_BYTES},
+    "a checkpoint": {"checkpoint_bytes": LARGE_BYTES},
+    "the result": {"result_bytes": LARGE_BYTES},
+}
 
 
 @pytest.fixture
@@ -44,7 +56,7 @@ def pictures(rig: Rig, folder: Path, side_px: int) -> str:
     return rig.client.dataset_from_folder(folder).id
 
 
-@pytest.mark.parametrize("what", ["pictures", "a checkpoint to resume from", "a checkpoint of its own"])
+@pytest.mark.parametrize("what", [*OWN_FILES, "pictures", "a checkpoint to resume from"])
 def test_the_disk_is_full(rig, mounted, tmp_path, what):
     small = mounted(SMALL_DISK)
     scenario = rig.scenario()
@@ -54,11 +66,11 @@ def test_the_disk_is_full(rig, mounted, tmp_path, what):
         scenario.open()
     else:
         rig.node.end()
-        more = {"dataset": pictures(rig, tmp_path / "pictures", 700)} if what == "pictures" else {}
-        scenario.submit(checkpoint_bytes=LARGE_BYTES, **more)
+        more = {"dataset": pictures(rig, tmp_path / "pictures", 700)} if what == "pictures" else OWN_FILES[what]
+        scenario.submit(**more)
     node = rig.start_node(work_dir=small)
     failed = rig.await_end_on(scenario.job_id, node)
-    assert failed.reason is (Reason.CRASHED if what == "a checkpoint of its own" else Reason.NODE_DISK)
+    assert failed.reason is (Reason.CRASHED if what in OWN_FILES else Reason.NODE_DISK)
     said = node.log.read_text() + "".join(line.line for line in rig.client.logs(scenario.job_id))
     assert "No space left" in said
     node.end()
@@ -74,7 +86,7 @@ def test_the_disk_cannot_be_written(rig, mounted):
     scenario = rig.scenario()
     rig.node.end()
     node = rig.start_node(work_dir=read_only)
-    assert node.process.wait(60) == UNUSABLE
+    assert node.process.wait(PATIENCE_S) == UNUSABLE
     assert f"work_dir {read_only}" in node.log.read_text()
     assert "Read-only file system" in node.log.read_text()
     rig.start_node()
@@ -82,16 +94,52 @@ def test_the_disk_cannot_be_written(rig, mounted):
     assert len(scenario.finish().attempts) == 1
 
 
+@pytest.mark.parametrize("moment", ["downloading", "training", "exporting", "between jobs"])
+def test_the_disk_becomes_read_only(rig, tmp_path, moment):
+    """As a disk with errors is mounted anew by the kernel: the node's machine is of no use from now on."""
+    apart = own_mounts()
+    scenario = rig.scenario()
+    rig.node.end()
+    node = rig.start_node(prefix=apart)
+    if moment == "between jobs":
+        first = rig.scenario_on(node)
+        first.submit()
+        first.finish()
+        turn_read_only(node.process.pid, node.work_dir)
+        scenario.submit()
+    elif moment == "downloading":
+        trap = rig.storage.set(Trap("GET", rig.bytes.signed, hold=True))
+        scenario.submit(dataset=pictures(rig, tmp_path / "pictures", 64))
+        assert trap.caught.wait(PATIENCE_S)
+        turn_read_only(node.process.pid, node.work_dir)
+        trap.release()
+    else:
+        scenario.run_to({"training": "step-15", "exporting": "exporting"}[moment])
+        turn_read_only(node.process.pid, node.work_dir)
+        scenario.open()
+    failed = rig.await_end_on(scenario.job_id, node)
+    # Its own engine knows no better than to die of it.
+    assert failed.reason is (Reason.CRASHED if moment in {"training", "exporting"} else Reason.NODE_DISK)
+    said = node.log.read_text() + "".join(line.line for line in rig.client.logs(scenario.job_id))
+    assert "Read-only file system" in said
+    rig.start_node()
+    done = scenario.finish()
+    assert done.attempts[-1].machine_id == rig.node.machine_id
+    (machine,) = [each for each in rig.client.nodes() if each.machine_id == node.machine_id]
+    assert machine.strikes == 1
+    # It says what is wrong, and takes no more jobs.
+    rig.node.end()
+    again = rig.scenario_on(node)
+    again.submit()
+    assert node.process.wait(PATIENCE_S) == UNUSABLE
+    assert f"work_dir {node.work_dir}" in node.log.read_text()
+    rig.start_node()
+    again.finish()
+
+
 @pytest.fixture(scope="module")
 def other_time(tmp_path_factory):
-    """A library to preload."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the wrong clock with")
-    library = tmp_path_factory.mktemp("time") / "other_time.so"
-    source = SCRIPTS / "other_time.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    return library
+    return library(tmp_path_factory.mktemp("time"), "other_time")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +180,24 @@ def test_the_node_lives_elsewhere(rig, tmp_path, environment):
     rig.start_node(environment=environment)
     scenario.submit(dataset=pictures(rig, tmp_path / "pictures", 64))
     assert len(scenario.finish().attempts) == 1
+
+
+def test_the_directory_for_temporary_files_is_wiped_under_a_running_job(rig, tmp_path):
+    """Nothing that a job needs lies there."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    scenario = rig.scenario()
+    rig.node.end()
+    node = rig.start_node(environment={"TMPDIR": str(temporary)})
+    scenario.run_to("step-15", dataset=pictures(rig, tmp_path / "pictures", 64))
+    shutil.rmtree(temporary)
+    scenario.open()
+    done = scenario.finish()
+    assert [each.machine_id for each in done.attempts] == [node.machine_id], rig.story(done.id)
+    assert scenario.repeated() == 0
+    again = rig.scenario()
+    again.submit(dataset=pictures(rig, tmp_path / "more pictures", 64))
+    assert [each.machine_id for each in again.finish().attempts] == [node.machine_id]
 
 
 def test_the_work_directory_is_wiped_under_a_running_job(rig):

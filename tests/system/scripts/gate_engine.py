@@ -1,12 +1,13 @@
 """Counts as count_engine.py does, and stops at gates, where a test kills somebody or has the engine misbehave.
 
 Its spec: {"steps", "every", "salt": a word that makes its files unlike those of other jobs, "gates": a folder,
-"trace": a file that gets a line for each step, "checkpoint_bytes": at least so large, "step_s"}.
+"trace": a file that gets a line for each step, "checkpoint_bytes", "result_bytes", "cache_bytes": at least so large,
+"step_s"}. With "cache_bytes" it offers the platform something for later jobs, before its first step.
 
-On its way the engine comes to the gates started, step-N, writing-N, written-N, exporting and exported. When the
-folder has a file GATE.stop, it writes GATE.here and does what the file says: `wait` until the file is gone, or, once
-only, `obey` (wait for an order; at steps), `hang` (say nothing more), `spin`, `grow` (until there is no memory) or
-`quit`.
+On its way the engine comes to the gates started, caching, cached, step-N, writing-N, written-N, exporting and
+exported. When the folder has a file GATE.stop, it writes GATE.here and does what the file says: `wait` until the file
+is gone, or, once only, `obey` (wait for an order; at steps), `hang` (say nothing more), `spin`, `grow` (until there
+is no memory) or `quit`.
 """
 
 import json
@@ -47,7 +48,7 @@ def gate(spec, name, orders=None):
     hoard = []
     while act in {"spin", "grow"}:
         if act == "grow":
-            hoard.append(bytes(GROWTH_BYTES))
+            hoard.append(b"~" * GROWTH_BYTES)  # written to, so that it is memory and no promise
 
 
 def save(spec, path, text, gate_name):  # whole or not at all: aside, synced, renamed
@@ -74,6 +75,10 @@ def count(start, orders):
     gate(spec, "started")
     resume = start["resume"]
     step, total = map(int, Path(resume["path"]).read_text().split()[:2]) if resume else (0, 0)
+    if "cache_bytes" in spec:
+        made = save(spec, directory / "cached", spec["salt"].ljust(spec["cache_bytes"], "~"), "caching")
+        say("cache_put", attempt=attempt, key=spec["salt"], path=made)
+        gate(spec, "cached")
     while step < spec["steps"]:
         time.sleep(spec.get("step_s", 0))
         step += 1
@@ -93,7 +98,8 @@ def count(start, orders):
             gate(spec, f"written-{step}")
         if stop:
             return say("stopped", attempt=attempt, step=step)
-    path = save(spec, directory / "count", f"{step} {total} {spec['salt']}\n", "exporting")
+    text = f"{step} {total} {spec['salt']}\n".ljust(spec.get("result_bytes", 0), "~")
+    path = save(spec, directory / "count", text, "exporting")
     say("artifact", attempt=attempt, name="count.txt", path=path, media_type="text/plain")
     gate(spec, "exported")
     return say("done", attempt=attempt, step=step, summary={"total": total})

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fake_node_api import Answer, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.agent import ExitCode
 from giornata.domain.errors import InvalidInput
+from giornata.domain.reasons import Reason
 
 LOST = problem(409, "lease-lost", "the attempt has ended")
 AWAY = problem(503, "unavailable", "away")
@@ -117,6 +119,24 @@ def test_complete_is_never_turned_into_a_failure(api: FakeNodeApi, node: NodeFac
     assert node().run() == ExitCode.DONE
     assert len(api.bodies("complete")) >= 1
     assert api.bodies("fail") == api.bodies("release") == []
+
+
+def test_a_job_that_the_disk_has_no_place_for_is_given_back_and_ends_the_node(
+    api: FakeNodeApi, node: NodeFactory
+) -> None:
+    api.leases = [lease()]
+    made = node()
+
+    def lose_the_disk() -> None:
+        """In the place of the run's directory lies a file."""
+        (run,) = made.work_dir.glob("run-*")
+        shutil.rmtree(run)
+        run.touch()
+
+    api.hooks["claim"] = lose_the_disk
+    with pytest.raises(InvalidInput, match="work_dir"):
+        made.run()
+    assert [body["reason"] for body in api.bodies("fail")] == [Reason.NODE_DISK]
 
 
 def test_a_finished_job_that_the_server_refuses_goes_back_to_the_queue(api: FakeNodeApi, node: NodeFactory) -> None:
@@ -408,6 +428,17 @@ def test_a_job_without_its_artifact_is_not_done(api: FakeNodeApi, node: NodeFact
     node(script=MISSING_ARTIFACT).run()
     assert api.bodies("complete") == []
     assert "/nowhere/at/all" in api.bodies("fail")[0]["message"]
+
+
+@pytest.mark.parametrize("answer", [(403, "forbidden"), (409, "blob-missing"), (409, "blob-mismatch")])
+def test_a_job_is_not_to_blame_for_a_storage_that_does_not_take_its_result(
+    api: FakeNodeApi, node: NodeFactory, answer: tuple[int, str]
+) -> None:
+    api.leases = [lease()]
+    api.answers["artifacts"] = [problem(*answer)] * 3
+    node().run()
+    assert api.bodies("complete") == []
+    assert api.bodies("fail")[0]["reason"] == Reason.NODE_DOWNLOAD
 
 
 PRINTING_ENGINE = """

@@ -153,7 +153,12 @@ def test_nothing_of_the_client_goes_to_storage(storage: Storage, path: Path) -> 
         assert request.extensions["timeout"]["read"] > 0
 
 
-@pytest.mark.parametrize("fault", [status(500), status(503), status(429), status(400, "RequestTimeout"), cut])
+NO_BUCKET = status(404, "<Error><Code>NoSuchBucket</Code></Error>")
+
+
+@pytest.mark.parametrize(
+    "fault", [status(500), status(503), status(429), status(400, "RequestTimeout"), NO_BUCKET, cut]
+)
 def test_a_fault_that_passes_costs_a_wait_and_one_part(storage: Storage, path: Path, fault: Answer) -> None:
     storage.faults = [fault]
     assert len(upload(storage, path)) == 4

@@ -188,6 +188,13 @@ def test_a_server_that_stays_down_is_unavailable(tmp_path: Path, time: Time) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_bucket_that_is_gone_does_not_make_an_object_missing(tmp_path: Path, time: Time) -> None:
+    with pytest.raises(Unavailable, match="NoSuchBucket"):
+        fetch(Origin(faults=[status(404, "<Code>NoSuchBucket</Code>")] * 9), tmp_path / "a", time)
+    fetch(Origin(faults=[status(404, "<Code>NoSuchBucket</Code>")]), tmp_path / "a", time)
+    assert_only(tmp_path / "a")
+
+
 def test_a_url_that_runs_out_on_the_way_is_renewed(tmp_path: Path, time: Time) -> None:
     origin = Origin()
     origin.faults = [origin.breaking_off(100_000), status(403)]

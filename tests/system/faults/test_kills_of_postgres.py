@@ -1,0 +1,56 @@
+"""kill -9 of PostgreSQL at every phase of a job: of the whole of it, and of the processes that serve the server."""
+
+import signal
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+from tests.system.faults.ground import Ground
+from tests.system.faults.phases import OVER, PHASES, await_reunion, go_on, stop_the_world
+from tests.system.faults.postgres_victim import Postgres, running_postgres
+from tests.system.faults.rig import Rig, running_rig
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[Rig]:
+    with running_rig(tmp_path_factory.mktemp("rig"), Ground(database=postgres.url)) as running:
+        yield running
+
+
+def _all_of_it(postgres: Postgres) -> None:
+    postgres.end(signal.SIGKILL)
+    postgres.start_again()
+
+
+def _its_backends(postgres: Postgres) -> None:
+    assert postgres.kill_backends() > 0
+
+
+VICTIMS: dict[str, Callable[[Postgres], None]] = {"all of it": _all_of_it, "its backends": _its_backends}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_postgres_is_killed(rig, postgres, phase, victim):
+    scenario = rig.scenario()
+    trap = stop_the_world(rig, scenario, PHASES[phase])
+    server = rig.server.process.pid
+    VICTIMS[victim](postgres)
+    up_at = datetime.now(UTC)
+    if trap is not None:
+        trap.release(cut=True)
+    # What was acknowledged is still known; and the server needs no help to find its database again.
+    assert rig.client.get_job(scenario.job_id).committed_step >= PHASES[phase].safe_step
+    await_reunion(rig, scenario, up_at)
+    go_on(scenario, trap, cut=True)
+    done = scenario.finish()
+    assert (rig.server.process.pid, rig.server.process.poll()) == (server, None)
+    assert rig.node.process.poll() is None
+    if phase == OVER:
+        assert len(done.attempts) == 1
