@@ -11,7 +11,7 @@ from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.permissions import require_node
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Wanted
+from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
 from giornata.control.renew_lease import renew_lease
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict
@@ -95,38 +95,42 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
     attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project.
     """
     now_ms = ctx.clock.now_ms()
-    begun: list[_Begun] = []
     with ctx.store.begin() as tx:
         nodes = tx.nodes.see_each([_sighting(each) for each in asked], at_ms=now_ms)
         # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
         earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
-        answers = [
-            _refusal(each, nodes[each.node_id])
-            or earlier.get((each.node_id, each.claim.request_id))
-            or (_draining() if nodes[each.node_id].draining else _take(tx, ctx, each, begun, at_ms=now_ms))
-            for each in asked
+        known = [
+            _known(each, nodes[each.node_id], earlier.get((each.node_id, each.claim.request_id))) for each in asked
         ]
-        _begin(tx, begun, at_ms=now_ms)
+        new = [each for each, answer in zip(asked, known, strict=True) if answer is None]
+        taken = iter(_take_each(tx, ctx, new, at_ms=now_ms) if new else ())
+        answers = [answer or next(taken) for answer in known]
     # In transactions that do not hold a node's row: heartbeats lock the job before the node.
     return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, AttemptRow) else answer for answer in answers]
 
 
-def _refusal(asked: Asked, node: NodeRow) -> Conflict | None:
-    if node.project_id == asked.caller.project_id:
-        return None
-    return Conflict(f"the node id {node.id} belongs to another project; draw another one")
+def _known(asked: Asked, node: NodeRow, earlier: AttemptRow | None) -> ClaimReply | Conflict | AttemptRow | None:
+    """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
+    if node.project_id != asked.caller.project_id:
+        return Conflict(f"the node id {node.id} belongs to another project; draw another one")
+    return earlier or (_draining() if node.draining else None)
 
 
-def _take(tx: Transaction, ctx: Context, asked: Asked, begun: list[_Begun], *, at_ms: int) -> ClaimReply:
-    """Adds to `begun` the attempt that it makes, which is not written yet."""
-    attempt_id = ctx.names.new("att")
-    job = tx.jobs.take(asked.wanted, attempt_id=attempt_id, at_ms=at_ms)
-    if job is None:
-        return _why_nothing(tx, asked.wanted)
-    _end_silent(tx, job, asked.claim.node, at_ms=at_ms)
-    attempt = _attempt(ctx, job, asked.claim.node, attempt_id, at_ms=at_ms)
-    begun.append(_Begun(job=job, attempt=attempt, request_id=asked.claim.request_id))
-    return ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
+def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: int) -> list[ClaimReply]:
+    takings = [Taking(wanted=each.wanted, attempt_id=ctx.names.new("att")) for each in asked]
+    jobs = tx.jobs.take_each(takings, at_ms=at_ms)
+    begun: list[_Begun] = []
+    replies = []
+    for each, taking, job in zip(asked, takings, jobs, strict=True):
+        if job is None:
+            replies.append(_why_nothing(tx, each.wanted))
+            continue
+        _end_silent(tx, job, each.claim.node, at_ms=at_ms)
+        attempt = _attempt(ctx, job, each.claim.node, taking.attempt_id, at_ms=at_ms)
+        begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
+        replies.append(ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms)))
+    _begin(tx, begun, at_ms=at_ms)
+    return replies
 
 
 def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_ms: int) -> AttemptRow:

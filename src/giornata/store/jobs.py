@@ -6,9 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import JobRow, Wanted
+from giornata.control.ports.work_store import JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
+from giornata.store.claim_plan import Plan
 from giornata.store.claiming import QUEUED, any_queued, eligible, first_of_queue, in_project, shape_of
 from giornata.store.schema import attempts, jobs
 
@@ -30,6 +31,24 @@ _LOCK_OF_ATTEMPTS = (
     .order_by(jobs.c.id)
     .with_for_update()
 )
+_OF_IDS = sa.select(*_COLUMNS).where(jobs.c.id.in_(sa.bindparam("wanted", expanding=True)))
+_TAKEN: dict[str, Any] = {
+    "state": next_state(JobState.QUEUED, JobEvent.CLAIM),
+    "attempt_count": jobs.c.attempt_count + 1,
+    "attempt_id": sa.bindparam("new_attempt", required=False),
+    "started_at_ms": sa.func.coalesce(jobs.c.started_at_ms, sa.bindparam("now", type_=sa.BigInteger, required=False)),
+    "phase": "",
+}
+# One that was picked and locked before; the ban stands here all the same.
+_TAKE_THIS = (
+    sa.update(jobs)
+    .where(
+        jobs.c.id == sa.bindparam("wanted"),
+        QUEUED,
+        *eligible(sa.bindparam("machine"), None),
+    )
+    .values(_TAKEN)
+)
 
 
 class Jobs:
@@ -42,11 +61,45 @@ class Jobs:
     def claimable(self, wanted: Wanted) -> bool:
         return self._any(any_queued(wanted.kinds, eligible(wanted.machine_id, wanted.project_id)))
 
-    def take(self, wanted: Wanted, *, attempt_id: str, at_ms: int) -> JobRow | None:
-        shape = shape_of(wanted)
-        values = {**shape.values, "new_attempt": attempt_id, "now": at_ms}
+    def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
+        shape = shape_of(claim.wanted)
+        values = {**shape.values, "new_attempt": claim.attempt_id, "now": at_ms}
         taken = self._connection.execute(take_statement(*shape.key), values).first()
         return None if taken is None else _job(taken)
+
+    def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
+        if len(claims) == 1:
+            return [self.take(claims[0], at_ms=at_ms)]
+        plan = Plan(self._connection, claims)
+        taken: dict[str, JobRow] = {}  # by attempt
+        chosen: list[tuple[Taking, str]] = []
+        for claim in claims:
+            job_id = plan.first_for(claim)
+            if job_id is not None:
+                chosen.append((claim, job_id))
+            elif not plan.saw_all(claim):
+                # All that were looked at are taken or banned: the database has to look further.
+                taken |= self._take_these(chosen, at_ms=at_ms)
+                chosen = []
+                job = self.take(claim, at_ms=at_ms)
+                if job is not None:
+                    plan.taken.add(job.id)
+                    taken[claim.attempt_id] = job
+        taken |= self._take_these(chosen, at_ms=at_ms)
+        return [taken.get(claim.attempt_id) for claim in claims]
+
+    def _take_these(self, chosen: Sequence[tuple[Taking, str]], *, at_ms: int) -> dict[str, JobRow]:
+        if not chosen:
+            return {}
+        rows = [
+            {"wanted": job_id, "machine": claim.wanted.machine_id, "new_attempt": claim.attempt_id, "now": at_ms}
+            for claim, job_id in chosen
+        ]
+        if self._connection.execute(_TAKE_THIS, rows).rowcount != len(rows):
+            raise IllegalTransition("a job that was locked for a claim is not there for it")
+        found = self._connection.execute(_OF_IDS, {"wanted": [job_id for _, job_id in chosen]})
+        by_id = {row.id: _job(row) for row in found}
+        return {claim.attempt_id: by_id[job_id] for claim, job_id in chosen}
 
     def why_nothing(self, wanted: Wanted) -> str:
         if self.claimable(wanted):
@@ -123,15 +176,7 @@ def take_statement(kinds: int, models: int, one_project: bool) -> sa.Update:
             jobs.c.id == first.scalar_subquery(),
             jobs.c.state.in_(sources(JobEvent.CLAIM)),
         )
-        .values(
-            state=next_state(JobState.QUEUED, JobEvent.CLAIM),
-            attempt_count=jobs.c.attempt_count + 1,
-            attempt_id=sa.bindparam("new_attempt", required=False),
-            started_at_ms=sa.func.coalesce(
-                jobs.c.started_at_ms, sa.bindparam("now", type_=sa.BigInteger, required=False)
-            ),
-            phase="",
-        )
+        .values(_TAKEN)
         .returning(*_COLUMNS)
     )
 

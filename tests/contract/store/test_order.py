@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fixtures.work import Workshop, job_row
 from tests.fixtures.world import START_MS
 
-from giornata.control.ports.work_store import Wanted
+from giornata.control.ports.work_store import Taking, Wanted
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import AFFINITY_WINDOW_MS, Candidate, rank
 from giornata.store import schema
@@ -87,7 +87,7 @@ def taken(store: Database, wanted: Wanted) -> list[str]:
     while True:
         with store.begin() as tx:
             claimable = tx.jobs.claimable(wanted)
-            job = tx.jobs.take(wanted, attempt_id="att", at_ms=1)
+            job = tx.jobs.take(Taking(wanted=wanted, attempt_id="att"), at_ms=1)
         assert claimable is (job is not None)
         if job is None:
             return order

@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from giornata.control.ports.work_store import Wanted
+from giornata.control.ports.work_store import Taking, Wanted
 from giornata.store import schema
 from giornata.store.attempts import LIVE, ahead_statement, history_statement, run_out_statement
-from giornata.store.claiming import any_queued, eligible, shape_of
+from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, shape_of
 from giornata.store.database import Database, open_store
 from giornata.store.jobs import take_statement
 from giornata.store.migrate import migrate
@@ -113,6 +113,10 @@ def _steps(node: dict[str, Any]) -> Iterator[str]:
 
 def _below(node: dict[str, Any], name: str) -> Iterator[str]:
     for child in node.get("Plans", []):
+        if (
+            child.get("Parent Relationship") == "InitPlan"
+        ):  # done before; it hangs on the topmost step, whatever that is
+            continue
         if name in child:
             yield child[name]
         yield from _below(child, name)
@@ -132,6 +136,16 @@ def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
     assert re.search(r"ix_jobs_queue\b", text)
     assert text.count("ix_jobs_queue_model") == 2
     # The one sort is of the heads: three rows.
+    assert text.count("TEMP B-TREE") + len(re.findall(r"^Sort", text, re.MULTILINE)) == 1
+
+
+def test_several_claims_read_the_heads_of_the_same_indexes(full: Database) -> None:
+    kinds, models, one_project = shape_of(WANTED).key
+    text = plan(full, first_ones_of_queue(kinds, models, one_project=one_project, each=32))
+    assert full_scans(text) == []
+    assert re.search(r"ix_jobs_queue\b", text)
+    assert text.count("ix_jobs_queue_model") == 2
+    # The one sort is of the heads: 96 rows.
     assert text.count("TEMP B-TREE") + len(re.findall(r"^Sort", text, re.MULTILINE)) == 1
 
 
@@ -172,7 +186,7 @@ def test_leases_that_ran_out_are_found_by_index(full: Database) -> None:
 def test_the_claim_takes_the_first_of_a_long_queue(full: Database) -> None:
     """Interrupted, priority 4 is impossible here (n % 10 = 0 has priority 0): the first free one is job_10."""
     with full.begin() as tx:
-        job = tx.jobs.take(WANTED, attempt_id="att_new", at_ms=1)
+        job = tx.jobs.take(Taking(wanted=WANTED, attempt_id="att_new"), at_ms=1)
         assert job is not None
         assert job.id == "job_10"
-        assert tx.jobs.take(WANTED, attempt_id="att_newer", at_ms=1) != job
+        assert tx.jobs.take(Taking(wanted=WANTED, attempt_id="att_newer"), at_ms=1) != job

@@ -119,6 +119,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taking:
+    """A claim for a job: what it may be, and the id that the attempt will have."""
+
+    wanted: Wanted
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRow:
     """Verified bytes, and where they lie."""
 
@@ -181,11 +189,14 @@ class Jobs(Protocol):
     def claimable(self, wanted: Wanted) -> bool:
         """Whether `take` would find anything. Changes and locks nothing."""
 
-    def take(self, wanted: Wanted, *, attempt_id: str, at_ms: int) -> JobRow | None:
+    def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         """Pick the first of the queue by `domain.routing.rank` and set it running, in one statement.
 
         `attempt_count` of the row that is returned is the new attempt's number.
         """
+
+    def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
+        """As `take` for one after the other, in fewer statements."""
 
     def why_nothing(self, wanted: Wanted) -> str:
         """`empty-queue`, `no-such-kind` or `banned`, when `take` found nothing."""
