@@ -35,6 +35,7 @@ MOST_CHARACTERS = 128
 MOST_THINGS = 32
 MOST_BACKOFF_S = 60.0
 ENGINE_STARTS = 3
+REFUSALS = 3
 # A server that answers a long poll at once must not be asked in a hot loop.
 SOONEST_CLAIM_S = 0.5
 
@@ -159,20 +160,22 @@ class Agent:
         A request whose reply was lost is sent again under the same id: the server gives the same lease again.
         """
         claim, sent_at_s = self._claim_request(), self._now_s()
-        delays = self._fresh_delays()
+        delays, refusals = self._fresh_delays(), 0
         while True:
             try:
                 reply = self._node.claim(claim)
                 self._answered_at_s = self._now_s()
                 return reply, sent_at_s
             except GiornataError as error:
-                self._claim_failed(error)
+                refusals += not error.retryable
+                self._claim_failed(error, refusals)
             if self._departure.requested:
                 return None, sent_at_s
             self._sleep(next(delays))
 
-    def _claim_failed(self, error: GiornataError) -> None:
-        if not error.retryable:
+    def _claim_failed(self, error: GiornataError, refusals: int) -> None:
+        # One refusal may be of a request that was damaged on its way.
+        if refusals >= REFUSALS:
             log.error("the server at %s refuses this node: %s", self._settings.url, error)
             raise _GaveUp(ExitCode.UNUSABLE) from error
         silent_s = self._now_s() - self._answered_at_s

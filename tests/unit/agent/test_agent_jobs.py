@@ -464,6 +464,16 @@ def test_what_is_no_message_becomes_a_line_of_the_log(api: FakeNodeApi, node: No
 def test_a_key_that_is_refused_ends_the_node_with_an_error(api: FakeNodeApi, node: NodeFactory) -> None:
     api.always["claim"] = problem(401, "unauthenticated", "unknown key")
     assert node().run() == ExitCode.UNUSABLE
+    assert len(api.bodies("claim")) == 3
+
+
+def test_a_claim_that_is_refused_once_is_sent_again(api: FakeNodeApi, node: NodeFactory) -> None:
+    """It may have been damaged on its way."""
+    api.answers["claim"] = [problem(400, "bad-request", "no JSON")] * 2
+    api.leases = [lease()]
+    assert node().run() == ExitCode.DONE
+    assert len({claim["request_id"] for claim in api.bodies("claim")[:3]}) == 1
+    assert len(api.bodies("complete")) == 1
 
 
 def test_an_engine_that_never_starts_ends_the_node_with_an_error(api: FakeNodeApi, node: NodeFactory) -> None:
