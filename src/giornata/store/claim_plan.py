@@ -49,7 +49,8 @@ class Plan:
     def _read_heads(self, claim: Taking) -> tuple[list[str], bool]:
         shape = shape_of(claim.wanted)
         found = self._connection.scalars(_heads(*shape.key, each=self._each), {**shape.values}).all()
-        job_ids = list(dict.fromkeys(found))
+        # Of what comes behind the first ones by rank, some may be missing.
+        job_ids = list(dict.fromkeys(found))[: self._each]
         return job_ids, len(job_ids) < self._each
 
     def _read_bans(self, machines: set[str]) -> set[tuple[str, str]]:
