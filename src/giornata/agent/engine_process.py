@@ -6,7 +6,7 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -52,7 +52,7 @@ class EngineProcess:
             _thread("engine-stdout", self._read_messages, self._process.stdout),
             _thread("engine-stderr", self._read_mutterings, self._process.stderr),
         ]
-        _thread("engine-stdin", self._write, self._process.stdin)
+        self._writer = _thread("engine-stdin", self._write, self._process.stdin)
         threading.Thread(target=self._await_end, name="engine-end", daemon=True).start()
 
     @property
@@ -124,6 +124,7 @@ class EngineProcess:
         for reader in self._readers:
             reader.join(LAST_WORDS_S)
         self._outbox.put(None)
+        self._writer.join(LAST_WORDS_S)
         with self._sink_lock:
             self.exit_code = code
             self._gone.set()
@@ -132,7 +133,7 @@ class EngineProcess:
         self._hello.put(None)
 
     def _read_messages(self, stream: IO[bytes]) -> None:
-        while line := stream.readline(LONGEST_LINE_BYTES):
+        for line in _lines(stream):
             self.heard_at_s = self._monotonic_s()
             try:
                 message = FROM_ENGINE.validate_json(line)
@@ -153,7 +154,7 @@ class EngineProcess:
                 self._post(Said(message=message))
 
     def _read_mutterings(self, stream: IO[bytes]) -> None:
-        while line := stream.readline(LONGEST_LINE_BYTES):
+        for line in _lines(stream):
             self._mutter(line)
 
     def _mutter(self, line: bytes) -> None:
@@ -184,6 +185,13 @@ def _popen(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     except OSError as error:
         fault = Fault(where=f"engine {' '.join(command)}", message=f"cannot be started: {error}")
         raise InvalidInput([fault]) from error
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Until the end of the stream, which is closed then: a node outlives many engines."""
+    with stream:
+        while line := stream.readline(LONGEST_LINE_BYTES):
+            yield line
 
 
 def _thread(name: str, target: Callable[[IO[bytes]], None], stream: IO[bytes]) -> threading.Thread:

@@ -100,6 +100,16 @@ def test_whoever_attaches_late_learns_that_it_is_gone(nursery: Nursery) -> None:
     assert nursery.next() == Gone(exit_code=0)
 
 
+def test_an_engine_that_is_gone_leaves_no_open_file(nursery: Nursery) -> None:
+    """A node outlives many engines, and must not wait for the garbage collector to forget them."""
+    before = set(os.listdir("/proc/self/fd"))
+    for script in ("hello()\nsys.exit(3)\n", "hello()\nhear()\n", "sys.exit('no GPU')\n"):
+        engine = nursery.start(script)
+        engine.kill()
+        assert isinstance(nursery.next(), Gone | Muttered)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_the_engine_has_started_ends_with_it(nursery: Nursery) -> None:
     engine = nursery.start(
         "import subprocess\nhello()\nchild = subprocess.Popen(['sleep', '1000'])\n"
