@@ -102,12 +102,12 @@ def test_whoever_attaches_late_learns_that_it_is_gone(nursery: Nursery) -> None:
 
 def test_an_engine_that_is_gone_leaves_no_open_file(nursery: Nursery) -> None:
     """A node outlives many engines, and must not wait for the garbage collector to forget them."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(Path("/proc/self/fd").iterdir())
     for script in ("hello()\nsys.exit(3)\n", "hello()\nhear()\n", "sys.exit('no GPU')\n"):
         engine = nursery.start(script)
         engine.kill()
         assert isinstance(nursery.next(), Gone | Muttered)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_what_the_engine_has_started_ends_with_it(nursery: Nursery) -> None:
