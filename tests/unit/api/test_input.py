@@ -125,6 +125,7 @@ def test_a_body_of_unknown_length_that_is_too_large(standing: Served) -> None:
         (f"/v1/jobs/job_x/events?after={2**63}", "query.after"),
         ("/v1/jobs?kind=%00", "path"),
         ("/v1/jobs/%00", "path"),
+        ("/v1/blobs/a%0Ab", "path"),
         (f"/v1/jobs/{'j' * 65}", "path.job_id"),
         ("/v1/nodes?gone=perhaps", "query.gone"),
     ],
