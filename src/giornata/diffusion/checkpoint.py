@@ -118,10 +118,11 @@ def read_checkpoint(
 
 def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str) -> list[Fault]:
     """Why a checkpoint is not one of this job; empty when it is."""
-    ours = spec.model_dump(mode="json")
+    # A field that this version knows and that one did not yet means there what it means by default here.
+    ours, theirs = spec.model_dump(mode="json"), _defaults() | header.spec
     faults = []
-    if header.spec_sha256 != spec_sha256(spec) or _sha256_of(header.spec) != header.spec_sha256:
-        changed = sorted(name for name in ours.keys() | header.spec.keys() if ours.get(name) != header.spec.get(name))
+    if theirs != ours or _sha256_of(header.spec) != header.spec_sha256:
+        changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         message = "the checkpoint was made under another spec" + (f": {', '.join(changed)} differ" if changed else "")
         faults.append(Fault(where="resume.spec_sha256", message=message, hint="resume only the job that wrote it"))
     if header.data_sha256 != data_hash:
@@ -130,6 +131,12 @@ def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str)
     if header.step != step:
         faults.append(Fault(where="resume.step", message=f"step {step} was named, the file says {header.step}"))
     return faults
+
+
+def _defaults() -> dict[str, Any]:
+    """The fields of a spec that need not be given, as they are when they are not."""
+    spec = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="")
+    return spec.model_dump(mode="json", exclude={"pretrained_model_name_or_path", "dataset"})
 
 
 def canonical_json(value: Any) -> str:

@@ -38,6 +38,15 @@ JOBS: dict[str, dict[str, Any]] = {
         "target_modules": ("to_q", "to_out.0", "ff.net.0.proj"),
         "alpha": 1.5,
     },
+    "another objective": {
+        "prediction_type": "v_prediction",
+        "rescale_betas_zero_snr": True,
+        "snr_gamma": 5.0,
+        "loss_type": "smooth_l1",
+        "noise_offset": 0.05,
+        "min_timestep": 100,
+        "train_batch_size": 2,
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 STOPS = [
@@ -48,6 +57,7 @@ STOPS = [
     ("bf16", 5),  # an epoch's end
     ("bf16", 8),
     ("own class pictures", 4),
+    ("another objective", 6),
     ("bf16 with text encoders", 7),
 ]
 

@@ -18,7 +18,9 @@ from giornata.diffusion.checkpoint import (
 from giornata.diffusion.determinism import Fingerprint, differences, fingerprint
 from giornata.diffusion.lora import Adapters, add_adapters, target_faults
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer import AdapterOptimizer
+from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
@@ -77,8 +79,30 @@ class Attempt:
             raise ValueError("a job's seed is set at submission")
         return self.spec.seed
 
+    def _objective(self) -> Objective:
+        scheduler = scheduler_of(self.spec, self.base.noise_scheduler)
+        return Objective.of(self.spec, scheduler, prediction_type=self._prediction_type)
+
+    @property
+    def _prediction_type(self) -> str:
+        return self.spec.prediction_type or self.base.prediction_type
+
+    def _objective_faults(self) -> list[Fault]:
+        """What only the base model could tell."""
+        faults = []
+        if self.spec.rescale_betas_zero_snr and self._prediction_type == "epsilon":
+            message = "the base model predicts epsilon, and of pure noise there is nothing to tell"
+            hint = "set prediction_type v_prediction, or leave it out"
+            faults.append(Fault(where="spec.rescale_betas_zero_snr", message=message, hint=hint))
+        count = self.base.noise_scheduler.config.num_train_timesteps
+        if self.spec.min_timestep >= count:
+            message = f"the base model has only {count} timesteps"
+            faults.append(Fault(where="spec.min_timestep", message=message, hint=f"choose one below {count}"))
+        return faults
+
     def _check(self, instances: Material, classes: Material | None) -> None:
         """What can be told without computing anything."""
+        refuse_if(self._objective_faults(), Reason.BAD_SPEC)
         refuse_if(target_faults(self.base.unet, self.spec.target_modules), Reason.BAD_SPEC)
         named = [(sample.name, sample.caption) for one in (instances, classes) if one for sample in one.samples]
         prompts = (("spec.class_prompt", self.spec.class_prompt), ("spec.instance_prompt", self.spec.instance_prompt))
@@ -154,7 +178,8 @@ class Attempt:
         self, supplies: Supplies, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, first_step: int
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
-        stepper = Stepper(base=self.base, spec=spec, supplies=supplies, optimizer=optimizer)
+        objective = self._objective()
+        stepper = Stepper(base=self.base, spec=spec, objective=objective, supplies=supplies, optimizer=optimizer)
         pace = Pace(spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
         meter = Meter(
             self.reporter,

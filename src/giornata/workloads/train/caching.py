@@ -42,9 +42,10 @@ def prepare(
         seed=seed,
         batch=spec.train_batch_size,
         micros=spec.gradient_accumulation_steps,
-        timesteps=base.noise_scheduler.config.num_train_timesteps,
+        timesteps=range(spec.min_timestep, min(spec.max_timestep, base.noise_scheduler.config.num_train_timesteps)),
         framing=framing,
         materials=materials,
+        noise_offset=spec.noise_offset,
     )
     latents = LatentCache(vae=base.vae, vae_key=f"{base.key}|{base.vae.dtype}", framing=framing)
     views = draws.views(first_step, spec.max_train_steps)

@@ -13,7 +13,7 @@ from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import loss_of
+from giornata.diffusion.objective import Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.caching import Supplies
@@ -37,6 +37,7 @@ class Stepper:
 
     base: BaseModel
     spec: TrainSpec
+    objective: Objective
     supplies: Supplies
     optimizer: AdapterOptimizer
 
@@ -57,14 +58,7 @@ class Stepper:
         batch = assemble(self.supplies.draws, drawn, self.supplies.latents, base.vae.config, base.device)
         mixed = spec.mixed_precision == "bf16"
         with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return loss_of(
-                unet=base.unet,
-                scheduler=base.noise_scheduler,
-                prediction_type=base.prediction_type,
-                batch=batch,
-                embedding=self._embedding([draw.sample.caption for draw in drawn]),
-                prior_loss_weight=spec.prior_loss_weight if spec.with_prior_preservation else None,
-            )
+            return self.objective.loss(base.unet, batch, self._embedding([draw.sample.caption for draw in drawn]))
 
     def _embedding(self, texts: Sequence[str]) -> Embedding:
         if self.supplies.embeddings is not None:
