@@ -61,6 +61,18 @@ class TrainSpec(Message):
     # data
     dataset: str = Field(pattern=r"^ds_[0-9a-z]+$", description="Id of the dataset with the subject's pictures.")
     instance_prompt: Prompt | None = Field(None, description="Caption of every picture that has none of its own.")
+    shuffle_caption: bool = Field(
+        False, description="Put the parts of a caption into another order each time. Text encoders run at every step."
+    )
+    keep_tokens: int = Field(0, ge=0, le=64, description="First parts of a caption that stay where they are.")
+    caption_separator: str = Field(",", min_length=1, max_length=8, description="What stands between the parts.")
+    caption_dropout_rate: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="How often a subject's picture goes without its caption.",
+        validation_alias=AliasChoices("caption_dropout_rate", "proportion_empty_prompts"),
+    )
     resolution: int = Field(1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels.")
     center_crop: bool = Field(False, description="Crop in the middle; otherwise where the seed says.")
     random_flip: bool = Field(False, description="Mirror a picture half of the time.")
@@ -173,6 +185,10 @@ class TrainSpec(Message):
             (
                 self.lr_scheduler is LrScheduler.CONSTANT and self.lr_warmup_steps > 0,
                 "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
+            ),
+            (
+                self.keep_tokens > 0 and not self.shuffle_caption,
+                "keep_tokens means nothing without shuffle_caption",
             ),
             (
                 self.snr_gamma is not None and self.debiased_estimation_loss,

@@ -47,6 +47,12 @@ JOBS: dict[str, dict[str, Any]] = {
         "min_timestep": 100,
         "train_batch_size": 2,
     },
+    "changing captions": {
+        "instance_prompt": "a sks toy, red, on a table, at noon",
+        "shuffle_caption": True,
+        "keep_tokens": 1,
+        "caption_dropout_rate": 0.3,
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 STOPS = [
@@ -58,6 +64,7 @@ STOPS = [
     ("bf16", 8),
     ("own class pictures", 4),
     ("another objective", 6),
+    ("changing captions", 5),
     ("bf16 with text encoders", 7),
 ]
 

@@ -11,10 +11,14 @@ from typing import Any
 import torch
 
 from giornata.diffusion import randomness
+from giornata.diffusion.captions import Wording
 from giornata.diffusion.latents import Framing, LatentCache, View, sample
 from giornata.diffusion.objective import NoisyBatch
 from giornata.diffusion.order import Order, Role, Sample, counter_of
 from giornata.workloads.train.material import Material
+
+
+AS_WRITTEN = Wording()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ class Draws:
     framing: Framing
     materials: tuple[Material, ...]
     noise_offset: float = 0.0
+    wording: Wording = AS_WRITTEN
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
         """The pictures of a micro-batch: `batch` of each material, in turn."""
@@ -61,6 +66,10 @@ class Draws:
         """Uniform over `timesteps`."""
         low, high = self.timesteps.start, self.timesteps.stop
         return randomness.integer(self.seed, f"timestep/{draw.role}", *draw.key, low=low, high=high)
+
+    def caption(self, draw: Draw) -> str:
+        """What the text encoders are told of it."""
+        return self.wording.draw(draw.sample.caption, draw.role, *draw.key)
 
     def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
         """noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N. Guttenberg,

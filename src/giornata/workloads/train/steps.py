@@ -58,12 +58,15 @@ class Stepper:
         batch = assemble(self.supplies.draws, drawn, self.supplies.latents, base.vae.config, base.device)
         mixed = spec.mixed_precision == "bf16"
         with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return self.objective.loss(base.unet, batch, self._embedding([draw.sample.caption for draw in drawn]))
+            return self.objective.loss(
+                base.unet, batch, self._embedding([self.supplies.draws.caption(draw) for draw in drawn])
+            )
 
     def _embedding(self, texts: Sequence[str]) -> Embedding:
         if self.supplies.embeddings is not None:
             return self.supplies.embeddings.batch(texts)
-        return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
+        with torch.set_grad_enabled(self.spec.train_text_encoder):
+            return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
 
 
 @contextmanager
