@@ -75,7 +75,11 @@ class TrainSpec(Message):
     )
     resolution: int = Field(1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels.")
     center_crop: bool = Field(False, description="Crop in the middle; otherwise where the seed says.")
-    random_flip: bool = Field(False, description="Mirror a picture half of the time.")
+    random_flip: bool = Field(
+        False,
+        description="Mirror a picture half of the time.",
+        validation_alias=AliasChoices("random_flip", "flip_aug"),
+    )
 
     # prior preservation
     with_prior_preservation: bool = False
@@ -139,8 +143,10 @@ class TrainSpec(Message):
     text_encoder_lr: float = Field(5e-6, gt=0, le=10)
     lr_scheduler: LrScheduler = LrScheduler.CONSTANT
     lr_warmup_steps: int = Field(0, ge=0)
-    lr_num_cycles: int = Field(1, ge=1, le=1000)
-    lr_power: float = Field(1.0, gt=0, le=10)
+    lr_num_cycles: int = Field(
+        1, ge=1, le=1000, validation_alias=AliasChoices("lr_num_cycles", "lr_scheduler_num_cycles")
+    )
+    lr_power: float = Field(1.0, gt=0, le=10, validation_alias=AliasChoices("lr_power", "lr_scheduler_power"))
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_weight_decay: float = Field(1e-4, ge=0, le=1)
@@ -154,6 +160,7 @@ class TrainSpec(Message):
     checkpointing_steps: int | Literal["auto"] = Field(
         "auto",
         description="Steps between checkpoints; auto weighs their cost against the fleet's interruptions.",
+        validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
     )
     checkpoints_keep_latest: int = Field(2, ge=1, le=100)
     checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")

@@ -17,7 +17,6 @@ from giornata.diffusion.objective import NoisyBatch
 from giornata.diffusion.order import Order, Role, Sample, counter_of
 from giornata.workloads.train.material import Material
 
-
 AS_WRITTEN = Wording()
 
 
