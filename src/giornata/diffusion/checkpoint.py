@@ -2,7 +2,8 @@
 
     adapter.<name>                the adapter's weights
     optimizer.exp_avg.<name>      AdamW's first moments
-    optimizer.exp_avg_sq.<name>   AdamW's second moments      (all float32)
+    optimizer.exp_avg_sq.<name>   AdamW's second moments
+    ema.<name>                    the running average, if the spec has use_ema      (all float32)
     metadata "giornata"           the Header, as JSON with sorted keys
 
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).
@@ -21,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.ema import EMA
 from giornata.diffusion.optimizer import EXP_AVG, EXP_AVG_SQ
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
@@ -105,7 +107,8 @@ def read_checkpoint(
     """
     header = read_header(path)
     faults = header_faults(header, step=step, spec=spec, data_hash=data_hash)
-    wanted = {prefix + name: shape for prefix in PREFIXES for name, shape in shapes.items()}
+    prefixes = (*PREFIXES, EMA) if spec.use_ema else PREFIXES
+    wanted = {prefix + name: shape for prefix in prefixes for name, shape in shapes.items()}
     try:
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)

@@ -6,6 +6,7 @@ has to give the same bytes.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,8 +39,13 @@ class LoraFacts:
 
 
 def effective_alpha(spec: TrainSpec) -> float:
-    """Alpha defaults to the rank, which makes the scale 1."""
-    return float(spec.rank) if spec.alpha is None else spec.alpha
+    """What divided by the rank gives the adapter's scale, as every loader computes it.
+
+    Alpha defaults to the rank, which makes the scale 1. Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732)
+    wants alpha / sqrt(rank): an alpha that is sqrt(rank) times as large.
+    """
+    alpha = float(spec.rank) if spec.alpha is None else spec.alpha
+    return alpha * math.sqrt(spec.rank) if spec.use_rslora else alpha
 
 
 def facts_of(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from giornata.diffusion.ema import EMA, WeightAverage
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
 
@@ -14,10 +15,11 @@ EXP_AVG_SQ = "optimizer.exp_avg_sq."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Parameters that share a learning rate, by name."""
+    """Parameters that share a learning rate, by name. They learn in the first `stop_step` steps; None: in all."""
 
     learning_rate: float
     parameters: Mapping[str, torch.nn.Parameter]
+    stop_step: int | None = None
 
 
 class AdapterOptimizer:
@@ -32,7 +34,8 @@ class AdapterOptimizer:
     def __init__(self, groups: list[Group], spec: TrainSpec) -> None:
         self._spec = spec
         self._parameters = {name: parameter for group in groups for name, parameter in group.parameters.items()}
-        self._peaks = [group.learning_rate for group in groups]
+        self._groups = groups
+        self.average = WeightAverage(self._parameters, decay=spec.ema_decay) if spec.use_ema else None
         self._on_cuda = all(parameter.is_cuda for parameter in self._parameters.values())
         self._adamw = torch.optim.AdamW(
             [{"params": list(group.parameters.values()), "lr": group.learning_rate} for group in groups],
@@ -48,7 +51,9 @@ class AdapterOptimizer:
         self.restore(0, {})
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Moments as after `step` steps. Names are those of `moments`; those that are missing become zeros."""
+        """State as after `step` steps. Names are those of `state`; moments that are missing become zeros."""
+        if self.average is not None:
+            self.average.restore(tensors)
         for name, parameter in self._parameters.items():
             state = self._adamw.state[parameter]
             device = parameter.device if self._on_cuda else "cpu"
@@ -59,13 +64,14 @@ class AdapterOptimizer:
                     moment.copy_(tensors[prefix + name])
                 state[field] = moment
 
-    def moments(self) -> dict[str, torch.Tensor]:
-        """`optimizer.exp_avg.<name>` and `optimizer.exp_avg_sq.<name>`, float32."""
+    def state(self) -> dict[str, torch.Tensor]:
+        """`optimizer.exp_avg.<name>`, `optimizer.exp_avg_sq.<name>` and, with use_ema, `ema.<name>`; float32."""
         found = {}
         for name, parameter in self._parameters.items():
             state = self._adamw.state[parameter]
             found[EXP_AVG + name], found[EXP_AVG_SQ + name] = state["exp_avg"], state["exp_avg_sq"]
-        return found
+        averages = {} if self.average is None else self.average.tensors()
+        return found | {EMA + name: average for name, average in averages.items()}
 
     def step(self, step: int) -> float:
         """Clip, update and clear the gradients of optimizer step `step` (from 0).
@@ -76,8 +82,12 @@ class AdapterOptimizer:
             list(self._parameters.values()), self._spec.max_grad_norm, foreach=self._on_cuda
         )
         factor = learning_rate_factor(self._spec, step)
-        for group, peak in zip(self._adamw.param_groups, self._peaks, strict=True):
-            group["lr"] = peak * factor
+        for settings, group in zip(self._adamw.param_groups, self._groups, strict=True):
+            # AdamW with a rate of zero moves nothing, its decay of weights included.
+            stopped = group.stop_step is not None and step >= group.stop_step
+            settings["lr"] = 0.0 if stopped else group.learning_rate * factor
         self._adamw.step()
+        if self.average is not None:
+            self.average.update(step + 1)
         self._adamw.zero_grad(set_to_none=False)
         return self._spec.learning_rate * factor

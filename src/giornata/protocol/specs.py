@@ -107,7 +107,13 @@ class TrainSpec(Message):
         max_length=64,
         description="Suffixes of UNet modules.",
     )
+    use_rslora: bool = Field(False, description="Scale the adapter by alpha / sqrt(rank) instead of alpha / rank.")
     train_text_encoder: bool = Field(False, description="Also train adapters on both text encoders.")
+    stop_text_encoder_training: int | None = Field(
+        None, ge=1, description="Optimizer steps after which the text encoders' adapters stay as they are."
+    )
+    use_ema: bool = Field(False, description="The result is a running average of the weights.")
+    ema_decay: float = Field(0.999, gt=0, lt=1, description="The average's inertia, once it has warmed up.")
 
     # objective
     prediction_type: Literal["epsilon", "v_prediction"] | None = Field(
@@ -192,6 +198,10 @@ class TrainSpec(Message):
             (
                 self.lr_scheduler is LrScheduler.CONSTANT and self.lr_warmup_steps > 0,
                 "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
+            ),
+            (
+                self.stop_text_encoder_training is not None and not self.train_text_encoder,
+                "stop_text_encoder_training means nothing without train_text_encoder",
             ),
             (
                 self.keep_tokens > 0 and not self.shuffle_caption,

@@ -47,6 +47,14 @@ JOBS: dict[str, dict[str, Any]] = {
         "min_timestep": 100,
         "train_batch_size": 2,
     },
+    "averaged, and text encoders that stop": {
+        "use_ema": True,
+        "ema_decay": 0.9,
+        "use_rslora": True,
+        "train_text_encoder": True,
+        "text_encoder_lr": 1e-3,
+        "stop_text_encoder_training": 6,
+    },
     "changing captions": {
         "instance_prompt": "a sks toy, red, on a table, at noon",
         "shuffle_caption": True,
@@ -64,6 +72,8 @@ STOPS = [
     ("bf16", 8),
     ("own class pictures", 4),
     ("another objective", 6),
+    ("averaged, and text encoders that stop", 4),
+    ("averaged, and text encoders that stop", 8),
     ("changing captions", 5),
     ("bf16 with text encoders", 7),
 ]

@@ -1,5 +1,6 @@
 """AdamW whose state can be taken out and put back bit for bit, under diffusers' learning rates."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened(at: int) -> No
     first = parameters()
     before = optimizer_over(first, SPEC)
     work(first, before, range(at))
-    moments = {name: moment.clone() for name, moment in before.moments().items()}
+    moments = {name: moment.clone() for name, moment in before.state().items()}
     second = {name: torch.nn.Parameter(parameter.detach().clone()) for name, parameter in first.items()}
     after = optimizer_over(second, SPEC)
     after.restore(at, moments)
@@ -119,6 +120,26 @@ def test_it_is_adamw_with_clipping_and_two_rates() -> None:
 
 def test_every_parameter_has_moments_from_the_start() -> None:
     named = parameters()
-    moments = optimizer_over(named, SPEC).moments()
+    moments = optimizer_over(named, SPEC).state()
     assert set(moments) == {f"optimizer.{kind}.{name}" for kind in ("exp_avg", "exp_avg_sq") for name in named}
     assert all(not moment.any() and moment.dtype is torch.float32 for moment in moments.values())
+
+
+def test_a_group_that_has_stopped_stays_as_it_is() -> None:
+    named = parameters()
+    groups = [
+        Group(learning_rate=0.1, parameters={"a": named["a"]}),
+        Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=3),
+    ]
+    optimizer = AdapterOptimizer(groups, spec_with(adam_weight_decay=0.1))
+    seen = []
+    for step in range(5):
+        for name in ("a", "text"):
+            grad = named[name].grad
+            assert grad is not None
+            grad.copy_(normal(1, "grad", name, step, shape=(3, 4)))
+        optimizer.step(step)
+        seen.append({name: named[name].detach().clone() for name in ("a", "text")})
+    changed = [not torch.equal(now["text"], then["text"]) for then, now in itertools.pairwise(seen)]
+    assert changed == [True, True, False, False]
+    assert all(not torch.equal(now["a"], then["a"]) for then, now in itertools.pairwise(seen))

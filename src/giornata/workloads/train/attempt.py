@@ -69,7 +69,7 @@ class Attempt:
             self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
                 self._train(supplies, adapters, optimizer, keeper, first_step)
-            return self._finish(adapters, keeper, instances)
+            return self._finish(adapters, optimizer, keeper, instances)
 
     # ---- before the steps
 
@@ -213,9 +213,11 @@ class Attempt:
 
     # ---- after the steps
 
-    def _finish(self, adapters: Adapters, keeper: Keeper, instances: Material) -> Outcome:
+    def _finish(
+        self, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, instances: Material
+    ) -> Outcome:
         export(
-            adapters,
+            adapters.tensors() if optimizer.average is None else optimizer.average.tensors(),
             self.base,
             self.spec,
             captions=[sample.caption for sample in instances.samples],
