@@ -1,9 +1,9 @@
 """A checkpoint: one safetensors file that holds all an exact resume needs. Nothing is ever unpickled.
 
-    adapter.<name>                the adapter's weights
-    optimizer.exp_avg.<name>      AdamW's first moments
-    optimizer.exp_avg_sq.<name>   AdamW's second moments
-    ema.<name>                    the running average, if the spec has use_ema      (all float32)
+    adapter.<name>                the adapter's weights, float32
+    optimizer.<key>.<name>        what the optimizer remembers of each of them, such as AdamW's exp_avg and exp_avg_sq
+    optimizer.group.<n>.<key>     its numbers for a group of them, float64
+    ema.<name>                    what users get, where that is an average
     metadata "giornata"           the Header, as JSON with sorted keys
 
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).
@@ -22,8 +22,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from giornata.diffusion.determinism import Fingerprint
-from giornata.diffusion.ema import EMA
-from giornata.diffusion.optimizer import EXP_AVG, EXP_AVG_SQ
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -33,7 +31,6 @@ from giornata.protocol.specs import TrainSpec
 FORMAT = 1
 METADATA_KEY = "giornata"
 ADAPTER = "adapter."
-PREFIXES = (ADAPTER, EXP_AVG, EXP_AVG_SQ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +94,9 @@ def read_header(path: Path) -> Header:
 
 
 def read_checkpoint(
-    path: Path, *, step: int, spec: TrainSpec, data_hash: str, shapes: Mapping[str, torch.Size]
+    path: Path, *, step: int, spec: TrainSpec, data_hash: str, wanted: Mapping[str, torch.Tensor]
 ) -> Checkpoint:
-    """A checkpoint of this very job. `shapes` are those of the adapter's tensors, by name.
+    """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have.
 
     Raises WorkloadFailed: CRASHED when the file cannot be read, BAD_SPEC when it is of another job; the latter
     lists all that does not fit: another spec, other data, another step, missing, surplus or misshapen tensors,
@@ -107,8 +104,6 @@ def read_checkpoint(
     """
     header = read_header(path)
     faults = header_faults(header, step=step, spec=spec, data_hash=data_hash)
-    prefixes = (*PREFIXES, EMA) if spec.use_ema else PREFIXES
-    wanted = {prefix + name: shape for prefix in prefixes for name, shape in shapes.items()}
     try:
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
@@ -147,14 +142,14 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Size]) -> list[Fault]:
+def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[Fault]:
     faults = [Fault(where=name, message="is missing") for name in sorted(wanted.keys() - tensors.keys())]
     faults += [Fault(where=name, message="is unknown") for name in sorted(tensors.keys() - wanted.keys())]
     for name in sorted(wanted.keys() & tensors.keys()):
-        tensor = tensors[name]
-        if tensor.shape != wanted[name] or tensor.dtype != torch.float32:
+        tensor, like = tensors[name], wanted[name]
+        if (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
             found = f"{tuple(tensor.shape)} of {tensor.dtype}"
-            faults.append(Fault(where=name, message=f"is {found}, not {tuple(wanted[name])} of torch.float32"))
+            faults.append(Fault(where=name, message=f"is {found}, not {tuple(like.shape)} of {like.dtype}"))
         elif not bool(torch.isfinite(tensor).all()):
             faults.append(Fault(where=name, message="holds values that are not finite"))
     return faults

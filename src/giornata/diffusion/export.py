@@ -47,8 +47,9 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
         with safe_open(checkpoint, framework="pt") as opened:
             header = json.loads((opened.metadata() or {})[METADATA_KEY])
             spec, step = TrainSpec.model_validate(header["spec"]), int(header["step"])
-            prefix = EMA if spec.use_ema else ADAPTER
-            names = [name for name in opened.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a mapping
+            every = list(opened.keys())
+            prefix = EMA if any(name.startswith(EMA) for name in every) else ADAPTER
+            names = [name for name in every if name.startswith(prefix)]
             tensors = {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise _no_checkpoint(checkpoint, f"cannot be read: {error}") from error

@@ -14,7 +14,14 @@ from pathlib import PurePath
 from typing import Any
 
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
-from giornata.protocol.specs import PSEUDO_HUBER, TrainSpec
+from giornata.protocol.specs import PSEUDO_HUBER, Optimizer, TrainSpec
+
+OPTIMIZER_CLASSES = {
+    Optimizer.ADAMW: "torch.optim.adamw.AdamW",
+    Optimizer.PRODIGY: "prodigyopt.prodigy.Prodigy",
+    Optimizer.ADAFACTOR: "transformers.optimization.Adafactor",
+    Optimizer.SCHEDULE_FREE: "schedulefree.adamw_schedulefree.AdamWScheduleFree",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +119,7 @@ def _training_fields(facts: LoraFacts) -> dict[str, Any]:
         "ss_lr_warmup_steps": spec.lr_warmup_steps,
         "ss_max_grad_norm": spec.max_grad_norm,
         "ss_mixed_precision": spec.mixed_precision,
-        "ss_optimizer": "torch.optim.adamw.AdamW",
+        "ss_optimizer": OPTIMIZER_CLASSES[spec.optimizer],
         "ss_min_snr_gamma": spec.snr_gamma,
         "ss_debiased_estimation": spec.debiased_estimation_loss or None,
         "ss_loss_type": str(spec.loss_type),

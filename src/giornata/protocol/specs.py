@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
 
 from giornata.protocol.model import Message
 
@@ -22,6 +22,20 @@ class LrScheduler(StrEnum):
     COSINE = "cosine"
     COSINE_WITH_RESTARTS = "cosine_with_restarts"
     POLYNOMIAL = "polynomial"
+
+
+class Optimizer(StrEnum):
+    """The optimizers, by their names in diffusers, kohya and OneTrainer, whatever the case and the separators."""
+
+    ADAMW = "adamw"
+    PRODIGY = "prodigy"
+    ADAFACTOR = "adafactor"
+    SCHEDULE_FREE = "adamw_schedule_free"
+
+
+def _optimizer_name(name: Any) -> Any:
+    plain = "".join(letter for letter in name.lower() if letter.isalnum()) if isinstance(name, str) else name
+    return next((each for each in Optimizer if each.replace("_", "") == plain), name)
 
 
 class LossType(StrEnum):
@@ -145,6 +159,11 @@ class TrainSpec(Message):
     max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Optimizer steps.")
     train_batch_size: int = Field(1, ge=1, le=256)
     gradient_accumulation_steps: int = Field(1, ge=1, le=1024)
+    optimizer: Annotated[Optimizer, BeforeValidator(_optimizer_name)] = Field(
+        Optimizer.ADAMW,
+        description="All resume exactly. adam_* holds for each that has such a thing.",
+        validation_alias=AliasChoices("optimizer", "optimizer_type"),
+    )
     learning_rate: float = Field(1e-4, gt=0, le=10, validation_alias=AliasChoices("learning_rate", "unet_lr"))
     text_encoder_lr: float = Field(5e-6, gt=0, le=10)
     lr_scheduler: LrScheduler = LrScheduler.CONSTANT
@@ -195,6 +214,7 @@ class TrainSpec(Message):
                 self.lr_warmup_steps > self.max_train_steps,
                 "lr_warmup_steps is larger than max_train_steps",
             ),
+            *self._optimizer_contradictions(),
             (
                 self.lr_scheduler is LrScheduler.CONSTANT and self.lr_warmup_steps > 0,
                 "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
@@ -222,6 +242,36 @@ class TrainSpec(Message):
             (
                 isinstance(every, int) and every < 1,
                 "checkpointing_steps is at least 1, or auto",
+            ),
+        ]
+
+    def _optimizer_contradictions(self) -> list[tuple[bool, str]]:
+        prodigy, schedule_free = self.optimizer is Optimizer.PRODIGY, self.optimizer is Optimizer.SCHEDULE_FREE
+        constant = {LrScheduler.CONSTANT, LrScheduler.CONSTANT_WITH_WARMUP}
+        return [
+            (
+                prodigy and self.learning_rate < 0.1,
+                "learning_rate is a factor of the rate that prodigy finds by itself; use 1.0",
+            ),
+            (
+                prodigy and self.train_text_encoder and self.text_encoder_lr != self.learning_rate,
+                "text_encoder_lr has to be the learning_rate with prodigy, which finds one for all",
+            ),
+            (
+                schedule_free and self.lr_scheduler not in constant,
+                "lr_scheduler has to be constant or constant_with_warmup with adamw_schedule_free",
+            ),
+            (
+                schedule_free and self.adam_beta1 == 0,
+                "adam_beta1 has to be above 0 with adamw_schedule_free, which averages by it",
+            ),
+            (
+                schedule_free and self.use_ema,
+                "use_ema averages what adamw_schedule_free has averaged already; choose one",
+            ),
+            (
+                (prodigy or schedule_free) and self.stop_text_encoder_training is not None,
+                "stop_text_encoder_training does not go with prodigy and adamw_schedule_free, which move all weights",
             ),
         ]
 

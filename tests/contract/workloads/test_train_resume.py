@@ -55,6 +55,9 @@ JOBS: dict[str, dict[str, Any]] = {
         "text_encoder_lr": 1e-3,
         "stop_text_encoder_training": 6,
     },
+    "prodigy": {"optimizer": "Prodigy", "learning_rate": 1.0, "lr_scheduler": "cosine"},
+    "adafactor": {"optimizer_type": "Adafactor", "train_text_encoder": True},
+    "schedule-free": {"optimizer": "adamw_schedule_free", "mixed_precision": "bf16"},
     "changing captions": {
         "instance_prompt": "a sks toy, red, on a table, at noon",
         "shuffle_caption": True,
@@ -74,6 +77,9 @@ STOPS = [
     ("another objective", 6),
     ("averaged, and text encoders that stop", 4),
     ("averaged, and text encoders that stop", 8),
+    ("prodigy", 5),
+    ("adafactor", 3),
+    ("schedule-free", 7),
     ("changing captions", 5),
     ("bf16 with text encoders", 7),
 ]

@@ -31,6 +31,9 @@ def found(**spec: object) -> list[str]:
         ({"min_snr_gamma": 5, "debiased_estimation_loss": True}, "spec.snr_gamma: snr_gamma and debiased"),
         ({"zero_terminal_snr": True, "prediction_type": "epsilon"}, "spec.rescale_betas_zero_snr: "),
         ({"min_timestep": 500, "max_timestep": 500}, "spec.min_timestep: min_timestep is not below max_timestep"),
+        ({"optimizer": "prodigy"}, "spec.learning_rate: learning_rate is a factor"),
+        ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler has to be"),
+        ({"optimizer": "sgd"}, "spec.optimizer: input should be 'adamw', 'prodigy', 'adafactor'"),
         ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens means nothing without shuffle_caption"),
     ],
 )
@@ -47,6 +50,7 @@ KOHYAS = {
     "network_dim": ("rank", 4),
     "network_alpha": ("alpha", 2.0),
     "unet_lr": ("learning_rate", 1e-3),
+    "optimizer_type": ("optimizer", "adafactor"),
     "min_snr_gamma": ("snr_gamma", 5.0),
     "flip_aug": ("random_flip", True),
     "lr_scheduler_num_cycles": ("lr_num_cycles", 3),

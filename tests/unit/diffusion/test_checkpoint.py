@@ -50,7 +50,7 @@ def header(step: int = 7) -> Header:
 
 
 def read(path: Path, *, spec: TrainSpec = SPEC, step: int = 7, data_hash: str = "d" * 64) -> dict[str, torch.Tensor]:
-    return dict(read_checkpoint(path, step=step, spec=spec, data_hash=data_hash, shapes=SHAPES).tensors)
+    return dict(read_checkpoint(path, step=step, spec=spec, data_hash=data_hash, wanted=tensors()).tensors)
 
 
 def refusal(path: Path, **changes: object) -> WorkloadFailed:

@@ -20,6 +20,7 @@ from giornata.diffusion.lora import Adapters, add_adapters, target_faults
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer import AdapterOptimizer
+from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
@@ -28,7 +29,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.exporting import export
-from giornata.workloads.train.keeping import Keeper
+from giornata.workloads.train.keeping import Keeper, state_of
 from giornata.workloads.train.material import Material, gather, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, Pace
 from giornata.workloads.train.steps import Stepper, gradient_checkpointing, optimizer_of
@@ -54,7 +55,7 @@ class Attempt:
         data_hash = data_sha256(given)
         header = self._resume_header(data_hash)
         total, first_step = self.spec.max_train_steps, 0 if header is None else header.step
-        supplies, print_of_this = None, fingerprint(self.base.device)
+        supplies, print_of_this = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
         if first_step < total:
             materials, extra = self._materials(instances, classes)
             print_of_this |= extra
@@ -145,9 +146,9 @@ class Attempt:
         resume = self.start.resume
         if resume is None:
             return
-        shapes = {name: parameter.shape for name, parameter in adapters.parameters.items()}
+        wanted = state_of(adapters, optimizer)
         checkpoint = read_checkpoint(
-            resume.path, step=resume.step, spec=self.spec, data_hash=data_hash, shapes=shapes
+            resume.path, step=resume.step, spec=self.spec, data_hash=data_hash, wanted=wanted
         )
         weights = {name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters}
         adapters.load(weights)
@@ -217,7 +218,7 @@ class Attempt:
         self, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, instances: Material
     ) -> Outcome:
         export(
-            adapters.tensors() if optimizer.average is None else optimizer.average.tensors(),
+            optimizer.result(),
             self.base,
             self.spec,
             captions=[sample.caption for sample in instances.samples],

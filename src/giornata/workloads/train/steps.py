@@ -21,7 +21,7 @@ from giornata.workloads.train.draws import Draw, assemble
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec) -> AdapterOptimizer:
-    """AdamW over the adapter; the text encoders' part has its own learning rate."""
+    """The job's optimizer over the adapter; the text encoders' part has its own learning rate."""
     rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr}
     stops = {"text_encoders": spec.stop_text_encoder_training}
     names = {id(parameter): name for name, parameter in adapters.parameters.items()}
