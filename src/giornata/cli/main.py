@@ -16,6 +16,7 @@ from giornata.cli import (
     model,
     node,
     nodes,
+    presets,
     serve,
     train,
 )
@@ -47,7 +48,7 @@ def root(
         raise typer.Exit
 
 
-for module in (train, jobs, follow, cancel_and_retry, download, nodes, keys, serve, node, model, demo):
+for module in (train, presets, jobs, follow, cancel_and_retry, download, nodes, keys, serve, node, model, demo):
     module.register(app)
 
 

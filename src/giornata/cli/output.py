@@ -44,15 +44,25 @@ class Output:
         """What to do next."""
         self.console.print(text, style="dim", markup=False)
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-        """A calm table on a terminal; tab-separated lines in a pipe. `right` names right-aligned columns."""
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: Sequence[int] = (),
+        prose: Sequence[int] = (),
+    ) -> None:
+        """A calm table on a terminal; tab-separated lines in a pipe.
+
+        `right` names right-aligned columns, `prose` those whose text may go over several lines.
+        """
         if not self.console.is_terminal:
             for row in (headers, *rows):
                 self.console.print("\t".join(row), markup=False)
             return
         table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
         for index, header in enumerate(headers):
-            table.add_column(header, justify="right" if index in right else "left", no_wrap=True)
+            table.add_column(header, justify="right" if index in right else "left", no_wrap=index not in prose)
         for row in rows:
             table.add_row(*row)
         self.console.print(table)

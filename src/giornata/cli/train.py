@@ -9,6 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import EXIT_FAILED, Output, reporting
+from giornata.cli.presets import named
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.watch import watch
 from giornata.client import Client
@@ -83,10 +84,7 @@ def _spec(
     assignments: list[str] | None,
 ) -> dict[str, Any]:
     """The preset, then the options, then --set. Raises InvalidInput with every fault."""
-    if preset is not None and preset not in PRESETS:
-        hint = f"one of: {', '.join(PRESETS)}"
-        raise InvalidInput([Fault(where="--preset", message=f"there is no preset {preset!r}", hint=hint)])
-    spec: dict[str, Any] = PRESETS[preset]() if preset is not None else {}
+    spec = named(preset) if preset is not None else {}
     options = {
         "pretrained_model_name_or_path": _model_name(model),
         "instance_prompt": instance_prompt,

@@ -41,6 +41,8 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
     place = ".".join(str(part) for part in detail["loc"])
     where = f"spec.{place}" if place else "spec"
     match detail["type"]:
+        case "extra_forbidden" if place in _names(expected):
+            yield Fault(where=where, message="the same field is given under another name too", hint="give it once")
         case "extra_forbidden":
             near = difflib.get_close_matches(place, _names(expected), n=1)
             yield Fault(

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from giornata.diffusion.order import Role
+from giornata.diffusion.randomness import permutation, uniform
 from giornata.domain.errors import Fault
 
 
@@ -52,6 +54,40 @@ def encode(tokenizers: Sequence[Any], text_encoders: Sequence[Any], captions: Se
     if pooled_BP is None or pooled_BP.ndim != 2:
         raise TypeError("the last text encoder gives no pooled output; SDXL needs one with a projection")
     return Embedding(prompt_BLD=torch.cat(hidden, dim=-1), pooled_BP=pooled_BP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """How a subject's captions are said: functions of (seed, step, micro-batch, place). Class pictures' stay as they
+    are, for they say what is to be kept.
+
+    `separator` stands between the parts; the first `kept` ones stay where they are when `shuffled`.
+    """
+
+    seed: int = 0
+    shuffled: bool = False
+    kept: int = 0
+    separator: str = ","
+    dropout_rate: float = 0.0
+
+    def draw(self, caption: str, role: Role, *key: int) -> str:
+        """The caption in this place of this step."""
+        if role != "instance":
+            return caption
+        if self.dropout_rate and float(uniform(self.seed, "caption-dropout", *key, shape=(1,))) < self.dropout_rate:
+            return ""
+        if not self.shuffled:
+            return caption
+        parts = [part.strip() for part in caption.split(self.separator)]
+        first, rest = parts[: self.kept], parts[self.kept :]
+        order = permutation(self.seed, "caption-order", *key, n=len(rest))
+        return f"{self.separator} ".join([*first, *(rest[place] for place in order)])
+
+    def all_of(self, captions: Iterable[str]) -> list[str] | None:
+        """Everything that may ever be said, in a fixed order; None when that is too much to list."""
+        if self.shuffled:
+            return None
+        return sorted({*captions, *([""] if self.dropout_rate else [])})
 
 
 class EmbeddingCache:

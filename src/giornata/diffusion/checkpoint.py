@@ -1,8 +1,9 @@
 """A checkpoint: one safetensors file that holds all an exact resume needs. Nothing is ever unpickled.
 
-    adapter.<name>                the adapter's weights
-    optimizer.exp_avg.<name>      AdamW's first moments
-    optimizer.exp_avg_sq.<name>   AdamW's second moments      (all float32)
+    adapter.<name>                the adapter's weights, float32
+    optimizer.<key>.<name>        what the optimizer remembers of each of them, such as AdamW's exp_avg and exp_avg_sq
+    optimizer.group.<n>.<key>     its numbers for a group of them, float64
+    ema.<name>                    what users get, where that is an average
     metadata "giornata"           the Header, as JSON with sorted keys
 
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).
@@ -21,7 +22,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from giornata.diffusion.determinism import Fingerprint
-from giornata.diffusion.optimizer import EXP_AVG, EXP_AVG_SQ
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -31,7 +31,6 @@ from giornata.protocol.specs import TrainSpec
 FORMAT = 1
 METADATA_KEY = "giornata"
 ADAPTER = "adapter."
-PREFIXES = (ADAPTER, EXP_AVG, EXP_AVG_SQ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +94,9 @@ def read_header(path: Path) -> Header:
 
 
 def read_checkpoint(
-    path: Path, *, step: int, spec: TrainSpec, data_hash: str, shapes: Mapping[str, torch.Size]
+    path: Path, *, step: int, spec: TrainSpec, data_hash: str, wanted: Mapping[str, torch.Tensor]
 ) -> Checkpoint:
-    """A checkpoint of this very job. `shapes` are those of the adapter's tensors, by name.
+    """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have.
 
     Raises WorkloadFailed: CRASHED when the file cannot be read, BAD_SPEC when it is of another job; the latter
     lists all that does not fit: another spec, other data, another step, missing, surplus or misshapen tensors,
@@ -105,7 +104,6 @@ def read_checkpoint(
     """
     header = read_header(path)
     faults = header_faults(header, step=step, spec=spec, data_hash=data_hash)
-    wanted = {prefix + name: shape for prefix in PREFIXES for name, shape in shapes.items()}
     try:
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
@@ -118,10 +116,11 @@ def read_checkpoint(
 
 def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str) -> list[Fault]:
     """Why a checkpoint is not one of this job; empty when it is."""
-    ours = spec.model_dump(mode="json")
+    # A field that this version knows and that one did not yet means there what it means by default here.
+    ours, theirs = spec.model_dump(mode="json"), _defaults() | header.spec
     faults = []
-    if header.spec_sha256 != spec_sha256(spec) or _sha256_of(header.spec) != header.spec_sha256:
-        changed = sorted(name for name in ours.keys() | header.spec.keys() if ours.get(name) != header.spec.get(name))
+    if theirs != ours or _sha256_of(header.spec) != header.spec_sha256:
+        changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         message = "the checkpoint was made under another spec" + (f": {', '.join(changed)} differ" if changed else "")
         faults.append(Fault(where="resume.spec_sha256", message=message, hint="resume only the job that wrote it"))
     if header.data_sha256 != data_hash:
@@ -132,19 +131,25 @@ def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str)
     return faults
 
 
+def _defaults() -> dict[str, Any]:
+    """The fields of a spec that need not be given, as they are when they are not."""
+    spec = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="")
+    return spec.model_dump(mode="json", exclude={"pretrained_model_name_or_path", "dataset"})
+
+
 def canonical_json(value: Any) -> str:
     """JSON with one spelling per value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Size]) -> list[Fault]:
+def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[Fault]:
     faults = [Fault(where=name, message="is missing") for name in sorted(wanted.keys() - tensors.keys())]
     faults += [Fault(where=name, message="is unknown") for name in sorted(tensors.keys() - wanted.keys())]
     for name in sorted(wanted.keys() & tensors.keys()):
-        tensor = tensors[name]
-        if tensor.shape != wanted[name] or tensor.dtype != torch.float32:
+        tensor, like = tensors[name], wanted[name]
+        if (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
             found = f"{tuple(tensor.shape)} of {tensor.dtype}"
-            faults.append(Fault(where=name, message=f"is {found}, not {tuple(wanted[name])} of torch.float32"))
+            faults.append(Fault(where=name, message=f"is {found}, not {tuple(like.shape)} of {like.dtype}"))
         elif not bool(torch.isfinite(tensor).all()):
             faults.append(Fault(where=name, message="holds values that are not finite"))
     return faults

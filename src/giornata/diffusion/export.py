@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
+from giornata.diffusion.ema import EMA
 from giornata.diffusion.formats import FILE_NAMES, Dtype, Format, write_lora
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
@@ -30,8 +31,9 @@ HINT = "give a checkpoint that a training job wrote"
 def export_checkpoint(
     checkpoint: Path, out: Path, kind: Format, *, dtype: Dtype | None = None, output_name: str | None = None
 ) -> Path:
-    """Write the adapter in `checkpoint` to `out`. `dtype` defaults to the job's output_dtype.
+    """Write the adapter in `checkpoint` to `out`, averaged if the job wants that.
 
+    `dtype` defaults to the job's output_dtype.
     Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
     """
     spec, step, tensors = read_adapter(checkpoint)
@@ -44,9 +46,11 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
     try:
         with safe_open(checkpoint, framework="pt") as opened:
             header = json.loads((opened.metadata() or {})[METADATA_KEY])
-            names = [name for name in opened.keys() if name.startswith(ADAPTER)]  # noqa: SIM118 - not a mapping
-            tensors = {name.removeprefix(ADAPTER): opened.get_tensor(name) for name in names}
-        spec, step = TrainSpec.model_validate(header["spec"]), int(header["step"])
+            spec, step = TrainSpec.model_validate(header["spec"]), int(header["step"])
+            every = list(opened.keys())
+            prefix = EMA if any(name.startswith(EMA) for name in every) else ADAPTER
+            names = [name for name in every if name.startswith(prefix)]
+            tensors = {name.removeprefix(prefix): opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise _no_checkpoint(checkpoint, f"cannot be read: {error}") from error
     except ValidationError as error:

@@ -6,6 +6,7 @@ has to give the same bytes.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,14 @@ from pathlib import PurePath
 from typing import Any
 
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
-from giornata.protocol.specs import TrainSpec
+from giornata.protocol.specs import PSEUDO_HUBER, Optimizer, TrainSpec
+
+OPTIMIZER_CLASSES = {
+    Optimizer.ADAMW: "torch.optim.adamw.AdamW",
+    Optimizer.PRODIGY: "prodigyopt.prodigy.Prodigy",
+    Optimizer.ADAFACTOR: "transformers.optimization.Adafactor",
+    Optimizer.SCHEDULE_FREE: "schedulefree.adamw_schedulefree.AdamWScheduleFree",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +46,13 @@ class LoraFacts:
 
 
 def effective_alpha(spec: TrainSpec) -> float:
-    """Alpha defaults to the rank, which makes the scale 1."""
-    return float(spec.rank) if spec.alpha is None else spec.alpha
+    """What divided by the rank gives the adapter's scale, as every loader computes it.
+
+    Alpha defaults to the rank, which makes the scale 1. Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732)
+    wants alpha / sqrt(rank): an alpha that is sqrt(rank) times as large.
+    """
+    alpha = float(spec.rank) if spec.alpha is None else spec.alpha
+    return alpha * math.sqrt(spec.rank) if spec.use_rslora else alpha
 
 
 def facts_of(
@@ -51,7 +64,9 @@ def facts_of(
     prediction_type: str = "epsilon",
     layers_per_block: int = SDXL_LAYERS_PER_BLOCK,
 ) -> LoraFacts:
-    """The facts of a job after `step` steps. `captions` are those of the instance pictures, one each."""
+    """The facts of a job after `step` steps. `captions` are those of the instance pictures, one each;
+    `prediction_type` is the base model's.
+    """
     captions = list(captions)
     return LoraFacts(
         rank=spec.rank,
@@ -64,7 +79,7 @@ def facts_of(
         tag_counts=_tags(captions or [spec.instance_prompt or ""]),
         pictures=len(captions),
         spec=spec,
-        prediction_type=prediction_type,
+        prediction_type=spec.prediction_type or prediction_type,
         layers_per_block=layers_per_block,
     )
 
@@ -104,7 +119,14 @@ def _training_fields(facts: LoraFacts) -> dict[str, Any]:
         "ss_lr_warmup_steps": spec.lr_warmup_steps,
         "ss_max_grad_norm": spec.max_grad_norm,
         "ss_mixed_precision": spec.mixed_precision,
-        "ss_optimizer": "torch.optim.adamw.AdamW",
+        "ss_optimizer": OPTIMIZER_CLASSES[spec.optimizer],
+        "ss_min_snr_gamma": spec.snr_gamma,
+        "ss_debiased_estimation": spec.debiased_estimation_loss or None,
+        "ss_loss_type": str(spec.loss_type),
+        "ss_huber_schedule": str(spec.huber_schedule) if spec.loss_type in PSEUDO_HUBER else None,
+        "ss_huber_c": spec.huber_c if spec.loss_type in PSEUDO_HUBER else None,
+        "ss_noise_offset": spec.noise_offset or None,
+        "ss_zero_terminal_snr": spec.rescale_betas_zero_snr,
         "ss_prior_loss_weight": spec.prior_loss_weight if spec.with_prior_preservation else None,
         "ss_resolution": f"({spec.resolution}, {spec.resolution})",
         "ss_seed": spec.seed,

@@ -4,15 +4,20 @@ Shapes: B pictures (with prior preservation: first half instances, second half c
 latents; L, D, P as in giornata.diffusion.captions.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
+from diffusers import DDPMScheduler
 from torch.nn import functional
 
 from giornata.diffusion.captions import Embedding
+from giornata.protocol.specs import HuberSchedule, LossType, TrainSpec
 
 PREDICTION_TYPES = ("epsilon", "v_prediction")
+# Debiased estimation divides by the square root of the SNR, which has no bound; this one is kohya's.
+MOST_SNR = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,43 +30,110 @@ class NoisyBatch:
     time_ids_B6: torch.Tensor
 
 
-def target_of(scheduler: Any, prediction_type: str, batch: NoisyBatch) -> torch.Tensor:
-    """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022)."""
-    if prediction_type == "epsilon":
-        return batch.noise_BCHW
-    if prediction_type == "v_prediction":
-        velocity: torch.Tensor = scheduler.get_velocity(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """The loss of a job. `prior_loss_weight` is None without prior preservation."""
+
+    scheduler: DDPMScheduler
+    prediction_type: str
+    snr_gamma: float | None = None
+    debiased: bool = False
+    loss_type: LossType = LossType.L2
+    huber_schedule: HuberSchedule = HuberSchedule.SNR
+    huber_c: float = 0.1
+    prior_loss_weight: float | None = None
+
+    @classmethod
+    def of(cls, spec: TrainSpec, scheduler: DDPMScheduler, *, prediction_type: str) -> Self:
+        """What the spec wants of a base with this scheduler. Raises ValueError for a type that nobody knows."""
+        if prediction_type not in PREDICTION_TYPES:
+            raise ValueError(f"no objective for prediction type {prediction_type!r}; known are {PREDICTION_TYPES}")
+        return cls(
+            scheduler=scheduler,
+            prediction_type=prediction_type,
+            snr_gamma=spec.snr_gamma,
+            debiased=spec.debiased_estimation_loss,
+            loss_type=spec.loss_type,
+            huber_schedule=spec.huber_schedule,
+            huber_c=spec.huber_c,
+            prior_loss_weight=spec.prior_loss_weight if spec.with_prior_preservation else None,
+        )
+
+    def loss(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
+        """Weighted distance of prediction and target, averaged over the batch: a float32 scalar.
+
+        With prior preservation the two halves are averaged apart: instances + prior_loss_weight · class pictures.
+        SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
+        """
+        noisy_BCHW = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
+        predicted_BCHW = unet(
+            noisy_BCHW.to(unet.dtype),
+            batch.timesteps_B,
+            embedding.prompt_BLD,
+            added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
+            return_dict=False,
+        )[0].float()
+        distance_BCHW = self._distance(predicted_BCHW, self.target(batch).float(), batch.timesteps_B)
+        loss_B = distance_BCHW.mean(dim=(1, 2, 3)) * self.weight(batch.timesteps_B)
+        if self.prior_loss_weight is None:
+            return loss_B.mean()
+        instance_B, prior_B = loss_B.chunk(2)
+        return instance_B.mean() + self.prior_loss_weight * prior_B.mean()
+
+    def target(self, batch: NoisyBatch) -> torch.Tensor:
+        """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022)."""
+        if self.prediction_type == "epsilon":
+            return batch.noise_BCHW
+        velocity: torch.Tensor = self.scheduler.get_velocity(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
         return velocity
-    raise ValueError(f"no objective for prediction type {prediction_type!r}; known are {PREDICTION_TYPES}")
+
+    def weight(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        """weight_B of each picture's loss.
+
+        min-SNR (Hang et al., 2023, arXiv 2303.09556): min(SNR, gamma) / SNR, for velocities / (SNR + 1). Debiased
+        estimation (Yu et al., 2023, arXiv 2310.08442): 1 / sqrt(SNR), for velocities 1 / (SNR + 1), with the SNR
+        bounded by MOST_SNR.
+        """
+        if self.snr_gamma is None and not self.debiased:
+            return torch.ones_like(timesteps_B, dtype=torch.float32)
+        snr_B = self._snr(timesteps_B)
+        velocity = self.prediction_type == "v_prediction"
+        if self.debiased:
+            bounded_B = snr_B.clamp(max=MOST_SNR)
+            return 1.0 / (bounded_B + 1.0) if velocity else bounded_B.rsqrt()
+        return snr_B.clamp(max=self.snr_gamma) / (snr_B + 1.0 if velocity else snr_B)
+
+    def _snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        alphas_B = self.scheduler.alphas_cumprod.to(timesteps_B.device)[timesteps_B]
+        return alphas_B / (1.0 - alphas_B)
+
+    def _distance(
+        self, predicted_BCHW: torch.Tensor, target_BCHW: torch.Tensor, timesteps_B: torch.Tensor
+    ) -> torch.Tensor:
+        """Element by element. The two with a parameter c are pseudo-Huber losses (Khrapov et al., 2024, arXiv
+        2403.16728), scaled as in diffusers and kohya."""
+        if self.loss_type is LossType.L2:
+            return functional.mse_loss(predicted_BCHW, target_BCHW, reduction="none")
+        if self.loss_type is LossType.L1:
+            return functional.l1_loss(predicted_BCHW, target_BCHW, reduction="none")
+        c_B111 = self._c(timesteps_B).view(-1, 1, 1, 1)
+        bowl_BCHW = torch.sqrt((predicted_BCHW - target_BCHW) ** 2 + c_B111**2) - c_B111
+        return 2.0 * bowl_BCHW * (c_B111 if self.loss_type is LossType.HUBER else 1.0)
+
+    def _c(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        """Where a pseudo-Huber loss turns from a parabola to a line, at each picture's timestep."""
+        if self.huber_schedule is HuberSchedule.CONSTANT:
+            return torch.full_like(timesteps_B, self.huber_c, dtype=torch.float32)
+        if self.huber_schedule is HuberSchedule.EXPONENTIAL:
+            rate = math.log(self.huber_c) / self.scheduler.config.num_train_timesteps
+            return torch.exp(rate * timesteps_B.float())
+        sigmas_B = self._snr(timesteps_B).rsqrt()
+        return (1.0 - self.huber_c) / (1.0 + sigmas_B) ** 2 + self.huber_c
 
 
-def loss_of(
-    *,
-    unet: Any,
-    scheduler: Any,
-    prediction_type: str,
-    batch: NoisyBatch,
-    embedding: Embedding,
-    prior_loss_weight: float | None,
-) -> torch.Tensor:
-    """Mean squared error over the batch, a float32 scalar.
-
-    With `prior_loss_weight` the two halves are averaged apart: instances + weight · class pictures. SDXL's
-    micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
-    """
-    noisy_BCHW = scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
-    predicted_BCHW = unet(
-        noisy_BCHW.to(unet.dtype),
-        batch.timesteps_B,
-        embedding.prompt_BLD,
-        added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
-        return_dict=False,
-    )[0].float()
-    target_BCHW = target_of(scheduler, prediction_type, batch).float()
-    if prior_loss_weight is None:
-        return functional.mse_loss(predicted_BCHW, target_BCHW)
-    instance, prior = predicted_BCHW.chunk(2)
-    instance_target, prior_target = target_BCHW.chunk(2)
-    return functional.mse_loss(instance, instance_target) + prior_loss_weight * functional.mse_loss(
-        prior, prior_target
-    )
+def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:
+    """The base's noise schedule, with zero terminal SNR if the spec says so (Lin et al., 2024, arXiv 2305.08891)."""
+    if not spec.rescale_betas_zero_snr or scheduler.config.rescale_betas_zero_snr:
+        return scheduler
+    changed: DDPMScheduler = DDPMScheduler.from_config(scheduler.config, rescale_betas_zero_snr=True)
+    return changed

@@ -1,83 +1,109 @@
-"""AdamW over the adapter, with moments that can be taken out and put back bit for bit."""
+"""The optimizer over the adapter, with a state that can be taken out and put back bit for bit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from giornata.diffusion.ema import EMA, WeightAverage
+from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
 
-EXP_AVG = "optimizer.exp_avg."
-EXP_AVG_SQ = "optimizer.exp_avg_sq."
+STATE = "optimizer."
+GROUP = "optimizer.group."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Parameters that share a learning rate, by name."""
+    """Parameters that share a learning rate, by name. They learn in the first `stop_step` steps; None: in all."""
 
     learning_rate: float
     parameters: Mapping[str, torch.nn.Parameter]
+    stop_step: int | None = None
 
 
 class AdapterOptimizer:
-    """torch.optim.AdamW whose whole state is (step, first moments, second moments).
+    """An optimizer of the field whose whole state is (step, tensors of each parameter, numbers of each group).
 
-    Every parameter has a gradient and moments from the start, zeros if need be, so that all share one step count:
-    AdamW skips parameters without a gradient (text encoder 1's last layer, whose output SDXL does not use), and
-    each would need a count of its own. The implementation is fixed per kind of device: fused on CUDA, the plain
-    loop elsewhere; they round differently, and the choice must not depend on anything else.
+    Every parameter has a gradient and a state from the start, zeros if need be, so that all share one step count:
+    optimizers skip parameters without a gradient (text encoder 1's last layer, whose output SDXL does not use), and
+    each would need a count of its own. The implementation is fixed per kind of device: fused on CUDA where there is
+    such a thing, the plain loop elsewhere; they round differently, and the choice must not depend on anything else.
     """
 
     def __init__(self, groups: list[Group], spec: TrainSpec) -> None:
-        self._spec = spec
+        self._spec, self._groups, self._kind = spec, groups, KINDS[spec.optimizer]
         self._parameters = {name: parameter for group in groups for name, parameter in group.parameters.items()}
-        self._peaks = [group.learning_rate for group in groups]
         self._on_cuda = all(parameter.is_cuda for parameter in self._parameters.values())
-        self._adamw = torch.optim.AdamW(
+        self._torch = self._kind.make(
             [{"params": list(group.parameters.values()), "lr": group.learning_rate} for group in groups],
-            lr=spec.learning_rate,
-            betas=(spec.adam_beta1, spec.adam_beta2),
-            eps=spec.adam_epsilon,
-            weight_decay=spec.adam_weight_decay,
-            foreach=False,
+            spec,
             fused=self._on_cuda,
         )
+        self.average = WeightAverage(self._parameters, decay=spec.ema_decay) if spec.use_ema else None
         for parameter in self._parameters.values():
             parameter.grad = torch.zeros_like(parameter)
         self.restore(0, {})
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Moments as after `step` steps. Names are those of `moments`; those that are missing become zeros."""
+        """State as after `step` steps. Names are those of `state`; what is missing is as at the beginning."""
         for name, parameter in self._parameters.items():
-            state = self._adamw.state[parameter]
-            device = parameter.device if self._on_cuda else "cpu"
-            state["step"] = torch.tensor(float(step), dtype=torch.float32, device=device)
-            for field, prefix in (("exp_avg", EXP_AVG), ("exp_avg_sq", EXP_AVG_SQ)):
-                moment = torch.zeros_like(parameter, requires_grad=False)
-                if prefix + name in tensors:
-                    moment.copy_(tensors[prefix + name])
-                state[field] = moment
+            state = self._kind.begin(parameter, step, on_cuda=self._on_cuda)
+            for key in self._kind.tensors:
+                if (kept := tensors.get(f"{STATE}{key}.{name}")) is not None:
+                    state[key].copy_(kept)
+            self._torch.state[parameter] = state
+        for number, group in enumerate(self._torch.param_groups):
+            for key, first in self._kind.numbers.items():
+                kept = tensors.get(f"{GROUP}{number}.{key}")
+                group[key] = first if kept is None else type(first)(kept.item())
+        if self.average is not None:
+            self.average.restore(tensors)
 
-    def moments(self) -> dict[str, torch.Tensor]:
-        """`optimizer.exp_avg.<name>` and `optimizer.exp_avg_sq.<name>`, float32."""
-        found = {}
+    def state(self) -> dict[str, torch.Tensor]:
+        """All of it but the step: `optimizer.<key>.<parameter>` (float32), `optimizer.group.<n>.<key>` (float64
+        scalars) and, where the result is another than the weights, `ema.<parameter>` (float32)."""
+        found: dict[str, torch.Tensor] = {}
         for name, parameter in self._parameters.items():
-            state = self._adamw.state[parameter]
-            found[EXP_AVG + name], found[EXP_AVG_SQ + name] = state["exp_avg"], state["exp_avg_sq"]
+            state = self._torch.state[parameter]
+            found |= {f"{STATE}{key}.{name}": state[key] for key in self._kind.tensors}
+        for number, group in enumerate(self._torch.param_groups):
+            for key in self._kind.numbers:
+                found[f"{GROUP}{number}.{key}"] = torch.tensor(group[key], dtype=torch.float64)
+        if self.average is not None or self._kind.result is not None:
+            found |= {EMA + name: tensor for name, tensor in self.result().items()}
         return found
+
+    @torch.no_grad()
+    def result(self) -> dict[str, torch.Tensor]:
+        """The weights that the user gets, on the CPU in fp32: an average if the job wants one or the optimizer makes
+        one, the weights themselves otherwise."""
+        if self.average is not None:
+            return self.average.tensors()
+        made = self._kind.result
+        return {
+            name: (parameter if made is None else made(parameter, self._torch.state[parameter], self._spec))
+            .detach()
+            .cpu()
+            .clone()
+            for name, parameter in self._parameters.items()
+        }
 
     def step(self, step: int) -> float:
         """Clip, update and clear the gradients of optimizer step `step` (from 0).
 
-        Returns the UNet's learning rate of this step. Waits for no result of the device.
+        Returns the UNet's learning rate of this step. Waits for no result of the device unless the optimizer does.
         """
         torch.nn.utils.clip_grad_norm_(
             list(self._parameters.values()), self._spec.max_grad_norm, foreach=self._on_cuda
         )
         factor = learning_rate_factor(self._spec, step)
-        for group, peak in zip(self._adamw.param_groups, self._peaks, strict=True):
-            group["lr"] = peak * factor
-        self._adamw.step()
-        self._adamw.zero_grad(set_to_none=False)
+        for settings, group in zip(self._torch.param_groups, self._groups, strict=True):
+            stopped = group.stop_step is not None and step >= group.stop_step
+            settings["lr"] = 0.0 if stopped else group.learning_rate * factor
+        self._torch.step()
+        if self.average is not None:
+            self.average.update(step + 1)
+        self._torch.zero_grad(set_to_none=False)
         return self._spec.learning_rate * factor

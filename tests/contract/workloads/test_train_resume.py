@@ -38,6 +38,32 @@ JOBS: dict[str, dict[str, Any]] = {
         "target_modules": ("to_q", "to_out.0", "ff.net.0.proj"),
         "alpha": 1.5,
     },
+    "another objective": {
+        "prediction_type": "v_prediction",
+        "rescale_betas_zero_snr": True,
+        "snr_gamma": 5.0,
+        "loss_type": "smooth_l1",
+        "noise_offset": 0.05,
+        "min_timestep": 100,
+        "train_batch_size": 2,
+    },
+    "averaged, and text encoders that stop": {
+        "use_ema": True,
+        "ema_decay": 0.9,
+        "use_rslora": True,
+        "train_text_encoder": True,
+        "text_encoder_lr": 1e-3,
+        "stop_text_encoder_training": 6,
+    },
+    "prodigy": {"optimizer": "Prodigy", "learning_rate": 1.0, "lr_scheduler": "cosine"},
+    "adafactor": {"optimizer_type": "Adafactor", "train_text_encoder": True},
+    "schedule-free": {"optimizer": "adamw_schedule_free", "mixed_precision": "bf16"},
+    "changing captions": {
+        "instance_prompt": "a sks toy, red, on a table, at noon",
+        "shuffle_caption": True,
+        "keep_tokens": 1,
+        "caption_dropout_rate": 0.3,
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 STOPS = [
@@ -48,6 +74,13 @@ STOPS = [
     ("bf16", 5),  # an epoch's end
     ("bf16", 8),
     ("own class pictures", 4),
+    ("another objective", 6),
+    ("averaged, and text encoders that stop", 4),
+    ("averaged, and text encoders that stop", 8),
+    ("prodigy", 5),
+    ("adafactor", 3),
+    ("schedule-free", 7),
+    ("changing captions", 5),
     ("bf16 with text encoders", 7),
 ]
 

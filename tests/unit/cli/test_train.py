@@ -88,6 +88,31 @@ def test_a_slip_on_the_command_line_says_what_was_meant(run, pictures, arguments
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_a_valid_spec(name):
-    spec = PRESETS[name]() | {"model": "some/model", "dataset": "ds_0", "instance_prompt": "a photo of sks dog"}
-    TrainSpec.model_validate(spec)
+def test_a_preset_is_shown_as_the_whole_spec_that_a_job_gets(run, pictures, name):
+    shown = run("presets", "show", name, "--json").json["spec"]
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--preset", name, "--json")
+    spec = done.json["spec"]
+    own = {"pretrained_model_name_or_path", "dataset", "instance_prompt", "seed", "alpha"}  # alpha follows rank
+    assert TrainSpec.model_validate(spec).model_dump(mode="json", exclude=own) == {
+        field: value for field, value in shown.items() if field not in own
+    }
+    assert shown.keys() >= PRESETS[name]().keys()
+
+
+def test_presets_are_listed_with_what_they_are_for(run):
+    listed = run("presets", "--json").json["presets"]
+    assert [each["name"] for each in listed] == list(PRESETS)
+    assert all(each["for"].endswith(".") for each in listed)
+    assert "subject" in run("presets").output
+
+
+def test_what_a_preset_sets_is_told_from_defaults(run):
+    lines = [line.split() for line in run("presets", "show", "face").output.splitlines()]
+    assert ["rank", "32"] in lines
+    assert ["train_batch_size", "1", "default"] in lines
+
+
+def test_a_preset_that_nobody_knows(run):
+    done = run("presets", "show", "nope")
+    assert done.status == 2
+    assert "subject, face" in done.errors

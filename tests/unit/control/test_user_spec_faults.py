@@ -24,6 +24,17 @@ def found(**spec: object) -> list[str]:
         ({"target_modules": []}, "spec.target_modules: "),
         ({"output_formats": ["kohya", "ckpt"]}, "spec.output_formats.1: "),
         ({"seed": -1}, "spec.seed: "),
+        (
+            {"rank": 4, "network_dim": 8},
+            "spec.network_dim: the same field is given under another name too (give it once)",
+        ),
+        ({"min_snr_gamma": 5, "debiased_estimation_loss": True}, "spec.snr_gamma: snr_gamma and debiased"),
+        ({"zero_terminal_snr": True, "prediction_type": "epsilon"}, "spec.rescale_betas_zero_snr: "),
+        ({"min_timestep": 500, "max_timestep": 500}, "spec.min_timestep: min_timestep is not below max_timestep"),
+        ({"optimizer": "prodigy"}, "spec.learning_rate: learning_rate is a factor"),
+        ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler has to be"),
+        ({"optimizer": "sgd"}, "spec.optimizer: input should be 'adamw', 'prodigy', 'adafactor'"),
+        ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens means nothing without shuffle_caption"),
     ],
 )
 def test_each_fault_says_where_and_what(spec: dict[str, object], said: str) -> None:
@@ -35,9 +46,32 @@ def test_faults_come_all_at_once() -> None:
     assert len(found(rank=0, resolution=3, adam_beta1=2, nonsense=1, seed=-4)) == 5
 
 
+KOHYAS = {
+    "network_dim": ("rank", 4),
+    "network_alpha": ("alpha", 2.0),
+    "unet_lr": ("learning_rate", 1e-3),
+    "optimizer_type": ("optimizer", "adafactor"),
+    "min_snr_gamma": ("snr_gamma", 5.0),
+    "flip_aug": ("random_flip", True),
+    "lr_scheduler_num_cycles": ("lr_num_cycles", 3),
+    "lr_scheduler_power": ("lr_power", 2.0),
+    "save_every_n_steps": ("checkpointing_steps", 50),
+}
+
+
 def test_good_specs_have_none_under_either_name() -> None:
     assert found() == []
-    assert found(network_dim=4, network_alpha=2.0, unet_lr=1e-3) == []
+    assert found(**{kohya: value for kohya, (_, value) in KOHYAS.items()}) == []
+
+
+@pytest.mark.parametrize("kohya", KOHYAS)
+def test_kohyas_names_are_taken_and_told_back_as_diffusers(kohya: str) -> None:
+    name, value = KOHYAS[kohya]
+    parsed, _ = parse_spec("train", GOOD | {kohya: value})
+    assert parsed is not None
+    told = parsed.model_dump()
+    assert told[name] == value
+    assert kohya not in told
 
 
 def test_what_is_required_is_said_with_what_it_is() -> None:

@@ -1,5 +1,6 @@
 """A checkpoint is one file, whole or absent, with bytes that are a function of its content, for one job only."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.checkpoint import (
     Header,
+    canonical_json,
     data_sha256,
     read_checkpoint,
     read_header,
@@ -48,7 +50,7 @@ def header(step: int = 7) -> Header:
 
 
 def read(path: Path, *, spec: TrainSpec = SPEC, step: int = 7, data_hash: str = "d" * 64) -> dict[str, torch.Tensor]:
-    return dict(read_checkpoint(path, step=step, spec=spec, data_hash=data_hash, shapes=SHAPES).tensors)
+    return dict(read_checkpoint(path, step=step, spec=spec, data_hash=data_hash, wanted=tensors()).tensors)
 
 
 def refusal(path: Path, **changes: object) -> WorkloadFailed:
@@ -104,6 +106,17 @@ def test_a_spec_in_the_header_that_does_not_hash_is_refused(tmp_path: Path) -> N
     path = tmp_path / "c.safetensors"
     write_checkpoint(path, replace(header(), spec=header().spec | {"rank": 99}), tensors())
     assert refusal(path).faults[0].where == "resume.spec_sha256"
+
+
+def test_a_field_that_the_writer_did_not_know_yet_has_its_default(tmp_path: Path) -> None:
+    """A job that runs while the software is brought up to date goes on."""
+    older = {name: value for name, value in header().spec.items() if name != "noise_offset"}
+    path = tmp_path / "older.safetensors"
+    digest = hashlib.sha256(canonical_json(older).encode()).hexdigest()
+    write_checkpoint(path, replace(header(), spec=older, spec_sha256=digest), tensors())
+    assert read(path).keys() == tensors().keys()
+    other = SPEC.model_copy(update={"noise_offset": 0.1})
+    assert "noise_offset differ" in refusal(path, spec=other).faults[0].message
 
 
 @pytest.mark.parametrize(

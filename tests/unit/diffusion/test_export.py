@@ -49,6 +49,21 @@ def test_the_file_is_the_one_that_the_job_would_have_written(
     assert exported.read_bytes() == wanted.read_bytes()
 
 
+def test_of_an_averaged_job_the_average_is_exported(
+    tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor]
+) -> None:
+    averaged = {name: value * 3 for name, value in weights.items()}
+    tensors = {f"adapter.{name}": value for name, value in weights.items()}
+    tensors |= {f"ema.{name}": value for name, value in averaged.items()}
+    told = {"step": 12, "spec": spec.model_dump(mode="json") | {"use_ema": True}, "fingerprint": {}}
+    save_file(tensors, tmp_path / "step.safetensors", metadata={"giornata": json.dumps(told)})
+    found = load_file(export_checkpoint(tmp_path / "step.safetensors", tmp_path / "a", "kohya", dtype="float32"))
+    plain = checkpoint(tmp_path / "plain.safetensors", spec, averaged)
+    wanted = load_file(export_checkpoint(plain, tmp_path / "b", "kohya", dtype="float32"))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 @pytest.mark.parametrize("kind", ["kohya", "diffusers"])
 def test_the_layers_are_numbered_alike_when_the_base_model_is_gone(
     tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], kind: Format

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import get_peft_model_state_dict
+from peft import LoraConfig, get_peft_model_state_dict
+from peft.tuners.lora import Linear as LoraLinear
 
 from giornata.diffusion.lora import ADAPTER, TEXT_TARGETS, add_adapters, target_faults
 from giornata.diffusion.models import BaseModel, load_base
@@ -189,3 +190,16 @@ def test_alpha_sets_the_scale(tiny_base: BaseModel, tiny_folder: Path) -> None:
         assert torch.allclose(outputs(tiny_base)[0], whole, atol=1e-6)
         adapters.load(weights)
         assert not torch.allclose(outputs(tiny_base)[0], whole, atol=1e-3)
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(4, None), (9, 3.0)])
+def test_rank_stabilised_scales_are_pefts_and_every_loader_computes_them(
+    tiny_base: BaseModel, tiny_folder: Path, rank: int, alpha: float | None
+) -> None:
+    spec = spec_of(tiny_folder, rank=rank, alpha=alpha, use_rslora=True)
+    pefts = LoraConfig(r=rank, lora_alpha=alpha or rank, target_modules=["to_q"], use_rslora=True)
+    layer = LoraLinear(torch.nn.Linear(4, 4), "a", config=pefts, r=rank, lora_alpha=alpha or rank)
+    with add_adapters(tiny_base, spec) as adapters:
+        assert adapters.alpha / rank == pytest.approx(layer.scaling["a"])
+        (module,) = [m for n, m in tiny_base.unet.named_modules() if n.endswith("attn1.to_q")][:1]
+        assert module.scaling[ADAPTER] == pytest.approx(layer.scaling["a"])

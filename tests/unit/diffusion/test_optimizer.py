@@ -1,10 +1,14 @@
 """AdamW whose state can be taken out and put back bit for bit, under diffusers' learning rates."""
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 from diffusers.optimization import get_scheduler
+from prodigyopt import Prodigy
+from schedulefree import AdamWScheduleFree
+from transformers.optimization import Adafactor
 
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.randomness import normal
@@ -79,19 +83,108 @@ SPEC = spec_with(
 )
 
 
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "prodigy": {"learning_rate": 1.0, "text_encoder_lr": 1.0},
+    "adafactor": {},
+    "adamw_schedule_free": {"lr_scheduler": "constant_with_warmup"},
+    "adamw with ema": {"use_ema": True},
+}
+
+
+def spec_of(name: str) -> TrainSpec:
+    fields = SPEC.model_dump() | {"optimizer": name.split(maxsplit=1)[0], "train_text_encoder": True}
+    return TrainSpec.model_validate(fields | OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("at", [0, 1, 5])
-def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened(at: int) -> None:
-    whole = parameters()
-    work(whole, optimizer_over(whole, SPEC), range(8))
+def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened(name: str, at: int) -> None:
+    spec, whole = spec_of(name), parameters()
+    undisturbed = optimizer_over(whole, spec)
+    work(whole, undisturbed, range(8))
     first = parameters()
-    before = optimizer_over(first, SPEC)
+    before = optimizer_over(first, spec)
     work(first, before, range(at))
-    moments = {name: moment.clone() for name, moment in before.moments().items()}
+    kept = {name: tensor.clone() for name, tensor in before.state().items()}
     second = {name: torch.nn.Parameter(parameter.detach().clone()) for name, parameter in first.items()}
-    after = optimizer_over(second, SPEC)
-    after.restore(at, moments)
+    after = optimizer_over(second, spec)
+    assert {name: (each.shape, each.dtype) for name, each in after.state().items()} == {
+        name: (each.shape, each.dtype) for name, each in kept.items()
+    }
+    after.restore(at, kept)
     work(second, after, range(at, 8))
     assert all(torch.equal(second[name], whole[name]) for name in whole)
+    ended, wanted = after.result(), undisturbed.result()
+    assert all(torch.equal(ended[name], wanted[name]) for name in whole)
+    assert not torch.equal(whole["a"], parameters()["a"])
+
+
+def test_prodigy_is_that_of_its_package() -> None:
+    spec, ours, theirs = spec_of("prodigy"), parameters(), parameters()
+    work(ours, optimizer_over(ours, spec), range(8))
+    reference = Prodigy(
+        theirs.values(),
+        betas=(spec.adam_beta1, spec.adam_beta2),
+        eps=spec.adam_epsilon,
+        weight_decay=spec.adam_weight_decay,
+        use_bias_correction=True,
+        safeguard_warmup=True,
+    )
+    like(reference, theirs, spec)
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-7)
+
+
+def test_adafactor_is_that_of_transformers() -> None:
+    spec, ours, theirs = spec_of("adafactor"), parameters(), parameters()
+    work(ours, optimizer_over(ours, spec), range(8))
+    groups = [
+        {"params": [theirs["a"], theirs["b"]], "lr": spec.learning_rate},
+        {"params": [theirs["text"]], "lr": spec.text_encoder_lr},
+    ]
+    reference = Adafactor(
+        groups, lr=1e-2, weight_decay=spec.adam_weight_decay, scale_parameter=False, relative_step=False
+    )
+    like(reference, theirs, spec)
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-7)
+
+
+def test_schedule_frees_result_is_what_its_package_calls_eval() -> None:
+    spec, ours, theirs = spec_of("adamw_schedule_free"), parameters(), parameters()
+    made = optimizer_over(ours, spec)
+    work(ours, made, range(8))
+    groups = [
+        {"params": [theirs["a"], theirs["b"]], "lr": spec.learning_rate},
+        {"params": [theirs["text"]], "lr": spec.text_encoder_lr},
+    ]
+    reference = AdamWScheduleFree(
+        groups, betas=(spec.adam_beta1, spec.adam_beta2), weight_decay=spec.adam_weight_decay, foreach=False
+    )
+    reference.train()
+    like(reference, theirs, spec)
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-7)
+    reference.eval()
+    result = made.result()
+    for name in ours:
+        torch.testing.assert_close(result[name], theirs[name].detach(), rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(result["a"], ours["a"], atol=1e-4)
+
+
+def like(reference: torch.optim.Optimizer, named: dict[str, torch.nn.Parameter], spec: TrainSpec) -> None:
+    """Eight steps as `work` makes them."""
+    peaks = [group["lr"] for group in reference.param_groups]
+    for step in range(8):
+        for parameter in named.values():
+            parameter.grad = torch.zeros_like(parameter)
+        for name in ("a", "text"):
+            (named[name] * normal(1, "gradient", name, step, shape=(3, 4))).sum().backward()
+        torch.nn.utils.clip_grad_norm_(named.values(), spec.max_grad_norm)
+        for group, peak in zip(reference.param_groups, peaks, strict=True):
+            group["lr"] = peak * learning_rate_factor(spec, step)
+        reference.step()
 
 
 def test_it_is_adamw_with_clipping_and_two_rates() -> None:
@@ -119,6 +212,26 @@ def test_it_is_adamw_with_clipping_and_two_rates() -> None:
 
 def test_every_parameter_has_moments_from_the_start() -> None:
     named = parameters()
-    moments = optimizer_over(named, SPEC).moments()
+    moments = optimizer_over(named, SPEC).state()
     assert set(moments) == {f"optimizer.{kind}.{name}" for kind in ("exp_avg", "exp_avg_sq") for name in named}
     assert all(not moment.any() and moment.dtype is torch.float32 for moment in moments.values())
+
+
+def test_a_group_that_has_stopped_stays_as_it_is() -> None:
+    named = parameters()
+    groups = [
+        Group(learning_rate=0.1, parameters={"a": named["a"]}),
+        Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=3),
+    ]
+    optimizer = AdapterOptimizer(groups, spec_with(adam_weight_decay=0.1))
+    seen = []
+    for step in range(5):
+        for name in ("a", "text"):
+            grad = named[name].grad
+            assert grad is not None
+            grad.copy_(normal(1, "grad", name, step, shape=(3, 4)))
+        optimizer.step(step)
+        seen.append({name: named[name].detach().clone() for name in ("a", "text")})
+    changed = [not torch.equal(now["text"], then["text"]) for then, now in itertools.pairwise(seen)]
+    assert changed == [True, True, False, False]
+    assert all(not torch.equal(now["a"], then["a"]) for then, now in itertools.pairwise(seen))

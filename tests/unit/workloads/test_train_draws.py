@@ -2,7 +2,7 @@
 
 import itertools
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,14 +21,14 @@ def material(role: Literal["instance", "class"], count: int) -> Material:
     return Material(role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)))
 
 
-def draws(*, seed: int = 1, batch: int = 2, micros: int = 2, flip: bool = True) -> Draws:
+def draws(*, seed: int = 1, batch: int = 2, micros: int = 2, flip: bool = True, **fields: Any) -> Draws:
     return Draws(
         seed=seed,
         batch=batch,
         micros=micros,
-        timesteps=1000,
         framing=Framing(seed=seed, resolution=64, center_crop=False, random_flip=flip),
         materials=(material("instance", 5), material("class", 3)),
+        **{"timesteps": range(1000), **fields},
     )
 
 
@@ -52,6 +52,31 @@ def test_timesteps_cover_their_range() -> None:
     seen = [made.timestep(draw) for step in range(300) for draw in made.micro_batch(step, 0)]
     assert 0 <= min(seen) < 20
     assert 980 < max(seen) < 1000
+
+
+def test_timesteps_stay_in_a_part_of_the_range() -> None:
+    made = draws(timesteps=range(300, 310))
+    seen = {made.timestep(draw) for step in range(200) for draw in made.micro_batch(step, 0)}
+    assert seen == set(range(300, 310))
+
+
+def test_offset_noise_is_the_same_all_over_a_channel() -> None:
+    draw = draws().micro_batch(3, 1)[0]
+    plain, offset = (draws(noise_offset=strength).noise(draw, (4, 8, 8)) for strength in (0.0, 0.1))
+    added_CHW = offset - plain
+    assert float(added_CHW.std(dim=(1, 2)).max()) < 1e-6
+    assert len({round(value, 4) for value in added_CHW.mean(dim=(1, 2)).tolist()}) == 4
+    assert torch.equal(plain, draws().normal("noise", draw, (4, 8, 8)))
+
+
+def test_offset_noise_has_the_strength_that_was_asked_for() -> None:
+    made = draws(noise_offset=0.1)
+    found = [
+        made.noise(draw, (4, 8, 8)) - draws().noise(draw, (4, 8, 8))
+        for step in range(100)
+        for draw in made.micro_batch(step, 0)
+    ]
+    assert float(torch.stack(found)[..., 0, 0].std()) == pytest.approx(0.1, rel=0.1)
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 9), (0, 500)])

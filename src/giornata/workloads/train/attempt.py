@@ -18,7 +18,10 @@ from giornata.diffusion.checkpoint import (
 from giornata.diffusion.determinism import Fingerprint, differences, fingerprint
 from giornata.diffusion.lora import Adapters, add_adapters, target_faults
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer import AdapterOptimizer
+from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
+from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
@@ -26,7 +29,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.exporting import export
-from giornata.workloads.train.keeping import Keeper
+from giornata.workloads.train.keeping import Keeper, state_of
 from giornata.workloads.train.material import Material, gather, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, Pace
 from giornata.workloads.train.steps import Stepper, gradient_checkpointing, optimizer_of
@@ -52,7 +55,7 @@ class Attempt:
         data_hash = data_sha256(given)
         header = self._resume_header(data_hash)
         total, first_step = self.spec.max_train_steps, 0 if header is None else header.step
-        supplies, print_of_this = None, fingerprint(self.base.device)
+        supplies, print_of_this = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
         if first_step < total:
             materials, extra = self._materials(instances, classes)
             print_of_this |= extra
@@ -67,7 +70,7 @@ class Attempt:
             self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
                 self._train(supplies, adapters, optimizer, keeper, first_step)
-            return self._finish(adapters, keeper, instances)
+            return self._finish(adapters, optimizer, keeper, instances)
 
     # ---- before the steps
 
@@ -77,8 +80,30 @@ class Attempt:
             raise ValueError("a job's seed is set at submission")
         return self.spec.seed
 
+    def _objective(self) -> Objective:
+        scheduler = scheduler_of(self.spec, self.base.noise_scheduler)
+        return Objective.of(self.spec, scheduler, prediction_type=self._prediction_type)
+
+    @property
+    def _prediction_type(self) -> str:
+        return self.spec.prediction_type or self.base.prediction_type
+
+    def _objective_faults(self) -> list[Fault]:
+        """What only the base model could tell."""
+        faults = []
+        if self.spec.rescale_betas_zero_snr and self._prediction_type == "epsilon":
+            message = "the base model predicts epsilon, and of pure noise there is nothing to tell"
+            hint = "set prediction_type v_prediction, or leave it out"
+            faults.append(Fault(where="spec.rescale_betas_zero_snr", message=message, hint=hint))
+        count = self.base.noise_scheduler.config.num_train_timesteps
+        if self.spec.min_timestep >= count:
+            message = f"the base model has only {count} timesteps"
+            faults.append(Fault(where="spec.min_timestep", message=message, hint=f"choose one below {count}"))
+        return faults
+
     def _check(self, instances: Material, classes: Material | None) -> None:
         """What can be told without computing anything."""
+        refuse_if(self._objective_faults(), Reason.BAD_SPEC)
         refuse_if(target_faults(self.base.unet, self.spec.target_modules), Reason.BAD_SPEC)
         named = [(sample.name, sample.caption) for one in (instances, classes) if one for sample in one.samples]
         prompts = (("spec.class_prompt", self.spec.class_prompt), ("spec.instance_prompt", self.spec.instance_prompt))
@@ -121,9 +146,9 @@ class Attempt:
         resume = self.start.resume
         if resume is None:
             return
-        shapes = {name: parameter.shape for name, parameter in adapters.parameters.items()}
+        wanted = state_of(adapters, optimizer)
         checkpoint = read_checkpoint(
-            resume.path, step=resume.step, spec=self.spec, data_hash=data_hash, shapes=shapes
+            resume.path, step=resume.step, spec=self.spec, data_hash=data_hash, wanted=wanted
         )
         weights = {name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters}
         adapters.load(weights)
@@ -154,7 +179,8 @@ class Attempt:
         self, supplies: Supplies, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, first_step: int
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
-        stepper = Stepper(base=self.base, spec=spec, supplies=supplies, optimizer=optimizer)
+        objective = self._objective()
+        stepper = Stepper(base=self.base, spec=spec, objective=objective, supplies=supplies, optimizer=optimizer)
         pace = Pace(spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
         meter = Meter(
             self.reporter,
@@ -188,9 +214,11 @@ class Attempt:
 
     # ---- after the steps
 
-    def _finish(self, adapters: Adapters, keeper: Keeper, instances: Material) -> Outcome:
+    def _finish(
+        self, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, instances: Material
+    ) -> Outcome:
         export(
-            adapters,
+            optimizer.result(),
             self.base,
             self.spec,
             captions=[sample.caption for sample in instances.samples],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from giornata.diffusion import pixels
-from giornata.diffusion.captions import EmbeddingCache
+from giornata.diffusion.captions import EmbeddingCache, Wording
 from giornata.diffusion.latents import Framing, LatentCache, View
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample
@@ -20,7 +20,9 @@ Tick = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supplies:
-    """What the steps live on. `embeddings` is None when the text encoders learn and must run at every step."""
+    """What the steps live on. `embeddings` is None when the text encoders must run at every step: they learn, or what
+    is said changes all the time.
+    """
 
     draws: Draws
     latents: LatentCache
@@ -42,16 +44,26 @@ def prepare(
         seed=seed,
         batch=spec.train_batch_size,
         micros=spec.gradient_accumulation_steps,
-        timesteps=base.noise_scheduler.config.num_train_timesteps,
+        timesteps=range(spec.min_timestep, min(spec.max_timestep, base.noise_scheduler.config.num_train_timesteps)),
         framing=framing,
         materials=materials,
+        noise_offset=spec.noise_offset,
+        wording=Wording(
+            seed=seed,
+            shuffled=spec.shuffle_caption,
+            kept=spec.keep_tokens,
+            separator=spec.caption_separator,
+            dropout_rate=spec.caption_dropout_rate,
+        ),
     )
     latents = LatentCache(vae=base.vae, vae_key=f"{base.key}|{base.vae.dtype}", framing=framing)
     views = draws.views(first_step, spec.max_train_steps)
-    texts = [] if spec.train_text_encoder else sorted({sample.caption for one in materials for sample in one.samples})
-    count = _Count(total=len(views) + len(texts), tick=tick)
+    texts = draws.wording.all_of(sample.caption for one in materials for sample in one.samples)
+    if spec.train_text_encoder:
+        texts = None
+    count = _Count(total=len(views) + len(texts or ()), tick=tick)
     embeddings = None
-    if not spec.train_text_encoder:
+    if texts is not None:
         embeddings = EmbeddingCache(
             tokenizers=base.tokenizers, text_encoders=base.text_encoders, encoder_key=f"{base.key}|{base.dtype}"
         )

@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from giornata.diffusion import randomness
+from giornata.diffusion.captions import Wording
 from giornata.diffusion.latents import Framing, LatentCache, View, sample
 from giornata.diffusion.objective import NoisyBatch
 from giornata.diffusion.order import Order, Role, Sample, counter_of
 from giornata.workloads.train.material import Material
+
+AS_WRITTEN = Wording()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +32,16 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """The draws of a job. `timesteps` is the number of the noise scheduler's training timesteps."""
+    """The draws of a job. `timesteps` are those of the noise scheduler that are trained on."""
 
     seed: int
     batch: int
     micros: int
-    timesteps: int
+    timesteps: range
     framing: Framing
     materials: tuple[Material, ...]
+    noise_offset: float = 0.0
+    wording: Wording = AS_WRITTEN
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
         """The pictures of a micro-batch: `batch` of each material, in turn."""
@@ -57,8 +62,21 @@ class Draws:
         return found
 
     def timestep(self, draw: Draw) -> int:
-        """Uniform over the scheduler's training timesteps."""
-        return randomness.integer(self.seed, f"timestep/{draw.role}", *draw.key, low=0, high=self.timesteps)
+        """Uniform over `timesteps`."""
+        low, high = self.timesteps.start, self.timesteps.stop
+        return randomness.integer(self.seed, f"timestep/{draw.role}", *draw.key, low=low, high=high)
+
+    def caption(self, draw: Draw) -> str:
+        """What the text encoders are told of it."""
+        return self.wording.draw(draw.sample.caption, draw.role, *draw.key)
+
+    def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
+        """noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N. Guttenberg,
+        "Diffusion with offset noise", 2023)."""
+        noise_CHW = self.normal("noise", draw, shape_CHW)
+        if self.noise_offset == 0.0:
+            return noise_CHW
+        return noise_CHW + self.noise_offset * self.normal("noise-offset", draw, (shape_CHW[0], 1, 1))
 
     def normal(self, what: str, draw: Draw, shape: Sequence[int]) -> torch.Tensor:
         """Standard normal numbers for one draw, float32 on the CPU."""
@@ -87,7 +105,7 @@ def assemble(
         entry, placement = latents[draw.view]
         shape_CHW = entry.mean_CHW.shape
         latent_rows.append(sample(entry, draws.normal("posterior", draw, shape_CHW), vae_config))
-        noise_rows.append(draws.normal("noise", draw, shape_CHW))
+        noise_rows.append(draws.noise(draw, shape_CHW))
         time_ids.append(placement.time_ids())
     timesteps_B = torch.tensor([draws.timestep(draw) for draw in batch], dtype=torch.int64)
     return NoisyBatch(

@@ -1,12 +1,13 @@
 """The files that users download."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.formats import FILE_NAMES, write_lora
-from giornata.diffusion.lora import Adapters
 from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.models import BaseModel
 from giornata.engine.workload import Reporter
@@ -16,7 +17,7 @@ FINGERPRINTS_KEY = "giornata.fingerprints"
 
 
 def export(
-    adapters: Adapters,
+    tensors: Mapping[str, torch.Tensor],
     base: BaseModel,
     spec: TrainSpec,
     *,
@@ -25,7 +26,7 @@ def export(
     reporter: Reporter,
     history: Sequence[dict[str, Any]],
 ) -> None:
-    """Write and announce one file per wanted format.
+    """Write and announce one file per wanted format, of the adapter's weights by the names of `Adapters`.
 
     Nothing in them depends on attempts, times or paths. `history` lists the fingerprints that the weights went
     through; only when there is more than one does it go into the files, whose bits may then differ from those
@@ -39,7 +40,6 @@ def export(
         layers_per_block=base.unet.config.layers_per_block,
     )
     extra = {FINGERPRINTS_KEY: canonical_json(list(history))} if len(history) > 1 else {}
-    tensors = adapters.tensors()
     kinds = tuple(dict.fromkeys(spec.output_formats))
     reporter.phase("exporting", 0, len(kinds))
     for done, kind in enumerate(kinds, start=1):

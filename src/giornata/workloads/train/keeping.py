@@ -64,6 +64,6 @@ class Keeper:
 
 
 def state_of(adapters: Adapters, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
-    """Everything that the next step depends on besides its number; float32 on the CPU."""
+    """Everything that the next step depends on besides its number, on the CPU."""
     weights = {ADAPTER + name: tensor for name, tensor in adapters.tensors().items()}
-    return weights | {name: moment.cpu() for name, moment in optimizer.moments().items()}
+    return weights | {name: moment.cpu() for name, moment in optimizer.state().items()}

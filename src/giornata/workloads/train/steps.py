@@ -13,7 +13,7 @@ from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import loss_of
+from giornata.diffusion.objective import Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.caching import Supplies
@@ -21,11 +21,16 @@ from giornata.workloads.train.draws import Draw, assemble
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec) -> AdapterOptimizer:
-    """AdamW over the adapter; the text encoders' part has its own learning rate."""
+    """The job's optimizer over the adapter; the text encoders' part has its own learning rate."""
     rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr}
+    stops = {"text_encoders": spec.stop_text_encoder_training}
     names = {id(parameter): name for name, parameter in adapters.parameters.items()}
     groups = [
-        Group(learning_rate=rates[group], parameters={names[id(parameter)]: parameter for parameter in parameters})
+        Group(
+            learning_rate=rates[group],
+            parameters={names[id(parameter)]: parameter for parameter in parameters},
+            stop_step=stops.get(group),
+        )
         for group, parameters in adapters.parameter_groups.items()
     ]
     return AdapterOptimizer(groups, spec)
@@ -37,6 +42,7 @@ class Stepper:
 
     base: BaseModel
     spec: TrainSpec
+    objective: Objective
     supplies: Supplies
     optimizer: AdapterOptimizer
 
@@ -46,30 +52,27 @@ class Stepper:
         micros = self.spec.gradient_accumulation_steps
         losses = []
         for micro in range(micros):
-            loss = self._loss(self.supplies.draws.micro_batch(step, micro))
+            loss = self._loss(self.supplies.draws.micro_batch(step, micro), step)
             (loss / micros).backward()
             losses.append(loss.detach())
         rate = self.optimizer.step(step)
         return torch.stack(losses).mean(), rate
 
-    def _loss(self, drawn: Sequence[Draw]) -> torch.Tensor:
+    def _loss(self, drawn: Sequence[Draw], step: int) -> torch.Tensor:
         base, spec = self.base, self.spec
         batch = assemble(self.supplies.draws, drawn, self.supplies.latents, base.vae.config, base.device)
         mixed = spec.mixed_precision == "bf16"
         with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return loss_of(
-                unet=base.unet,
-                scheduler=base.noise_scheduler,
-                prediction_type=base.prediction_type,
-                batch=batch,
-                embedding=self._embedding([draw.sample.caption for draw in drawn]),
-                prior_loss_weight=spec.prior_loss_weight if spec.with_prior_preservation else None,
+            return self.objective.loss(
+                base.unet, batch, self._embedding([self.supplies.draws.caption(draw) for draw in drawn], step)
             )
 
-    def _embedding(self, texts: Sequence[str]) -> Embedding:
+    def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
         if self.supplies.embeddings is not None:
             return self.supplies.embeddings.batch(texts)
-        return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
+        stop = self.spec.stop_text_encoder_training
+        with torch.set_grad_enabled(self.spec.train_text_encoder and (stop is None or step < stop)):
+            return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
 
 
 @contextmanager

@@ -1,0 +1,66 @@
+"""`giornata presets`: named starting points for training."""
+
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import reporting
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.presets import PRESETS
+from giornata.protocol.specs import TrainSpec
+
+presets = typer.Typer(help="Named starting points for training.", invoke_without_command=True)
+# What a job has to bring of its own.
+OWN = ("pretrained_model_name_or_path", "dataset")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(presets, name="presets")
+
+
+@presets.callback()
+def list_presets(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """Name them, with what each is for."""
+    if context.invoked_subcommand is not None:
+        return
+    with reporting(as_json) as out:
+        words = {name: (preset.__doc__ or "").split("\n")[0] for name, preset in PRESETS.items()}
+        out.table(("preset", "for"), list(words.items()), prose=(1,))
+        out.hint("  all its fields     giornata presets show NAME")
+        out.hint("  use one            giornata train DIR --preset NAME --set FIELD=VALUE")
+        out.result({"presets": [{"name": name, "for": text} for name, text in words.items()]})
+
+
+@presets.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The preset's name.", show_default=False)], as_json: JsonFlag = False
+) -> None:
+    """Show the whole spec that a preset stands for: what it sets, and the defaults of the rest."""
+    with reporting(as_json) as out:
+        own = named(name)
+        spec = full(own)
+        rows = [(field, _word(value), "" if field in own else "default") for field, value in spec.items()]
+        out.table(("field", "value", ""), rows, prose=(1,))
+        out.result({"name": name, "spec": spec})
+
+
+def named(name: str) -> dict[str, Any]:
+    """What a preset sets. Raises InvalidInput for a name that nobody knows."""
+    if name not in PRESETS:
+        hint = f"one of: {', '.join(PRESETS)}"
+        raise InvalidInput([Fault(where="preset", message=f"there is no preset {name!r}", hint=hint)])
+    return PRESETS[name]()
+
+
+def full(own: dict[str, Any]) -> dict[str, Any]:
+    """With the defaults of all other fields, but for what only a job can say. JSON values."""
+    spec = TrainSpec.model_validate({**own, "pretrained_model_name_or_path": "-", "dataset": "ds_0"})
+    return spec.model_dump(mode="json", exclude=set(OWN))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "–" if value is None else str(value)
