@@ -17,7 +17,7 @@ from giornata.control.read_jobs import get_job
 from giornata.control.request_uploads import request_uploads
 from giornata.control.retry import RETRYABLE, retry
 from giornata.control.submit import submit
-from giornata.domain.errors import GiornataError, NotFound
+from giornata.domain.errors import GiornataError, KeyInFlight, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.routing import Candidate, rank
 from giornata.protocol.admin import ROOT_PROJECT
@@ -215,6 +215,9 @@ class Deeds(NodeDeeds):
         if outcome is DIED:
             self.town.submitted.remove(it)  # what became of it, nobody was told
             self._find_new_jobs()
+            return
+        if isinstance(outcome, KeyInFlight):
+            assert not self.exact  # another thread sends the very same request just now
             return
         job, made = outcome
         if self.exact and not made:
