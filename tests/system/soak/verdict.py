@@ -49,6 +49,7 @@ class RealHouse:
         self.store: Any = ctx.store
         self.blobs = RealStorage(ctx)
         self.written = Written(frozenset({*WATCHED, "events"}))
+        self.harmed: frozenset[tuple[str, str]] = frozenset()  # bytes are spoilt on their way, never where they lie
 
 
 def findings(town: Town, book: Book, reference: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
