@@ -45,16 +45,23 @@ def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
     return torch.zeros_like(parameter, requires_grad=False)
 
 
+def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
+    """What all but Adafactor are told alike."""
+    return {
+        "lr": spec.learning_rate,
+        "betas": (spec.adam_beta1, spec.adam_beta2),
+        "eps": spec.adam_epsilon,
+        "weight_decay": spec.adam_weight_decay,
+    }
+
+
 # ---- AdamW (Loshchilov & Hutter, 2019)
 
 
 def _make_adamw(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         groups,
-        lr=spec.learning_rate,
-        betas=(spec.adam_beta1, spec.adam_beta2),
-        eps=spec.adam_epsilon,
-        weight_decay=spec.adam_weight_decay,
+        **_as_in_adam(spec),
         foreach=False,
         fused=fused,
     )
@@ -77,10 +84,7 @@ def _make_prodigy(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool)
     with contextlib.redirect_stdout(io.StringIO()):
         made: torch.optim.Optimizer = prodigyopt.Prodigy(
             groups,
-            lr=spec.learning_rate,
-            betas=(spec.adam_beta1, spec.adam_beta2),
-            eps=spec.adam_epsilon,
-            weight_decay=spec.adam_weight_decay,
+            **_as_in_adam(spec),
             decouple=True,
             use_bias_correction=True,
             safeguard_warmup=True,
@@ -126,10 +130,7 @@ def _make_schedule_free(groups: list[dict[str, Any]], spec: TrainSpec, *, fused:
 
     made = schedulefree.AdamWScheduleFree(
         groups,
-        lr=spec.learning_rate,
-        betas=(spec.adam_beta1, spec.adam_beta2),
-        eps=spec.adam_epsilon,
-        weight_decay=spec.adam_weight_decay,
+        **_as_in_adam(spec),
         foreach=fused,
     )
     made.train()
