@@ -49,6 +49,7 @@ WEIGHTS = {
     "put_late": 2,
     "reject": 4,
     "lose": 2,
+    "lose_and_send_again": 2,
     "artifact": 4,
     "cache": 1,
     "complete": 4,
