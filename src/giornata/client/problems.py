@@ -64,14 +64,16 @@ def _class_of(response: httpx.Response, document: dict[str, Any]) -> type[Giorna
     if named is not None:
         return named
     status = response.status_code
+    if status == httpx.codes.CONFLICT and "code" not in document:
+        return Unavailable  # ours say what it is that conflicts: this was not ours, or was spoilt on its way
     return BY_STATUS.get(status, Unavailable if status >= 500 else InvalidInput)
 
 
 def error_of(response: httpx.Response) -> GiornataError:
     """The error that a response of status >= 400 stands for; the body must have been read.
 
-    A known `code` decides, whatever the status; else the status does. 5xx, 408, 425 and 429 become Unavailable,
-    which may be tried again.
+    A known `code` decides, whatever the status; else the status does. 5xx, 408, 425, 429 and a 409 that says nothing
+    become Unavailable, which may be tried again.
     """
     document = _document(response)
     said = document.get("detail") or document.get("title") or response.text[:LONGEST_QUOTE].strip()

@@ -433,6 +433,7 @@ def test_the_agent_loads_no_torch() -> None:
         (problem(409, "blob-mismatch"), BlobMismatch),
         (problem(409, "of a later version"), Conflict),
         (lambda _: httpx.Response(502, text="<html>bad gateway</html>"), Unavailable),
+        (lambda _: httpx.Response(409, text="<html>please log in</html>"), Unavailable),
         (lambda _: httpx.Response(429), Unavailable),
         (lambda _: httpx.Response(302, headers={"location": "http://login"}), Unavailable),
         (lambda _: httpx.Response(200, text="<html>a proxy's page</html>"), Unavailable),
