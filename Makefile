@@ -2,7 +2,7 @@
 # make test      every test
 # make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: under two minutes
-# make soak      random schedules against the real store, a million operations (or OPS=…): under an hour
+# make soak      random schedules against the real store, a million operations (or OPS=…): an hour or more
 # make soak-hour an hour (or MINUTES=…) of real processes with everything above at once
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
