@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tests.contract.model.calls import Town
-from tests.contract.model.house import KINDS, House, Place
+from tests.contract.model.house import KINDS, House, Place, Row
 from tests.contract.model.invariants import REFERRERS, Witness
 from tests.contract.model.together import Everything
 from tests.contract.model.town_deeds import DAY_S, DEEDS, Step
@@ -15,7 +15,7 @@ from giornata.control.claim import claim_once
 from giornata.control.collect import collect
 from giornata.control.complete import complete
 from giornata.control.expire import expire_deadlines
-from giornata.control.lapse import lapse_leases
+from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
 from giornata.domain.job import TERMINAL
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt
 
@@ -91,7 +91,8 @@ def finish(house: House, witness: Witness, *, silent: bool) -> None:
     lapse_leases(house.ctx)  # cuts those that a clock granted which was set back since
     fresh = itertools.count(100)
     for _ in range(house.ctx.policy.max_fruitless + 1):
-        house.clock.advance_s(house.ctx.policy.lease_s + 1)
+        # A clock that was set back by less than what clocks differ by leaves leases that much longer.
+        house.clock.advance_s(house.ctx.policy.lease_s + CLOCKS_AGREE_MS / 1000 + 1)
         expire_deadlines(house.ctx)
         lapse_leases(house.ctx)
         while (lease := _fresh_claim(house, next(fresh)).lease) is not None:
@@ -99,10 +100,17 @@ def finish(house: House, witness: Witness, *, silent: bool) -> None:
                 complete(house.ctx, lease.attempt_id, CompleteAttempt(step=100))
         if all(row.state in TERMINAL for row in witness.look().jobs):
             break
-    assert {row.state for row in witness.now.jobs} <= TERMINAL, "a job never ends"
+    unended = [row for row in witness.now.jobs if row.state not in TERMINAL]
+    assert not unended, "\n".join(["a job never ends", *(_story(witness, row) for row in unended)])
     house.clock.advance_s(3 * DAY_S)
     collect(house.ctx)
     _check_clean(house, witness)
+
+
+def _story(witness: Witness, job: Row) -> str:
+    """What is known of a job, for whoever has to find out why."""
+    tries = [row for row in witness.attempts.values() if row.job_id == job.id]
+    return "\n  ".join(map(str, [job, *sorted(tries, key=lambda row: row.number)]))
 
 
 def _fresh_claim(house: House, number: int) -> ClaimReply:
