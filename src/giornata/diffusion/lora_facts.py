@@ -14,7 +14,9 @@ from pathlib import PurePath
 from typing import Any
 
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
-from giornata.protocol.specs import PSEUDO_HUBER, Optimizer, TrainSpec
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.objective import PSEUDO_HUBER
+from giornata.protocol.training.optimisation import Optimizer
 
 OPTIMIZER_CLASSES = {
     Optimizer.ADAMW: "torch.optim.adamw.AdamW",

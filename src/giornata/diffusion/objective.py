@@ -13,7 +13,8 @@ from diffusers import DDPMScheduler
 from torch.nn import functional
 
 from giornata.diffusion.captions import Embedding
-from giornata.protocol.specs import HuberSchedule, LossType, TrainSpec
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.objective import HuberSchedule, LossType
 
 PREDICTION_TYPES = ("epsilon", "v_prediction")
 # Debiased estimation divides by the square root of the SNR, which has no bound; this one is kohya's.

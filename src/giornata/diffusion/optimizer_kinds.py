@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from giornata.protocol.specs import Optimizer, TrainSpec
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import Optimizer
 
 State = dict[str, Any]
 

@@ -2,7 +2,8 @@
 
 import math
 
-from giornata.protocol.specs import LrScheduler, TrainSpec
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import LrScheduler
 
 POLYNOMIAL_END_LR = 1e-7
 

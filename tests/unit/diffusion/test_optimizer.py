@@ -13,7 +13,8 @@ from transformers.optimization import Adafactor
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
-from giornata.protocol.specs import LrScheduler, TrainSpec
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import LrScheduler
 
 
 def spec_with(**changes: Any) -> TrainSpec:

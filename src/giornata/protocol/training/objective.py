@@ -1,0 +1,75 @@
+"""What is minimised."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import AliasChoices, Field
+
+from giornata.protocol.model import Message
+
+if TYPE_CHECKING:
+    from giornata.protocol.specs import TrainSpec
+
+
+class LossType(StrEnum):
+    """The distance of prediction and target, by kohya's names."""
+
+    L2 = "l2"
+    L1 = "l1"
+    HUBER = "huber"
+    SMOOTH_L1 = "smooth_l1"
+
+
+PSEUDO_HUBER = frozenset({LossType.HUBER, LossType.SMOOTH_L1})
+
+
+class HuberSchedule(StrEnum):
+    """How huber_c depends on the timestep, by the names of diffusers and kohya."""
+
+    CONSTANT = "constant"
+    EXPONENTIAL = "exponential"
+    SNR = "snr"
+
+
+class ObjectiveFields(Message):
+    """What is minimised."""
+
+    prediction_type: Literal["epsilon", "v_prediction"] | None = Field(
+        None, description="What the UNet predicts; by default what the base model's scheduler says."
+    )
+    snr_gamma: float | None = Field(
+        None,
+        gt=0,
+        le=1000,
+        description="min-SNR weighting of the loss; 5 is usual.",
+        validation_alias=AliasChoices("snr_gamma", "min_snr_gamma"),
+    )
+    debiased_estimation_loss: bool = Field(False, description="Weigh the loss by 1 / sqrt(SNR).")
+    loss_type: LossType = LossType.L2
+    huber_schedule: HuberSchedule = Field(HuberSchedule.SNR, description="For loss_type huber and smooth_l1.")
+    huber_c: float = Field(0.1, gt=0, le=1, description="For loss_type huber and smooth_l1.")
+    noise_offset: float = Field(
+        0.0, ge=0, le=1, description="Strength of noise that is equal all over a latent channel: darker darks."
+    )
+    rescale_betas_zero_snr: bool = Field(
+        False,
+        description="Zero terminal SNR: the last timestep is pure noise. Needs v_prediction.",
+        validation_alias=AliasChoices("rescale_betas_zero_snr", "zero_terminal_snr"),
+    )
+    min_timestep: int = Field(0, ge=0, le=999, description="First of the timesteps that are trained on.")
+    max_timestep: int = Field(1000, ge=1, le=1000, description="End of the timesteps that are trained on.")
+
+
+def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    """(whether it is one, what to say of it)."""
+    return [
+        (
+            spec.snr_gamma is not None and spec.debiased_estimation_loss,
+            "snr_gamma and debiased_estimation_loss are two weightings of the same loss; choose one",
+        ),
+        (
+            spec.rescale_betas_zero_snr and spec.prediction_type == "epsilon",
+            "rescale_betas_zero_snr needs prediction_type v_prediction: of pure noise, noise is no riddle",
+        ),
+        (spec.min_timestep >= spec.max_timestep, "min_timestep is not below max_timestep"),
+    ]

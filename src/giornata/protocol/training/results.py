@@ -1,0 +1,32 @@
+"""What is kept of it."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import AliasChoices, Field
+
+from giornata.protocol.model import Message
+
+if TYPE_CHECKING:
+    from giornata.protocol.specs import TrainSpec
+
+
+class ResultFields(Message):
+    """What is kept of it."""
+
+    checkpointing_steps: int | Literal["auto"] = Field(
+        "auto",
+        description="Steps between checkpoints; auto weighs their cost against the fleet's interruptions.",
+        validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
+    )
+    checkpoints_keep_latest: int = Field(2, ge=1, le=100)
+    checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
+    output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(("kohya", "diffusers"), min_length=1)
+    output_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
+
+
+def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    """(whether it is one, what to say of it)."""
+    every = spec.checkpointing_steps
+    return [
+        (isinstance(every, int) and every < 1, "checkpointing_steps is at least 1, or auto"),
+    ]
