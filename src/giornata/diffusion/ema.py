@@ -31,6 +31,7 @@ class WeightAverage:
         for name, average in self._average.items():
             average.lerp_(self._parameters[name], 1.0 - decay)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of the averages on the CPU, fp32, by the parameters' names."""
-        return {name: average.cpu().clone() for name, average in self._average.items()}
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The averages by the parameters' names, fp32, where the weights are; not copied."""
+        return self._average

@@ -5,7 +5,8 @@ latents; L, D, P as in giornata.diffusion.captions.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -23,20 +24,32 @@ MOST_SNR = 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyBatch:
-    """All that one forward pass needs, on the device. Latents and noise are float32, timesteps int64."""
+    """All that one forward pass needs. Latents and noise are float32, timesteps int64."""
 
     latents_BCHW: torch.Tensor
     noise_BCHW: torch.Tensor
     timesteps_B: torch.Tensor
     time_ids_B6: torch.Tensor
 
+    def pinned(self) -> Self:
+        """In memory from which a GPU can copy by itself."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def to(self, device: torch.device) -> Self:
+        """On the device. From pinned memory this waits for nothing."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The loss of a job. `prior_loss_weight` is None without prior preservation."""
+    """The loss of a job. `prior_loss_weight` is None without prior preservation; the UNet is fed in `dtype`."""
 
     scheduler: DDPMScheduler
     prediction_type: str
+    dtype: torch.dtype = torch.float32
     snr_gamma: float | None = None
     debiased: bool = False
     loss_type: LossType = LossType.L2
@@ -45,13 +58,16 @@ class Objective:
     prior_loss_weight: float | None = None
 
     @classmethod
-    def of(cls, spec: TrainSpec, scheduler: DDPMScheduler, *, prediction_type: str) -> Self:
+    def of(
+        cls, spec: TrainSpec, scheduler: DDPMScheduler, *, prediction_type: str, dtype: torch.dtype = torch.float32
+    ) -> Self:
         """What the spec wants of a base with this scheduler. Raises ValueError for a type that nobody knows."""
         if prediction_type not in PREDICTION_TYPES:
             raise ValueError(f"no objective for prediction type {prediction_type!r}; known are {PREDICTION_TYPES}")
         return cls(
             scheduler=scheduler,
             prediction_type=prediction_type,
+            dtype=dtype,
             snr_gamma=spec.snr_gamma,
             debiased=spec.debiased_estimation_loss,
             loss_type=spec.loss_type,
@@ -68,7 +84,7 @@ class Objective:
         """
         noisy_BCHW = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
         predicted_BCHW = unet(
-            noisy_BCHW.to(unet.dtype),
+            noisy_BCHW.to(self.dtype),
             batch.timesteps_B,
             embedding.prompt_BLD,
             added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},

@@ -28,8 +28,8 @@ class AdapterOptimizer:
 
     Every parameter has a gradient and a state from the start, zeros if need be, so that all share one step count:
     optimizers skip parameters without a gradient (text encoder 1's last layer, whose output SDXL does not use), and
-    each would need a count of its own. The implementation is fixed per kind of device: fused on CUDA where there is
-    such a thing, the plain loop elsewhere; they round differently, and the choice must not depend on anything else.
+    each would need a count of its own. The implementation is fixed per kind of device: they round differently, and
+    the choice must not depend on anything else.
     """
 
     def __init__(self, groups: list[Group], spec: TrainSpec) -> None:
@@ -62,8 +62,11 @@ class AdapterOptimizer:
             self.average.restore(tensors)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All of it but the step: `optimizer.<key>.<parameter>` (float32), `optimizer.group.<n>.<key>` (float64
-        scalars) and, where the result is another than the weights, `ema.<parameter>` (float32)."""
+        """All of it but the step; the tensors themselves, where they are.
+
+        `optimizer.<key>.<parameter>` (float32), `optimizer.group.<n>.<key>` (float64 scalars) and, where the result
+        is another than the weights, `ema.<parameter>` (float32).
+        """
         found: dict[str, torch.Tensor] = {}
         for name, parameter in self._parameters.items():
             state = self._torch.state[parameter]
@@ -72,21 +75,23 @@ class AdapterOptimizer:
             for key in self._kind.numbers:
                 found[f"{GROUP}{number}.{key}"] = torch.tensor(group[key], dtype=torch.float64)
         if self.average is not None or self._kind.result is not None:
-            found |= {EMA + name: tensor for name, tensor in self.result().items()}
+            found |= {EMA + name: tensor for name, tensor in self._result().items()}
         return found
 
-    @torch.no_grad()
     def result(self) -> dict[str, torch.Tensor]:
-        """The weights that the user gets, on the CPU in fp32: an average if the job wants one or the optimizer makes
-        one, the weights themselves otherwise."""
+        """The weights that the user gets, copied to the CPU in fp32: an average if the job wants one or the optimizer
+        makes one, the weights themselves otherwise."""
+        return {name: tensor.cpu().clone() for name, tensor in self._result().items()}
+
+    @torch.no_grad()
+    def _result(self) -> Mapping[str, torch.Tensor]:
         if self.average is not None:
-            return self.average.tensors()
+            return self.average.tensors
         made = self._kind.result
+        if made is None:
+            return {name: parameter.detach() for name, parameter in self._parameters.items()}
         return {
-            name: (parameter if made is None else made(parameter, self._torch.state[parameter], self._spec))
-            .detach()
-            .cpu()
-            .clone()
+            name: made(parameter, self._torch.state[parameter], self._spec).detach()
             for name, parameter in self._parameters.items()
         }
 
@@ -95,9 +100,7 @@ class AdapterOptimizer:
 
         Returns the UNet's learning rate of this step. Waits for no result of the device unless the optimizer does.
         """
-        torch.nn.utils.clip_grad_norm_(
-            list(self._parameters.values()), self._spec.max_grad_norm, foreach=self._on_cuda
-        )
+        torch.nn.utils.clip_grad_norm_(list(self._parameters.values()), self._spec.max_grad_norm, foreach=True)
         factor = learning_rate_factor(self._spec, step)
         for settings, group in zip(self._torch.param_groups, self._groups, strict=True):
             stopped = group.stop_step is not None and step >= group.stop_step

@@ -60,17 +60,13 @@ def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
 
 
 def _make_adamw(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        groups,
-        **_as_in_adam(spec),
-        foreach=False,
-        fused=fused,
-    )
+    del fused  # there is such an implementation for CPUs as well
+    return torch.optim.AdamW(groups, **_as_in_adam(spec), fused=True)
 
 
 def _begin_adamw(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
-    device = parameter.device if on_cuda else "cpu"
-    count = torch.tensor(float(step), dtype=torch.float32, device=device)
+    del on_cuda
+    count = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
     return {"step": count, "exp_avg": _zeros(parameter), "exp_avg_sq": _zeros(parameter)}
 
 

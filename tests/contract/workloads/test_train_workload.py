@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.diffusion import checkpoint as checkpoints
@@ -67,6 +67,18 @@ def test_the_files_name_no_path_and_no_attempt(studio: Studio, tmp_path: Path) -
 
 
 # ---- checkpoints on disk, and wishes
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_checkpoint_that_cannot_be_written_is_never_passed_over(studio: Studio, at: int) -> None:
+    """It is written while the steps go on; the job must hear of it all the same, the last one included."""
+    start = studio.start(spec=studio.spec | {"checkpointing_steps": at})
+    (start.directory / f"checkpoint-{at:08d}.safetensors.part").mkdir()  # a file cannot be made here
+    reporter = RecordingReporter()
+    with pytest.raises((OSError, WorkloadFailed, SafetensorError)):
+        TrainWorkload(device="cpu").run(start, reporter)
+    assert at not in reporter.checkpoints
+    assert not reporter.artifacts
 
 
 def test_the_latest_two_checkpoints_stay_on_disk(studio: Studio) -> None:

@@ -22,8 +22,8 @@ def test_it_equals_that_of_diffusers(decay: float) -> None:
         moved(parameter, step)
         ours.update(step)
         theirs.step([parameter])
-        torch.testing.assert_close(ours.tensors()["a"], theirs.shadow_params[0])
-    assert not torch.allclose(ours.tensors()["a"], parameter)
+        torch.testing.assert_close(ours.tensors["a"], theirs.shadow_params[0])
+    assert not torch.allclose(ours.tensors["a"], parameter)
 
 
 def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened() -> None:
@@ -34,10 +34,10 @@ def test_taken_out_and_put_back_it_goes_on_as_if_nothing_happened() -> None:
             moved(parameter, step)
             average.update(step)
             if step == interrupted_at:
-                kept = {f"ema.{name}": tensor for name, tensor in average.tensors().items()}
+                kept = {f"ema.{name}": tensor for name, tensor in average.tensors.items()}
                 average = WeightAverage({"a": parameter}, decay=0.9)
                 average.restore(kept)
-        return average.tensors()["a"]
+        return average.tensors["a"]
 
     assert torch.equal(run(7), run(None))
 
@@ -47,4 +47,4 @@ def test_without_anything_to_restore_it_begins_at_the_weights() -> None:
     average = WeightAverage({"a": parameter}, decay=0.9)
     moved(parameter, 1)
     average.restore({})
-    assert torch.equal(average.tensors()["a"], parameter)
+    assert torch.equal(average.tensors["a"], parameter)

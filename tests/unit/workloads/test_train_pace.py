@@ -50,8 +50,19 @@ def test_auto_weighs_the_cost_against_the_interruptions() -> None:
     clock = Clock()
     auto = pace(clock, mtbi_s=200.0)
     assert due_after_s(auto, clock) == pytest.approx(math.sqrt(2 * FIRST_COST_S * 200), abs=0.25)
-    auto.written(cost_s=4.0)
+    auto.begun(cost_s=4.0)
     assert due_after_s(auto, clock) == pytest.approx(math.sqrt(2 * 4.0 * 200), abs=0.25)
+
+
+def test_a_checkpoint_is_not_begun_before_the_last_one_could_be_written() -> None:
+    clock = Clock()
+    auto = pace(clock, mtbi_s=200.0)
+    auto.begun(cost_s=0.01)
+    auto.written(None)
+    assert due_after_s(auto, clock) == pytest.approx(2.0, abs=0.25)
+    auto.begun(cost_s=0.01)
+    auto.written(7.0)
+    assert due_after_s(auto, clock) == pytest.approx(7.0, abs=0.25)
 
 
 def test_no_more_is_at_risk_than_was_asked_for() -> None:

@@ -29,6 +29,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.exporting import export
+from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.keeping import Keeper, state_of
 from giornata.workloads.train.material import Material, gather, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, Pace
@@ -64,12 +65,15 @@ class Attempt:
             )
         elif header is not None and "class_pictures" in header.fingerprint:
             print_of_this["class_pictures"] = header.fingerprint["class_pictures"]  # none are needed any more
-        keeper = self._keeper(data_hash, print_of_this, header)
-        with add_adapters(self.base, self.spec) as adapters:
+        with (
+            add_adapters(self.base, self.spec) as adapters,
+            self._keeper(data_hash, print_of_this, header) as keeper,
+        ):
             optimizer = optimizer_of(adapters, self.spec)
             self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
                 self._train(supplies, adapters, optimizer, keeper, first_step)
+            keeper.settle()
             return self._finish(adapters, optimizer, keeper, instances)
 
     # ---- before the steps
@@ -82,7 +86,7 @@ class Attempt:
 
     def _objective(self) -> Objective:
         scheduler = scheduler_of(self.spec, self.base.noise_scheduler)
-        return Objective.of(self.spec, scheduler, prediction_type=self._prediction_type)
+        return Objective.of(self.spec, scheduler, prediction_type=self._prediction_type, dtype=self.base.dtype)
 
     @property
     def _prediction_type(self) -> str:
@@ -179,8 +183,13 @@ class Attempt:
         self, supplies: Supplies, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, first_step: int
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
-        objective = self._objective()
-        stepper = Stepper(base=self.base, spec=spec, objective=objective, supplies=supplies, optimizer=optimizer)
+        stepper = Stepper(
+            base=self.base,
+            spec=spec,
+            objective=self._objective(),
+            embeddings=supplies.embeddings,
+            optimizer=optimizer,
+        )
         pace = Pace(spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
         meter = Meter(
             self.reporter,
@@ -192,15 +201,27 @@ class Attempt:
 
         def save(step: int) -> None:
             meter.flush()
-            pace.written(keeper.write(step, adapters, optimizer))
+            pace.begun(keeper.write(step, adapters, optimizer))
             meter.resume()
 
         self.reporter.phase("training", first_step, total)
-        with gradient_checkpointing(self.base, spec.gradient_checkpointing):
+        with gradient_checkpointing(self.base, spec.gradient_checkpointing), self._feed(supplies, first_step) as feed:
             for step in range(first_step + 1, total + 1):
-                loss, rate = stepper.step(step - 1)
+                loss, rate = stepper.step(step - 1, feed)
                 meter.add(step, learning_rate=rate, loss=loss)
+                pace.written(keeper.look())
                 self._obey(step, save, due=step == total or pace.due(step), keeper=keeper)
+
+    def _feed(self, supplies: Supplies, first_step: int) -> Feed:
+        return Feed(
+            supplies,
+            self.base.vae.config,
+            first_step=first_step,
+            end_step=self.spec.max_train_steps,
+            rows=None,
+            pinned=self.base.device.type == "cuda",
+            clock=self.clock,
+        )
 
     def _obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
         """Between two steps: save if it is time or wished for, and stop if that is wished for."""
@@ -210,6 +231,7 @@ class Attempt:
         if due or wish in {Wish.CHECKPOINT, Wish.CHECKPOINT_AND_STOP}:
             save(step)
         if wish is Wish.CHECKPOINT_AND_STOP:
+            keeper.settle()
             raise Stopped(step)
 
     # ---- after the steps

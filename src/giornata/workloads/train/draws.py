@@ -49,6 +49,17 @@ class Draws:
             self._draw(material, (step, micro, place)) for material in self.materials for place in range(self.batch)
         ]
 
+    def passes(self, step: int, rows: int | None) -> list[list[Draw]]:
+        """The pictures of a step, whatever micro-batch they are of, `rows` of each material at a time (None: all);
+        instances come before class pictures.
+        """
+        places = [(micro, place) for micro in range(self.micros) for place in range(self.batch)]
+        size = rows or len(places)
+        return [
+            [self._draw(material, (step, *at)) for material in self.materials for at in places[start : start + size]]
+            for start in range(0, len(places), size)
+        ]
+
     def views(self, first_step: int, end_step: int) -> dict[View, Sample]:
         """What these steps will look at, in the order of first use. Stops looking when there is nothing left."""
         possible = sum(
@@ -96,10 +107,8 @@ class Draws:
         return Draw(role=material.role, sample=drawn, view=view, key=key)
 
 
-def assemble(
-    draws: Draws, batch: Sequence[Draw], latents: LatentCache, vae_config: Any, device: torch.device
-) -> NoisyBatch:
-    """Latents, noise, timesteps and micro-conditioning of a micro-batch, made on the CPU and moved to `device`."""
+def assemble(draws: Draws, batch: Sequence[Draw], latents: LatentCache, vae_config: Any) -> NoisyBatch:
+    """Latents, noise, timesteps and micro-conditioning of these pictures, on the CPU."""
     latent_rows, noise_rows, time_ids = [], [], []
     for draw in batch:
         entry, placement = latents[draw.view]
@@ -107,10 +116,9 @@ def assemble(
         latent_rows.append(sample(entry, draws.normal("posterior", draw, shape_CHW), vae_config))
         noise_rows.append(draws.noise(draw, shape_CHW))
         time_ids.append(placement.time_ids())
-    timesteps_B = torch.tensor([draws.timestep(draw) for draw in batch], dtype=torch.int64)
     return NoisyBatch(
-        latents_BCHW=torch.stack(latent_rows).to(device),
-        noise_BCHW=torch.stack(noise_rows).to(device),
-        timesteps_B=timesteps_B.to(device),
-        time_ids_B6=torch.tensor(time_ids, dtype=torch.float32).to(device),
+        latents_BCHW=torch.stack(latent_rows),
+        noise_BCHW=torch.stack(noise_rows),
+        timesteps_B=torch.tensor([draws.timestep(draw) for draw in batch], dtype=torch.int64),
+        time_ids_B6=torch.tensor(time_ids, dtype=torch.float32),
     )

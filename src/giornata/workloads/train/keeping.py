@@ -1,8 +1,9 @@
-"""Writes the checkpoints of one attempt."""
+"""Writes the checkpoints of one attempt, while its steps go on."""
 
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
@@ -10,6 +11,7 @@ from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, write_ch
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.optimizer import AdapterOptimizer
+from giornata.diffusion.snapshot import Snapshot
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.pace import Clock, diverged
@@ -18,52 +20,93 @@ ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
 
 
-@dataclass(slots=True, kw_only=True)
 class Keeper:
-    """Writes, announces and tidies up. `announced` is the step of the last checkpoint that the agent knows of,
-    that of the resume included."""
+    """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
-    spec: TrainSpec
-    data_hash: str
-    fingerprint: Fingerprint
-    history: tuple[dict[str, Any], ...]
-    directory: Path
-    reporter: Reporter
-    clock: Clock
-    announced: int | None
-    _written: list[Path] = field(default_factory=list)
+    `announced` is the step of the last checkpoint that the agent knows of, that of the resume included. As a
+    context manager it waits for what is being written, whatever happened to the steps meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: TrainSpec,
+        data_hash: str,
+        fingerprint: Fingerprint,
+        history: tuple[dict[str, Any], ...],
+        directory: Path,
+        reporter: Reporter,
+        clock: Clock,
+        announced: int | None,
+    ) -> None:
+        self.data_hash, self.history, self.announced = data_hash, history, announced
+        self._spec, self._fingerprint = spec, fingerprint
+        self._directory, self._reporter, self._clock = directory, reporter, clock
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[float] | None = None
+        self._written: list[Path] = []
 
     def write(self, step: int, adapters: Adapters, optimizer: AdapterOptimizer) -> float:
-        """Write the state after `step` steps and announce it once it is durable. Returns what it cost in seconds.
+        """Begin to write the state after `step` steps; returns for how many seconds that held the steps up.
 
-        Raises WorkloadFailed(BAD_SPEC) rather than write values that are not finite: nobody could resume there.
+        It is announced once it is durable. Raises what became of the one before, see `settle`.
         """
-        began_s = self.clock()
-        tensors = state_of(adapters, optimizer)
+        began_s = self._clock()
+        self.settle()
+        snapshot = Snapshot(state_of(adapters, optimizer))
+        held_up_s = self._clock() - began_s
+        self._writing = self._thread.submit(self._write, step, snapshot, held_up_s)
+        return held_up_s
+
+    def settle(self) -> float | None:
+        """Wait for the checkpoint that is being written, if one is; returns how many seconds it took to write.
+
+        Raises WorkloadFailed(BAD_SPEC) if its values were not finite: nobody could resume there. Raises OSError
+        and SafetensorError as the disk does.
+        """
+        writing, self._writing = self._writing, None
+        return None if writing is None else writing.result()
+
+    def look(self) -> float | None:
+        """As `settle`, but None rather than wait."""
+        return self.settle() if self._writing is not None and self._writing.done() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+        if error is None:
+            self.settle()
+
+    def _write(self, step: int, snapshot: Snapshot, held_up_s: float) -> float:
+        began_s = self._clock()
+        tensors = snapshot.tensors()
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
-            raise diverged(self.spec, step, "the weights are no longer finite")
-        path = self.directory / f"checkpoint-{step:08d}.safetensors"
+            raise diverged(self._spec, step, "the weights are no longer finite")
+        path = self._directory / f"checkpoint-{step:08d}.safetensors"
         write_checkpoint(path, self._header(step), tensors)
-        cost_s = self.clock() - began_s
-        self.reporter.checkpoint(step, path, cost_s)
+        self._reporter.checkpoint(step, path, held_up_s)
         self.announced = step
         self._written.append(path)
         while len(self._written) > ON_DISK:
             self._written.pop(0).unlink(missing_ok=True)
-        return cost_s
+        return self._clock() - began_s
 
     def _header(self, step: int) -> Header:
         return Header(
             step=step,
-            spec=self.spec.model_dump(mode="json"),
-            spec_sha256=spec_sha256(self.spec),
+            spec=self._spec.model_dump(mode="json"),
+            spec_sha256=spec_sha256(self._spec),
             data_sha256=self.data_hash,
-            fingerprint=self.fingerprint,
+            fingerprint=self._fingerprint,
             history=self.history,
         )
 
 
 def state_of(adapters: Adapters, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
-    """Everything that the next step depends on besides its number, on the CPU."""
-    weights = {ADAPTER + name: tensor for name, tensor in adapters.tensors().items()}
-    return weights | {name: moment.cpu() for name, moment in optimizer.state().items()}
+    """Everything that the next step depends on besides its number: the tensors themselves, where they are."""
+    weights = {ADAPTER + name: parameter.detach() for name, parameter in adapters.parameters.items()}
+    return weights | optimizer.state()

@@ -28,6 +28,7 @@ class Pace:
         self._every, self._clock = spec.checkpointing_steps, clock
         self._mtbi_s, self._max_at_risk_s = mtbi_s, max_at_risk_s
         self._cost_s, self._last_s = FIRST_COST_S, clock()
+        self._busy_s = 0.0
 
     def due(self, step: int) -> bool:
         """Asked after each step; `step` counts those that are done."""
@@ -36,11 +37,16 @@ class Pace:
         interval_s = checkpoint_interval_s(
             cost_s=self._cost_s, mtbi_s=self._mtbi_s, max_at_risk_s=self._max_at_risk_s
         )
-        return self._clock() - self._last_s >= interval_s
+        return self._clock() - self._last_s >= max(interval_s, self._busy_s)
 
-    def written(self, cost_s: float) -> None:
-        """A checkpoint was written just now, and held the steps up for `cost_s`."""
+    def begun(self, cost_s: float) -> None:
+        """A checkpoint was begun just now, and held the steps up for `cost_s`."""
         self._cost_s, self._last_s = cost_s, self._clock()
+
+    def written(self, busy_s: float | None) -> None:
+        """The writing of one has ended and took this long; None: none has. The next is not begun sooner."""
+        if busy_s is not None:
+            self._busy_s = busy_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from giornata.diffusion import captions
-from giornata.diffusion.captions import Embedding
+from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import Supplies
-from giornata.workloads.train.draws import Draw, assemble
+from giornata.workloads.train.feed import Feed, Ready
+
+WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec) -> AdapterOptimizer:
@@ -43,33 +44,30 @@ class Stepper:
     base: BaseModel
     spec: TrainSpec
     objective: Objective
-    supplies: Supplies
+    embeddings: EmbeddingCache | None
     optimizer: AdapterOptimizer
 
-    def step(self, step: int) -> tuple[torch.Tensor, float]:
-        """Optimizer step number `step`, from 0. Returns its mean loss (float32 scalar, on the device, not waited
-        for) and its learning rate."""
-        micros = self.spec.gradient_accumulation_steps
-        losses = []
-        for micro in range(micros):
-            loss = self._loss(self.supplies.draws.micro_batch(step, micro), step)
-            (loss / micros).backward()
+    def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
+        """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,
+        on the device, not waited for) and its learning rate."""
+        losses, shares = [], 0.0
+        while shares < WHOLE:
+            ready = feed.take()
+            loss = self._loss(ready, step) * ready.share
+            loss.backward()
             losses.append(loss.detach())
+            shares += ready.share
         rate = self.optimizer.step(step)
-        return torch.stack(losses).mean(), rate
+        return torch.stack(losses).sum(), rate
 
-    def _loss(self, drawn: Sequence[Draw], step: int) -> torch.Tensor:
-        base, spec = self.base, self.spec
-        batch = assemble(self.supplies.draws, drawn, self.supplies.latents, base.vae.config, base.device)
-        mixed = spec.mixed_precision == "bf16"
+    def _loss(self, ready: Ready, step: int) -> torch.Tensor:
+        base, mixed = self.base, self.spec.mixed_precision == "bf16"
         with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return self.objective.loss(
-                base.unet, batch, self._embedding([self.supplies.draws.caption(draw) for draw in drawn], step)
-            )
+            return self.objective.loss(base.unet, ready.batch.to(base.device), self._embedding(ready.captions, step))
 
     def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
-        if self.supplies.embeddings is not None:
-            return self.supplies.embeddings.batch(texts)
+        if self.embeddings is not None:
+            return self.embeddings.batch(texts)
         stop = self.spec.stop_text_encoder_training
         with torch.set_grad_enabled(self.spec.train_text_encoder and (stop is None or step < stop)):
             return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)

@@ -1,0 +1,60 @@
+"""What is put through the UNet at once is a matter of memory: the result is the same up to rounding."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.train_studio import draw_pictures, spec_for
+
+from giornata.diffusion.lora import add_adapters
+from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.objective import Objective
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.caching import prepare
+from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.material import gather
+from giornata.workloads.train.steps import Stepper, optimizer_of
+
+
+@pytest.fixture(scope="module")
+def base(tiny_folder: Path) -> BaseModel:
+    spec = TrainSpec.model_validate(spec_for(tiny_folder))
+    return load_base(spec, device="cpu", dtype=torch.float32)
+
+
+def trained(
+    base: BaseModel, folder: Path, tiny_folder: Path, rows: int | None
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses and weights of three steps of 2 x 3 pictures, as many class pictures beside them."""
+    fields = {"train_batch_size": 2, "gradient_accumulation_steps": 3, "learning_rate": 1e-3}
+    prior = {"with_prior_preservation": True, "class_prompt": "a toy", "class_dataset": "ds_2"}
+    spec = TrainSpec.model_validate(spec_for(tiny_folder, max_train_steps=3, **fields, **prior))
+    inputs = draw_pictures(folder, 5) + draw_pictures(folder, 4, first=50, role="class")
+    instances, classes = gather(inputs, spec)
+    assert classes is not None
+    supplies = prepare(base, spec, (instances, classes), seed=7, first_step=0, tick=lambda done, total: None)
+    feed = Feed(supplies, base.vae.config, first_step=0, end_step=3, rows=rows, pinned=False, clock=lambda: 0.0)
+    with add_adapters(base, spec) as adapters, feed:
+        stepper = Stepper(
+            base=base,
+            spec=spec,
+            objective=Objective.of(spec, base.noise_scheduler, prediction_type="epsilon"),
+            embeddings=supplies.embeddings,
+            optimizer=optimizer_of(adapters, spec),
+        )
+        losses = [float(stepper.step(step, feed)[0]) for step in range(3)]
+        return losses, adapters.tensors()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_passes_of_any_size_add_up_to_the_same_step(
+    base: BaseModel, tiny_folder: Path, tmp_path: Path, rows: int
+) -> None:
+    losses, weights = trained(base, tmp_path, tiny_folder, rows=None)
+    other_losses, other_weights = trained(base, tmp_path, tiny_folder, rows=rows)
+    assert other_losses == pytest.approx(losses, rel=1e-5)
+    moved = torch.cat([weights[name].flatten() for name in weights if "lora_B" in name])
+    other_moved = torch.cat([other_weights[name].flatten() for name in weights if "lora_B" in name])
+    # Adam divides by the gradient's size: where that is all but zero, rounding decides on the direction of a step.
+    assert float(moved.norm()) > 0.01
+    assert float((moved - other_moved).norm() / moved.norm()) < 0.01
