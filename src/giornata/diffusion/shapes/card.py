@@ -37,12 +37,11 @@ def _head(plan: Plan, weights_bytes: int) -> list[str]:
         "that the code draws itself; there is no other data. No weights of another model were used. The result is a",
         "function of the numbers below, on one kind of processor and with one set of library versions.",
         "",
-        f"- VAE (trained): {plan.vae_steps} steps of {plan.processes} x {plan.vae_batch} pictures, half of them shapes,",
-        "  half random compositions.",
+        f"- VAE (trained): {plan.vae_steps} steps of {plan.processes} x {plan.vae_batch} pictures, half of them",
+        "  shapes, half random compositions.",
         "- Text encoders (not trained): random functions of their tokens.",
-        f"- UNet (trained): {plan.unet_steps} steps of {plan.processes} x {plan.unet_batch} of {plan.pictures} captioned"
-        " pictures,",
-        f"  velocity prediction, average of the weights. Seed {plan.seed}.",
+        f"- UNet (trained): {plan.unet_steps} steps of {plan.processes} x {plan.unet_batch} of {plan.pictures}",
+        f"  captioned pictures, velocity prediction, average of the weights. Seed {plan.seed}.",
         "",
     ]
 
@@ -95,8 +94,8 @@ def _limits() -> list[str]:
     return [
         "## Limits",
         "",
-        "It knows these words and no others, and 64 x 64 pixels. Edges are soft: a latent stands for 8 x 8 pixels. It",
-        "shows whether a trainer learns and what it forgets; it says nothing about the looks of a full SDXL.",
+        "It knows these words and no others, and 64 x 64 pixels. Edges are soft: a latent stands for 8 x 8 pixels.",
+        "It shows whether a trainer learns and what it forgets; it says nothing about the looks of a full SDXL.",
         "",
         "## Licence",
         "",

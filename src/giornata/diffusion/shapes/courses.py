@@ -4,12 +4,10 @@ Shapes: B pictures of one process, C = 3 colours or 4 latent channels, H, W pixe
 K captions, L tokens, D and P widths as in giornata.diffusion.captions. Pixels are in [-1, 1], all is float32.
 """
 
-
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from PIL import Image
-from torch.nn import functional
 
 from giornata.diffusion.captions import Embedding, encode
 from giornata.diffusion.objective import NoisyBatch, Objective
@@ -46,7 +44,9 @@ def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> Course:
         posterior = vae.encode(pixels_BCHW).latent_dist
         noise_BCHW = normal(plan.seed, "drawing-vae-sample", step, peers.rank, shape=tuple(posterior.mean.shape))
         decoded_BCHW = vae.decode(posterior.mean + posterior.std * noise_BCHW).sample
-        return reconstruction_loss(decoded_BCHW, pixels_BCHW) + KL_WEIGHT * posterior.kl().mean() / noise_BCHW[0].numel()
+        return (
+            reconstruction_loss(decoded_BCHW, pixels_BCHW) + KL_WEIGHT * posterior.kl().mean() / noise_BCHW[0].numel()
+        )
 
     ramp = Ramp(steps=plan.vae_steps, warmup_steps=20, constant_share=0.5)
     return Course(name="vae", model=vae, loss=loss, learning_rate=plan.vae_lr, ramp=ramp, ema_decay=0.995)
@@ -151,5 +151,3 @@ def time_ids(chance_B: torch.Tensor) -> torch.Tensor:
     original_B = torch.where(chance_B < LARGER_SHARE, larger_B.floor(), size)
     zero_B, size_B = torch.zeros_like(original_B), torch.full_like(original_B, size)
     return torch.stack([original_B, original_B, zero_B, zero_B, size_B, size_B], dim=1)
-
-

@@ -51,7 +51,7 @@ class Ceiling:
 
 def load(directory: Path) -> StableDiffusionXLPipeline:
     """The model as anybody loads it; float32, silent."""
-    pipeline = StableDiffusionXLPipeline.from_pretrained(directory, torch_dtype=torch.float32)
+    pipeline = StableDiffusionXLPipeline.from_pretrained(directory, dtype=torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
@@ -106,7 +106,9 @@ def ceiling(vae: AutoencoderKL) -> Ceiling:
     asked = grid()
     drawn = [draw_shape(shape, random.Random(f"ceiling:{shape.caption}")) for shape in asked]
     pixels_BCHW = tensor_of(drawn)
-    kept_BCHW = torch.cat([vae.decode(vae.encode(part).latent_dist.mean).sample for part in pixels_BCHW.split(AT_ONCE)])
+    kept_BCHW = torch.cat(
+        [vae.decode(vae.encode(part).latent_dist.mean).sample for part in pixels_BCHW.split(AT_ONCE)]
+    )
     error = float(((kept_BCHW.clamp(-1, 1) - pixels_BCHW) / 2).square().mean())
     scorer = Scorer()
     through = VaeImageProcessor().postprocess(kept_BCHW, output_type="pil")

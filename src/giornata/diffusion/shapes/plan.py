@@ -11,10 +11,10 @@ class Plan:
     seed: int = 0
     processes: int = 2
     pictures: int = 24_000
-    vae_steps: int = 2_600
+    vae_steps: int = 4_000
     vae_batch: int = 12
     vae_lr: float = 1.5e-3
-    unet_steps: int = 6_000
+    unet_steps: int = 7_000
     unet_batch: int = 24
     unet_lr: float = 1.5e-3
     checkpoint_steps: int = 200

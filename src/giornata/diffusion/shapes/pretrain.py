@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import diffusers
 import torch
+import transformers
 from torch import multiprocessing
 
 from giornata.diffusion.determinism import fix_determinism
@@ -72,6 +74,8 @@ def say(line: str) -> None:
 def _train(rank: int, out: Path, plan: Plan, meeting: Path | None) -> None:
     """One process of the training. The first one writes the result."""
     fix_determinism(threads=1)
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     with Peers(rank=rank, count=plan.processes, meeting=meeting) as peers:
         around = Surroundings(plan=plan, peers=peers, folder=work_folder(out), say=say, clock_s=time.monotonic)
         write = _models(around)
@@ -95,8 +99,16 @@ def _models(around: Surroundings) -> Callable[[Path], None]:
     def write(directory: Path) -> None:
         whole = pipeline(text, vae, unet).to(dtype=torch.float16)
         whole.save_pretrained(directory, safe_serialization=True)
+        for name in ("text_encoder", "text_encoder_2"):
+            _load_as_float32(directory / name / "config.json")
 
     return write
+
+
+def _load_as_float32(config: Path) -> None:
+    """Whoever names no dtype shall get all parts in the same: of the text encoders the library keeps the files'."""
+    fields_of = json.loads(config.read_bytes())
+    config.write_text(json.dumps(fields_of | {"dtype": "float32"}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -114,6 +126,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.pop("afresh"):
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(work_folder(out), ignore_errors=True)
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     try:
         pretrain(out, Plan(**options), score_seeds=seeds)
     except InvalidInput as error:

@@ -104,10 +104,10 @@ class Stage:
 
     def _say(self, done: int, loss: torch.Tensor, step_s: float) -> None:
         if self._around.peers.rank == 0:
-            last = self._course.ramp.steps
+            name, last = self._course.name, self._course.ramp.steps
             left_min = (last - done) * step_s / 60
             self._around.say(
-                f"{self._course.name} {done}/{last}  loss {float(loss):.4f}  {step_s:.3f} s/step  {left_min:.0f} min left"
+                f"{name} {done}/{last}  loss {float(loss):.4f}  {step_s:.3f} s/step  {left_min:.0f} min left"
             )
 
     def _write(self, step: int) -> None:
