@@ -96,7 +96,7 @@ def score(pipeline: StableDiffusionXLPipeline, *, seed: int, tick: Callable[[int
         trained=_of(readings, asked, lambda shape: not shape.held_out),
         held_out=_of(readings, asked, lambda shape: shape.held_out),
         shuffled=tally(readings, shuffled),
-        forms={form: _of(readings, asked, lambda shape, form=form: shape.form == form) for form in FORMS},
+        forms=_by_form(readings, asked),
     )
 
 
@@ -116,13 +116,20 @@ def ceiling(vae: AutoencoderKL) -> Ceiling:
     return Ceiling(
         psnr_db=float(-10 * torch.log10(torch.tensor(error))),
         grid=tally(readings, asked),
-        forms={form: _of(readings, asked, lambda shape, form=form: shape.form == form) for form in FORMS},
+        forms=_by_form(readings, asked),
     )
 
 
 def _of(readings: Sequence[Reading], asked: Sequence[Shape], wanted: Callable[[Shape], bool]) -> Tally:
     chosen = [place for place, shape in enumerate(asked) if wanted(shape)]
     return tally([readings[place] for place in chosen], [asked[place] for place in chosen])
+
+
+def _by_form(readings: Sequence[Reading], asked: Sequence[Shape]) -> dict[str, Tally]:
+    def has(form: str) -> Callable[[Shape], bool]:
+        return lambda shape: shape.form == form
+
+    return {form: _of(readings, asked, has(form)) for form in FORMS}
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""The pre-training: the same bytes with and without a break, files that anybody loads, a card of what was measured."""
+"""The pre-training: the same bytes after a break, files that anybody loads, and a card of what was measured."""
 
 import hashlib
 import json
