@@ -6,6 +6,7 @@
 # make soak-hour an hour (or MINUTES=…) of real processes with everything above at once
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
+# make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: 45 minutes on two quiet cores (OUT=…)
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.
 
@@ -18,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
 .PHONY: help demo test check lint format types contracts unit contract system faults fuzz odd-time soak soak-hour \
-        mutants clean
+        mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
 help:
@@ -91,6 +92,10 @@ soak-hour: $(STAMP)
 
 mutants: $(STAMP)
 	@$(BIN)/python -m tests.contract.model.mutants
+
+OUT ?= build/tiny-shapes
+tiny-shapes: $(STAMP)
+	@$(BIN)/python -m giornata.diffusion.shapes.pretrain $(OUT) $(PRETRAIN_FLAGS)
 
 clean:
 	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

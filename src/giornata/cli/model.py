@@ -22,12 +22,16 @@ def register(app: typer.Typer) -> None:
 
 def tiny_model(
     directory: Annotated[Path, typer.Argument(help="Where to put it.", show_default=False)],
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="The trained one, which draws coloured shapes. It comes with Giornata.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Build the tiny SDXL: the real architecture, a few million random parameters, no download."""
+    module = "giornata.diffusion.shapes.shipped" if shapes else "giornata.diffusion.tiny_model"
     with reporting(as_json) as out:
-        run_model_code("giornata.diffusion.tiny_model", [str(directory)])
-        out.say(f"The tiny SDXL is in {directory}")
+        run_model_code(module, [str(directory)])
+        out.say(f"The tiny SDXL{' that draws shapes' if shapes else ''} is in {directory}")
         out.result({"model": str(directory)})
 
 

@@ -49,8 +49,7 @@ class Pen:
         )
 
     def polygon(self, points: Sequence[Point], colour: RGB) -> None:
-        shade = tuple(min(255, max(0, channel + by)) for channel, by in zip(colour, self.shift, strict=True))
-        self.canvas.polygon([self._place(point) for point in points], fill=shade)
+        self.canvas.polygon([self._place(point) for point in points], fill=shifted(colour, self.shift))
 
     def disc(self, centre: Point, radius: float, colour: RGB) -> None:
         self.polygon(ellipse(centre, radius, radius), colour)
@@ -145,23 +144,50 @@ SUBJECTS: Mapping[str, tuple[Callable[[Pen], None], str]] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Where and how a shape lies in its picture. Centre and radius are shares of the picture's side."""
+
+    centre: Point = (0.5, 0.5)
+    radius: float = 0.33
+    tilt_radians: float = 0.0
+    shift: RGB = (0, 0, 0)
+
+
+def paint(draw: Callable[[Pen], None], *, ground: RGB, placing: Placing, size_px: int) -> Image.Image:
+    """One RGB picture of `size_px` x `size_px`: what `draw` draws, on a plain ground, with smooth edges."""
+    side = size_px * SUPERSAMPLING
+    canvas = Image.new("RGB", (side, side), ground)
+    pen = Pen(
+        canvas=ImageDraw.Draw(canvas),
+        centre_px=(side * placing.centre[0], side * placing.centre[1]),
+        radius_px=side * placing.radius,
+        tilt_radians=placing.tilt_radians,
+        shift=placing.shift,
+    )
+    draw(pen)
+    return canvas.resize((size_px, size_px), Image.Resampling.BOX)
+
+
+def shifted(colour: RGB, shift: Sequence[int]) -> RGB:
+    """The colour with something added to each channel, kept within 0 … 255."""
+    red, green, blue = (min(255, max(0, channel + by)) for channel, by in zip(colour, shift, strict=True))
+    return red, green, blue
+
+
 def draw_picture(subject: str, index: int, *, size_px: int = 64, seed: int = 0) -> Image.Image:
     """One RGB picture of `size_px` x `size_px`, the `index`-th of its set. Backgrounds take turns."""
     draw, _ = SUBJECTS[subject]
     chance = random.Random(f"{seed}:{subject}:{index}")
-    side = size_px * SUPERSAMPLING
     shift = tuple(chance.randint(-JITTER, JITTER) for _ in range(6))
-    ground = tuple(min(255, max(0, a + b)) for a, b in zip(BACKGROUNDS[background(index)], shift[3:], strict=True))
-    canvas = Image.new("RGB", (side, side), ground)
-    pen = Pen(
-        canvas=ImageDraw.Draw(canvas),
-        centre_px=(side * chance.uniform(*CENTRE), side * chance.uniform(*CENTRE)),
-        radius_px=side * chance.uniform(*RADIUS),
+    placing = Placing(
+        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        radius=chance.uniform(*RADIUS),
         tilt_radians=math.radians(chance.uniform(-TILT_DEGREES, TILT_DEGREES)),
         shift=(shift[0], shift[1], shift[2]),
     )
-    draw(pen)
-    return canvas.resize((size_px, size_px), Image.Resampling.BOX)
+    ground = shifted(BACKGROUNDS[background(index)], shift[3:])
+    return paint(draw, ground=ground, placing=placing, size_px=size_px)
 
 
 def background(index: int) -> str:

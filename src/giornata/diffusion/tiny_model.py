@@ -9,19 +9,16 @@ of a 64 px picture and the UNet is a crude denoiser whose errors depend on the p
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from giornata.diffusion.model_folder import check_model_folder
+from giornata.diffusion.tiny_parts import PAD_TOKENS, place_model, scheduler, text_config, tokenizer
 from giornata.diffusion.tiny_weights import set_text_weights, set_unet_weights, set_vae_weights
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import InvalidInput
 
-MAX_TOKENS = 77
 HIDDEN = 32
 WORDS = (  # noqa: SIM905 - a list of fifty lines reads worse
     "a an the of on in with and photo picture painting drawing sks toy dog cat bird person man woman house car "
@@ -33,35 +30,16 @@ WORDS = (  # noqa: SIM905 - a list of fifty lines reads worse
 def build_tiny_model(directory: Path) -> Path:
     """Build the model at `directory` and return it. A complete one that is there already is kept.
 
-    It is built aside and renamed, so nobody ever sees half of it. Raises InvalidInput when something else is at
-    `directory`.
+    Raises InvalidInput when something else is at `directory`.
     """
-    if _complete(directory):
-        return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as aside:
-        built = Path(aside) / "model"
-        tiny_pipeline().save_pretrained(built, safe_serialization=True)
-        for weights in built.rglob("*.safetensors"):
-            weights.chmod(0o644)  # the library makes them private
-        try:
-            built.rename(directory)
-        except OSError as error:
-            if not _complete(directory):  # somebody else may have been quicker
-                fault = Fault(
-                    where=str(directory),
-                    message="is there already, and is no complete SDXL model",
-                    hint="remove it, or name another folder",
-                )
-                raise InvalidInput([fault]) from error
-    return directory
+    return place_model(directory, lambda built: tiny_pipeline().save_pretrained(built, safe_serialization=True))
 
 
 def tiny_pipeline() -> StableDiffusionXLPipeline:
     """The tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        tokenizers = [_tokenizer(pad_token=pad) for pad in ("<|endoftext|>", "!")]
-        config = _text_config(tokenizers[0])
+        tokenizers = [tokenizer(WORDS, pad_token=pad) for pad in PAD_TOKENS]
+        config = text_config(tokenizers[0], hidden=HIDDEN)
         first, second = CLIPTextModel(config), CLIPTextModelWithProjection(config)
         unet, vae = _unet(), _vae()
     set_text_weights(first, "text_encoder")
@@ -75,13 +53,9 @@ def tiny_pipeline() -> StableDiffusionXLPipeline:
         tokenizer=tokenizers[0],
         tokenizer_2=tokenizers[1],
         unet=unet,
-        scheduler=_scheduler(),
+        scheduler=scheduler("epsilon"),
         add_watermarker=False,
     )
-
-
-def _complete(directory: Path) -> bool:
-    return directory.is_dir() and not check_model_folder(directory)
 
 
 def _unet() -> UNet2DConditionModel:
@@ -116,60 +90,6 @@ def _vae() -> AutoencoderKL:
         scaling_factor=0.13025,
         force_upcast=True,
     )
-
-
-def _text_config(tokenizer: CLIPTokenizer) -> CLIPTextConfig:
-    return CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=2 * HIDDEN,
-        projection_dim=HIDDEN,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=MAX_TOKENS,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-
-
-def _scheduler() -> EulerDiscreteScheduler:
-    """SDXL's own settings."""
-    return EulerDiscreteScheduler(
-        num_train_timesteps=1000,
-        beta_schedule="scaled_linear",
-        beta_start=0.00085,
-        beta_end=0.012,
-        prediction_type="epsilon",
-        timestep_spacing="leading",
-        steps_offset=1,
-    )
-
-
-def _tokenizer(*, pad_token: str) -> CLIPTokenizer:
-    """CLIP's byte-level BPE over all 256 bytes, so that any text tokenises, with merges for a few words."""
-    alphabet = sorted(ByteLevel.alphabet())
-    merges = _merges()
-    tokens = [*alphabet, *(f"{char}</w>" for char in alphabet), *(left + right for left, right in merges)]
-    tokens += ["<|startoftext|>", "<|endoftext|>"]
-    return CLIPTokenizer(
-        vocab={token: number for number, token in enumerate(tokens)},
-        merges=merges,
-        pad_token=pad_token,
-        model_max_length=MAX_TOKENS,
-    )
-
-
-def _merges() -> list[tuple[str, str]]:
-    """Left to right within each word: (d, o), (do, g</w>)."""
-    merges: dict[tuple[str, str], None] = {}
-    for word in WORDS:
-        symbols = [*word[:-1], f"{word[-1]}</w>"]
-        joined = symbols[0]
-        for symbol in symbols[1:]:
-            merges[joined, symbol] = None
-            joined += symbol
-    return list(merges)
 
 
 def main(arguments: list[str] | None = None) -> None:

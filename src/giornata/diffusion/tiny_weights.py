@@ -9,6 +9,7 @@ its noisy input on.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -29,16 +30,19 @@ TEXTURE_GAIN = 0.2
 ATTENTION_GAIN = 3.0  # sharp enough that one word outweighs 70 padding tokens
 
 
-def draw_weights(model: nn.Module, name: str) -> None:
-    """Fill `model`: norms 1, biases 0, matrices and kernels normal with deviation 1/sqrt(fan-in)."""
+def draw_weights(
+    model: nn.Module, name: str, *, purpose: str = PURPOSE, gain: Callable[[str], float] | None = None
+) -> None:
+    """Fill `model`: norms 1, biases 0, matrices and kernels normal with deviation gain(parameter) / sqrt(fan-in)."""
+    gain = gain or _gain
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 parameter.fill_(1.0 if "norm" in key and key.endswith("weight") else 0.0)
                 continue
-            values = normal(SEED, PURPOSE, name, key, shape=tuple(parameter.shape))
+            values = normal(SEED, purpose, name, key, shape=tuple(parameter.shape))
             fan_in = math.prod(parameter.shape[1:])
-            parameter.copy_(values * (_gain(key) / math.sqrt(fan_in)))
+            parameter.copy_(values * (gain(key) / math.sqrt(fan_in)))
 
 
 def _gain(key: str) -> float:

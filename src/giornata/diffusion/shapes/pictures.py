@@ -1,0 +1,203 @@
+"""What the drawing model is pre-trained on: captioned pictures of plain shapes, drawn as they are asked for.
+
+A shape is a form in a colour on a background; place, size and shade vary. One colour of each form is held out: the
+model never sees that pair, so that drawing it shows that words are understood and not whole captions remembered.
+The subjects of giornata.diffusion.drawings are drawn with the same pen, and are never among these pictures.
+The same arguments give the same bytes (with one PIL version).
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from PIL import Image
+
+from giornata.diffusion.drawings import (
+    BACKGROUNDS,
+    CENTRE,
+    JITTER,
+    RGB,
+    Pen,
+    Placing,
+    Point,
+    capsule,
+    ellipse,
+    paint,
+    shifted,
+)
+
+SIZE_PX = 64
+RADIUS = (18 / 64, 24 / 64)  # of the side
+STAR_WAIST = 0.47  # a pentagram has 0.38; thin points do not survive 8 x 8 latents
+RING_HOLE = 0.58
+PALETTE: Mapping[str, RGB] = MappingProxyType(
+    {
+        "red": (214, 40, 40),
+        "green": (40, 160, 60),
+        "blue": (40, 80, 210),
+        "yellow": (245, 215, 50),
+        "purple": (130, 50, 170),
+        "orange": (245, 130, 30),
+        "pink": (250, 140, 190),
+        "cyan": (60, 205, 225),
+    }
+)
+# Share of the pictures whose caption says all three; the others leave one, two or all of them out.
+FULL_CAPTIONS = 0.7
+
+
+def _star() -> list[Point]:
+    radii = [1.0, STAR_WAIST] * 5
+    angles = [math.pi * corner / 5 - math.pi / 2 for corner in range(10)]
+    return [(radius * math.cos(a), radius * math.sin(a)) for radius, a in zip(radii, angles, strict=True)]
+
+
+def _cross(length: float = 0.98, half_width: float = 0.36) -> list[Point]:
+    quarter = [(half_width, -length), (half_width, -half_width), (length, -half_width)]
+    points = list(quarter)
+    for _ in range(3):
+        quarter = [(-y, x) for x, y in quarter]
+        points += quarter
+    return points
+
+
+def _ring() -> list[Point]:
+    # Once around outside, a step in, and once around the hole the other way.
+    outer, hole = ellipse((0, 0), 1.0, 1.0), ellipse((0, 0), RING_HOLE, RING_HOLE)
+    return [*outer, outer[0], hole[0], *reversed(hole)]
+
+
+FORMS: Mapping[str, tuple[Point, ...]] = MappingProxyType(
+    {
+        "circle": tuple(ellipse((0, 0), 1.0, 1.0)),
+        "square": ((-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)),
+        "triangle": ((0.0, -0.98), (1.02, 0.82), (-1.02, 0.82)),
+        "star": tuple(_star()),
+        "cross": tuple(_cross()),
+        "ring": tuple(_ring()),
+    }
+)
+# form -> the colour it is never seen in
+HELD_OUT: Mapping[str, str] = MappingProxyType(
+    {"circle": "purple", "square": "cyan", "triangle": "orange", "star": "blue", "cross": "pink", "ring": "red"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a picture shows, or what a prompt asks for; None is left open."""
+
+    form: str | None = None
+    colour: str | None = None
+    background: str | None = None
+
+    @property
+    def held_out(self) -> bool:
+        return self.form is not None and HELD_OUT.get(self.form) == self.colour
+
+    @property
+    def caption(self) -> str:
+        """`a red star on a white background`; `a shape` when everything is open."""
+        noun = self.form or "shape"
+        article = "an" if (self.colour or noun)[0] in "aeiou" else "a"
+        said = " ".join(word for word in (article, self.colour, noun) if word)
+        return said if self.background is None else f"{said} on a {self.background} background"
+
+
+def grid() -> list[Shape]:
+    """Every form in every colour on every background, those held out too."""
+    return [
+        Shape(form=form, colour=colour, background=background)
+        for form in FORMS
+        for colour in PALETTE
+        for background in BACKGROUNDS
+    ]
+
+
+TRAINED = tuple(shape for shape in grid() if not shape.held_out)
+
+
+def captions() -> list[str]:
+    """Every caption that training uses, sorted; the empty one too."""
+    every = {wording.caption for shape in TRAINED for wording in _wordings(shape)}
+    return sorted({"", *every})
+
+
+def _wordings(shape: Shape) -> list[Shape]:
+    """The shape as captions tell it: all of it first, then with something left out."""
+    return [
+        Shape(form=form, colour=colour, background=background)
+        for background in (shape.background, None)
+        for form in (shape.form, None)
+        for colour in (shape.colour, None)
+    ]
+
+
+def filled(points: tuple[Point, ...], colour: RGB) -> Callable[[Pen], None]:
+    """Draws one outline in one colour."""
+
+    def draw(pen: Pen) -> None:
+        pen.polygon(points, colour)
+
+    return draw
+
+
+def draw_shape(shape: Shape, chance: random.Random, *, size_px: int = SIZE_PX) -> Image.Image:
+    """A picture of a shape of which nothing is left open."""
+    if shape.form is None or shape.colour is None or shape.background is None:
+        raise ValueError(f"{shape} leaves something open")
+    shift = [chance.randint(-JITTER, JITTER) for _ in range(6)]
+    placing = Placing(
+        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        radius=chance.uniform(*RADIUS),
+        shift=(shift[0], shift[1], shift[2]),
+    )
+    ground = shifted(BACKGROUNDS[shape.background], shift[3:])
+    return paint(filled(FORMS[shape.form], PALETTE[shape.colour]), ground=ground, placing=placing, size_px=size_px)
+
+
+def captioned(index: int, *, seed: int = 0) -> Image.Image:
+    """The `index`-th captioned picture; never of a pair that is held out. Shapes take turns."""
+    return draw_shape(TRAINED[index % len(TRAINED)], random.Random(f"{seed}:captioned:{index}"))
+
+
+def caption_of(index: int, *, seed: int = 0) -> str:
+    """The caption of that picture."""
+    chance = random.Random(f"{seed}:caption:{index}")
+    wordings = _wordings(TRAINED[index % len(TRAINED)])
+    told = wordings[0] if chance.random() < FULL_CAPTIONS else chance.choice(wordings[1:])
+    return told.caption
+
+
+def composition(index: int, *, seed: int = 0) -> Image.Image:
+    """The `index`-th picture of no shape in particular, for the VAE: up to four patches of any colour anywhere."""
+    chance = random.Random(f"{seed}:composition:{index}")
+
+    def any_colour() -> RGB:
+        return chance.randint(0, 255), chance.randint(0, 255), chance.randint(0, 255)
+
+    def draw(pen: Pen) -> None:
+        for _ in range(chance.randint(1, 4)):
+            pen.polygon(_patch(chance), any_colour())
+
+    known = shifted(chance.choice(list(BACKGROUNDS.values())), [chance.randint(-JITTER, JITTER) for _ in range(3)])
+    ground = known if chance.random() < 0.6 else any_colour()
+    placing = Placing(
+        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        radius=chance.uniform(*RADIUS),
+        tilt_radians=chance.uniform(0, 2 * math.pi),
+    )
+    return paint(draw, ground=ground, placing=placing, size_px=SIZE_PX)
+
+
+def _patch(chance: random.Random) -> list[Point]:
+    x, y, kind = chance.uniform(-0.6, 0.6), chance.uniform(-0.6, 0.6), chance.randrange(3)
+    if kind == 0:
+        return ellipse((x, y), chance.uniform(0.1, 0.9), chance.uniform(0.1, 0.9))
+    if kind == 1:
+        return capsule((x, y), (chance.uniform(-1, 1), chance.uniform(-1, 1)), chance.uniform(0.08, 0.35))
+    angles = sorted(chance.uniform(0, 2 * math.pi) for _ in range(chance.randint(3, 7)))
+    reach = [chance.uniform(0.4, 1.1) for _ in angles]
+    return [(x + r * math.cos(a), y + r * math.sin(a)) for r, a in zip(reach, angles, strict=True)]

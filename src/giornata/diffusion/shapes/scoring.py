@@ -1,0 +1,213 @@
+"""Says what a picture shows: form, colour and background of one solid figure on a plain ground. Nothing is learned.
+
+Shapes: H, W pixels; S = 32, the side of a figure brought to its bounding box; P pixels of a part.
+
+1. Ground: the median of the picture's border, per channel. Its name is that of the nearest background. Where fewer
+   than PLAIN of the border's pixels are ground (see 2), there is neither a background nor a figure.
+2. Mask: a pixel's distance d is that of its colour from the ground (Euclidean, of 0 … 255 per channel). With q the
+   lower quartile of all d > FLOOR, a pixel belongs to the figure where d > max(FLOOR, q / 2): half way up an edge,
+   and still below the fainter half of a figure of two colours.
+3. Outline: the mask cut to its bounding box (rows and columns with fewer than two of its pixels do not count) and
+   brought to S x S. A form's IoU is that of this and its template, which is a drawn picture that went through the
+   same steps; the figure's form is that of the highest IoU, provided it is at least LEAST_IOU.
+4. Colour: the median over the figure where the template has it too. Its name is that of the nearest palette colour.
+5. A subject of several colours: in each part of its template (a colour with at least LEAST_PART of its pixels) the
+   median has to lie within OWN_COLOUR of the part's colour. Its template is also tried tilted.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from PIL import Image
+
+from giornata.diffusion.drawings import BACKGROUNDS, RGB, SUBJECTS, Pen, Placing, paint
+from giornata.diffusion.shapes.pictures import FORMS, PALETTE, SIZE_PX, Shape, filled
+
+SIDE = 32
+FLOOR = 24.0
+LEAST_IOU = 0.75
+LEAST_PART = 0.1
+OWN_COLOUR = 48.0
+TILTS_DEGREES = (-6.0, 0.0, 6.0)
+PLAIN = 0.75
+LEAST_PIXELS = 24  # fewer are no figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A figure brought to its bounding box."""
+
+    mask_SS: np.ndarray
+    colours_SS3: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A template: where the figure is, and which of its parts has which colour of its own (none for a form)."""
+
+    mask_SS: np.ndarray
+    parts: tuple[tuple[np.ndarray, RGB], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a picture shows. `iou` has the IoU with every figure that was looked for; `own_colours` names those
+    subjects whose colours are in the right places. All of it is empty when there is no figure."""
+
+    background: str | None
+    form: str | None = None
+    colour: str | None = None
+    iou: Mapping[str, float]
+    own_colours: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Shares of `count` pictures that show what was asked for, and the mean IoU with the forms asked for."""
+
+    count: int
+    form: float
+    colour: float
+    background: float
+    both: float  # form and colour
+    all: float
+    mean_iou: float
+
+
+class Scorer:
+    """Looks for the six forms, and for subjects of giornata.diffusion.drawings if any are named.
+
+    Raises KeyError for a subject that does not exist.
+    """
+
+    def __init__(self, subjects: Sequence[str] = ()) -> None:
+        self._figures = {form: _form_views(form) for form in FORMS}
+        self._figures |= {subject: _subject_views(subject) for subject in subjects}
+
+    def read(self, picture: Image.Image) -> Reading:
+        """What an RGB picture shows, of any size from 16 px."""
+        outline, ground = outline_of(picture)
+        background = None if ground is None else nearest(ground, BACKGROUNDS)
+        if outline is None:
+            return Reading(background=background, iou=dict.fromkeys(self._figures, 0.0))
+        best = {name: max(views, key=lambda view: _iou(outline, view)) for name, views in self._figures.items()}
+        iou = {name: _iou(outline, view) for name, view in best.items()}
+        first = max(iou, key=lambda name: iou[name])
+        seen_PC = outline.colours_SS3[outline.mask_SS & best[first].mask_SS]
+        return Reading(
+            background=background,
+            form=first if iou[first] >= LEAST_IOU else None,
+            colour=nearest(np.median(seen_PC, axis=0), PALETTE) if len(seen_PC) else None,
+            iou=iou,
+            own_colours=frozenset(name for name, view in best.items() if view.parts and _fits(outline, view)),
+        )
+
+    def tally(self, pictures: Iterable[Image.Image], asked: Iterable[Shape]) -> Tally:
+        """Score pictures against what was asked for, in the same order. A subject's name is a form; its colour is
+        its own. What a shape leaves open counts as right. Raises ValueError for no pictures, and for another number
+        of pictures than of shapes."""
+        return tally([self.read(picture) for picture in pictures], list(asked))
+
+
+def tally(readings: Sequence[Reading], asked: Sequence[Shape]) -> Tally:
+    """As Scorer.tally, of pictures that were read already."""
+    rows = np.array([_row(reading, shape) for reading, shape in zip(readings, asked, strict=True)], dtype=np.float64)
+    if not len(rows):
+        raise ValueError("there are no pictures to score")
+    form, colour, background = (rows[:, column] for column in range(3))
+    return Tally(
+        count=len(rows),
+        form=float(form.mean()),
+        colour=float(colour.mean()),
+        background=float(background.mean()),
+        both=float((form * colour).mean()),
+        all=float((form * colour * background).mean()),
+        mean_iou=float(rows[:, 3].mean()),
+    )
+
+
+def _row(reading: Reading, asked: Shape) -> tuple[float, float, float, float]:
+    own = asked.form in SUBJECTS and asked.form in reading.own_colours
+    colour = own if asked.form in SUBJECTS else asked.colour in {None, reading.colour}
+    iou = max(reading.iou.values()) if asked.form is None else reading.iou[asked.form]
+    return (
+        float(asked.form in {None, reading.form}),
+        float(colour),
+        float(asked.background in {None, reading.background}),
+        iou,
+    )
+
+
+def nearest(colour: Sequence[float] | np.ndarray, named: Mapping[str, RGB]) -> str:
+    """The name of the nearest of the named colours."""
+    return min(named, key=lambda name: math.dist(tuple(colour), named[name]))
+
+
+def outline_of(picture: Image.Image) -> tuple[Outline | None, RGB | None]:
+    """The figure at its bounding box and the colour of the ground; None for what is not there."""
+    pixels_HW3 = np.asarray(picture.convert("RGB"), dtype=np.float32)
+    red, green, blue = (float(channel) for channel in np.median(_border(pixels_HW3), axis=0))
+    distance_HW = np.sqrt(((pixels_HW3 - (red, green, blue)) ** 2).sum(axis=2))
+    above = distance_HW[distance_HW > FLOOR]
+    mask_HW = distance_HW > (max(FLOOR, float(np.quantile(above, 0.25)) / 2) if len(above) else FLOOR)
+    if _border(mask_HW).mean() > 1 - PLAIN:
+        return None, None
+    ground = (round(red), round(green), round(blue))
+    rows, columns = (np.flatnonzero(mask_HW.sum(axis=axis) >= 2) for axis in (1, 0))
+    if int(mask_HW.sum()) < LEAST_PIXELS or not len(rows) or not len(columns):
+        return None, ground
+    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    coverage = Image.fromarray(mask_HW.astype(np.uint8) * 255).resize((SIDE, SIDE), Image.Resampling.BOX, box=box)
+    colours = picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.NEAREST, box=box)
+    mask_SS = np.asarray(coverage) >= 128
+    return Outline(mask_SS=mask_SS, colours_SS3=np.asarray(colours, dtype=np.float32)), ground
+
+
+def _border(of_HW: np.ndarray) -> np.ndarray:
+    return np.concatenate((of_HW[0], of_HW[-1], of_HW[:, 0], of_HW[:, -1]))
+
+
+def _iou(outline: Outline, view: View) -> float:
+    union = int((outline.mask_SS | view.mask_SS).sum())
+    return int((outline.mask_SS & view.mask_SS).sum()) / union if union else 0.0
+
+
+def _fits(outline: Outline, view: View) -> bool:
+    for part_SS, colour in view.parts:
+        seen_PC = outline.colours_SS3[part_SS & outline.mask_SS]
+        if not len(seen_PC) or math.dist(tuple(np.median(seen_PC, axis=0)), colour) > OWN_COLOUR:
+            return False
+    return True
+
+
+@cache
+def _form_views(form: str) -> tuple[View, ...]:
+    return (View(mask_SS=_drawn(filled(FORMS[form], (0, 0, 0)), tilt_degrees=0.0).mask_SS),)
+
+
+@cache
+def _subject_views(subject: str) -> tuple[View, ...]:
+    draw, _ = SUBJECTS[subject]
+    return tuple(_view(_drawn(draw, tilt_degrees=tilt)) for tilt in TILTS_DEGREES)
+
+
+def _view(outline: Outline) -> View:
+    colours, counts = np.unique(outline.colours_SS3[outline.mask_SS], axis=0, return_counts=True)
+    parts = []
+    for colour, count in zip(colours, counts, strict=True):
+        if count >= LEAST_PART * int(outline.mask_SS.sum()):
+            part_SS = (outline.colours_SS3 == colour).all(axis=2) & outline.mask_SS
+            parts.append((part_SS, (int(colour[0]), int(colour[1]), int(colour[2]))))
+    return View(mask_SS=outline.mask_SS, parts=tuple(parts))
+
+
+def _drawn(draw: Callable[[Pen], None], *, tilt_degrees: float) -> Outline:
+    """A template. Its ground is far from every colour that a subject has."""
+    placing = Placing(radius=21 / SIZE_PX, tilt_radians=math.radians(tilt_degrees))
+    outline, _ = outline_of(paint(draw, ground=(255, 255, 255), placing=placing, size_px=SIZE_PX))
+    if outline is None:
+        raise ValueError("nothing was drawn")
+    return outline
