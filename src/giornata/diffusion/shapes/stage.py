@@ -85,7 +85,7 @@ class Stage:
             if self._around.peers.rank == 0 and (done % self._around.plan.checkpoint_steps == 0 or done == last):
                 self._write(done)
         with torch.no_grad():
-            for name, value in self._average.tensors().items():
+            for name, value in self._average.tensors.items():
                 self._parameters[name].copy_(value)
         self._course.model.eval()
 
@@ -114,7 +114,7 @@ class Stage:
         tensors = {f"weight.{name}": parameter for name, parameter in self._parameters.items()}
         for name, parameter in self._parameters.items():
             tensors |= {f"{moment}.{name}": self._optimizer.state[parameter][moment] for moment in MOMENTS}
-        tensors |= {f"ema.{name}": value for name, value in self._average.tensors().items()}
+        tensors |= {f"ema.{name}": value for name, value in self._average.tensors.items()}
         header = {"step": step, "plan": asdict(self._around.plan), "fingerprint": fingerprint(torch.device("cpu"))}
         write_durably(self.checkpoint, safetensors_bytes(tensors, {METADATA_KEY: canonical_json(header)}))
 
