@@ -37,8 +37,8 @@ def training_flops(layers: Iterable[Layer], adapted: Collection[str], rank: int)
 def matmul_flops_per_s(
     device: torch.device, dtype: torch.dtype, *, side: int = SIDE, clock: Callable[[], float] = time.monotonic
 ) -> float:
-    """What the device does of square matrix products, at best of a few. Takes some 0.1 s on a GPU, and 3 side² elements
-    of memory, which are given back. Waits for the device."""
+    """What the device does of square matrix products, at best of a few. Takes 2 side² elements of memory, which are
+    given back, and waits for the device."""
     one = torch.ones(side, side, device=device, dtype=dtype)
     out = torch.empty_like(one)
     best_s = float("inf")

@@ -4,7 +4,7 @@ Shapes: per picture, N is the number of places (latent height x width at the lay
 (N in self-attention, the 77 tokens of a prompt in cross-attention), I and O a layer's inputs and outputs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -61,7 +61,7 @@ def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
             continue
         place = _place(unet, name, resolution // LATENT_SCALE)
         unit = next((each for each in units if name.startswith(each + ".")), "")
-        found += _layers(name.replace(".base_layer", ""), module, modules, place, unit)
+        found += _layers(name.replace(".base_layer", ""), module, place, unit)
     return tuple(found)
 
 
@@ -88,9 +88,7 @@ def _place(unet: UNet2DConditionModel, name: str, side: int) -> _Place:
     return _Place(2 * levels + 1 if part in {"conv_norm_out", "conv_out"} else -1, side**2)
 
 
-def _layers(
-    name: str, module: nn.Module, modules: Mapping[str, nn.Module], place: _Place, unit: str
-) -> Iterator[Layer]:
+def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[Layer]:
     common: dict[str, Any] = {"block": place.block, "unit": unit}
     n = place.places
     match module:

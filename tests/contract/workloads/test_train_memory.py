@@ -106,7 +106,7 @@ def failed(studio: Studio, made: TrainWorkload, **changes: Any) -> tuple[Workloa
 
 def test_out_of_memory_twice_is_the_jobs_fault(studio: Studio) -> None:
     room = Room(total_bytes=64 * GIB)
-    failure, reporter = failed(studio, workload(2, 4, room=room))
+    failure, reporter = failed(studio, workload(2, 6, room=room))
     assert failure.reason is Reason.BAD_SPEC
     for part in ("step 4", "again with a smaller footprint", "64.0 GiB", "lower resolution", "2.00 GiB"):
         assert part in failure.message

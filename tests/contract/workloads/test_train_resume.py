@@ -38,7 +38,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "target_modules": ("to_q", "to_out.0", "ff.net.0.proj"),
         "alpha": 1.5,
     },
-    "selective gradient checkpointing": {"gradient_checkpointing": "selective", "mixed_precision": "bf16", "report_to": ("tensorboard",)},
+    "selective gradient checkpointing": {
+        "gradient_checkpointing": "selective",
+        "mixed_precision": "bf16",
+        "report_to": ("tensorboard",),
+    },
     "another objective": {
         "prediction_type": "v_prediction",
         "rescale_betas_zero_snr": True,

@@ -180,3 +180,10 @@ def test_a_rate_is_products_over_seconds() -> None:
     ticks = iter(range(1000))
     rate = matmul_flops_per_s(torch.device("cpu"), torch.float32, side=16, clock=lambda: float(next(ticks)))
     assert rate == 2 * 16**3
+
+
+def test_an_adapter_that_is_on_changes_nothing(tiny_base: BaseModel) -> None:
+    spec = TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, rank=2)
+    before = layers_of(tiny_base.unet, 64)
+    with add_adapters(tiny_base, spec):
+        assert layers_of(tiny_base.unet, 64) == before

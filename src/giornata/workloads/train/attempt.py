@@ -86,7 +86,7 @@ class Attempt:
             optimizer = optimizer_of(adapters, self.spec)
             keeper.losses += self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
-                self._train(supplies, adapters, optimizer, keeper, first_step, layout)
+                self._train(supplies, adapters, optimizer, keeper, first_step=first_step, layout=layout)
             keeper.settle()
             return self._finish(adapters, optimizer, keeper, instances)
 
@@ -201,6 +201,7 @@ class Attempt:
         adapters: Adapters,
         optimizer: AdapterOptimizer,
         keeper: Keeper,
+        *,
         first_step: int,
         layout: Layout,
     ) -> None:
@@ -220,7 +221,9 @@ class Attempt:
             images_per_step=images_per_step(spec),
             device=self.base.device,
             clock=self.clock,
-            gauges=gauges_of(self.base, spec, waited_s=lambda: relief.waited_s, peak_flops_per_s=self.peak_flops_per_s),
+            gauges=gauges_of(
+                self.base, spec, waited_s=lambda: relief.waited_s, peak_flops_per_s=self.peak_flops_per_s
+            ),
             losses=keeper.losses,
         )
 

@@ -26,8 +26,8 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.footprint import Footprint, below_on, ladder
 
 CONTEXT_BYTES = int(0.75 * GIB)
-"""CUDA's context, the libraries' kernels and workspaces: SimpleTuner's published figures are 0.65 GiB above the tensors
-that are reckoned here. Not measured by us."""
+"""CUDA's context, the libraries' kernels and workspaces: SimpleTuner's published figures are 0.65 GiB above the
+tensors that are reckoned here. Not measured by us."""
 FRAGMENTED = 0.05
 """Part of a device that an allocator cannot use. A guess that errs on the safe side."""
 OTHERS_MATTER_BYTES = GIB

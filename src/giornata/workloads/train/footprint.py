@@ -2,8 +2,8 @@
 
 Three things can give, in this order, each as far as it goes:
 
-1. `rows`: a step's pictures go through the model all at once, or fewer at a time, down to `train_batch_size`, which is
-   what the user takes to fit. Same draws, same mean, but sums are made in another order: bits differ in the last places.
+1. `rows`: a step's pictures go through the model all at once, or fewer at a time, down to `train_batch_size`, which
+   is what the user takes to fit. Same draws, same mean, but sums are made in another order: the last bits differ.
 2. `recompute`: gradient checkpointing, first selective, then full. Changes no bit.
 3. `rows` again, down to single pictures.
 

@@ -14,8 +14,8 @@ from giornata.workloads.train.fit import is_target
 
 @dataclass(slots=True, kw_only=True)
 class Gauges:
-    """`waited_s` is how long steps have waited for batches, in all; `flops_per_image` and `peak_flops_per_s` give MFU,
-    where the device's rate is known; `vram_peak_bytes` reads the allocator's high-water mark, where there is one."""
+    """`waited_s` is how long steps have waited for batches, in all; `flops_per_image` and `peak_flops_per_s` give
+    MFU, where the device's rate is known; `vram_peak_bytes` reads the allocator's peak, where there is one."""
 
     waited_s: Callable[[], float]
     flops_per_image: int = 0

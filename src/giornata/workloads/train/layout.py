@@ -24,9 +24,7 @@ class Layout:
     room_now: Callable[[], Room | None]
 
 
-def lay_out(
-    base: BaseModel, spec: TrainSpec, room_of: RoomOf, reporter: Reporter, header: Header | None
-) -> Layout:
+def lay_out(base: BaseModel, spec: TrainSpec, room_of: RoomOf, reporter: Reporter, header: Header | None) -> Layout:
     """Choose the footprint: never larger than that of the checkpoint `header`, for the bits depend on it.
 
     Raises WorkloadFailed when the job does not fit; see `fitted`.

@@ -99,7 +99,7 @@ class Relief:
         set_recompute(self._stepper.base.unet, smaller.recompute)
 
     def _smaller(self) -> Footprint | None:
-        """The first that is expected to leave at most half of the activations; the smallest that there is, or None."""
+        """The first that is expected to leave at most half of the activations; else the smallest, if any."""
         below = below_on(ladder(self._stepper.spec), self.footprint)
         sizes = self._layout.sizes
         most_bytes = ENOUGH * sizes.activation_bytes(self.footprint)

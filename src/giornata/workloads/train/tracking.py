@@ -1,8 +1,8 @@
 """The curves of a whole job in the formats of trackers, whatever number of attempts it took.
 
-What an attempt measured dies with it, and results of attempts before the last are dropped. So the losses travel in the
-checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The time axis counts
-steps, for the hours at which nodes came and went are nobody's result; speeds are with the job's metrics.
+What an attempt measured dies with it, and results of attempts before the last are dropped. So the losses travel in
+the checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The time axis
+counts steps, for the hours at which nodes came and went are nobody's result; speeds are with the job's metrics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
