@@ -55,7 +55,7 @@ def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
     """All layers that count, for squares of `resolution` pixels. An adapter that is on the UNet is left out."""
     modules = dict(unet.named_modules())
     units = [name for name, module in modules.items() if isinstance(module, UNITS)]
-    found = []
+    found: list[Layer] = []
     for name, module in modules.items():
         if LORA_INFIX in name:
             continue
