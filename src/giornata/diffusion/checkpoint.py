@@ -4,6 +4,7 @@
     optimizer.<key>.<name>        what the optimizer remembers of each of them, such as AdamW's exp_avg and exp_avg_sq
     optimizer.group.<n>.<key>     its numbers for a group of them, float64
     ema.<name>                    what users get, where that is an average
+    log.loss                      the loss of every step so far, in jobs that report to a tracker
     metadata "giornata"           the Header, as JSON with sorted keys
 
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).

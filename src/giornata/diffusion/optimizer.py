@@ -108,5 +108,9 @@ class AdapterOptimizer:
         self._torch.step()
         if self.average is not None:
             self.average.update(step + 1)
-        self._torch.zero_grad(set_to_none=False)
+        self.forget_gradients()
         return self._spec.learning_rate * factor
+
+    def forget_gradients(self) -> None:
+        """Set them to zero."""
+        self._torch.zero_grad(set_to_none=False)

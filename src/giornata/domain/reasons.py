@@ -21,6 +21,7 @@ class Reason(StrEnum):
     RELEASED = "released"  # the node gave the job back on its own account
     NODE_DRIVER = "node_driver"  # CUDA, driver or GPU fault
     NODE_VRAM = "node_vram"  # less GPU memory than the job was promised
+    NODE_TOO_SMALL = "node_too_small"  # the job needs more GPU memory than such a node has
     NODE_DISK = "node_disk"  # full, read-only or failing disk
     NODE_DOWNLOAD = "node_download"  # inputs could not be fetched, or did not hash
     BAD_SPEC = "bad_spec"  # found out on the node: the spec cannot be carried out
@@ -57,6 +58,7 @@ BLAME: Mapping[Reason, Blame] = _total(
         Reason.RELEASED: Blame.PLATFORM,
         Reason.NODE_DRIVER: Blame.MACHINE,
         Reason.NODE_VRAM: Blame.MACHINE,
+        Reason.NODE_TOO_SMALL: Blame.UNDECIDED,  # another node may be larger, and this one is sound
         Reason.NODE_DISK: Blame.MACHINE,
         Reason.NODE_DOWNLOAD: Blame.MACHINE,
         Reason.BAD_SPEC: Blame.JOB,
@@ -88,6 +90,7 @@ REPORTABLE_FAILURES: frozenset[Reason] = frozenset(
     {
         Reason.NODE_DRIVER,
         Reason.NODE_VRAM,
+        Reason.NODE_TOO_SMALL,
         Reason.NODE_DISK,
         Reason.NODE_DOWNLOAD,
         Reason.BAD_SPEC,

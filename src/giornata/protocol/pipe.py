@@ -106,7 +106,8 @@ class Phase(Reply):
 
 
 class Progress(Reply):
-    """A step is done. `metrics` are numbers by name (loss, learning_rate, step_ms, images_per_s)."""
+    """A step is done. `metrics` are numbers by name (loss, learning_rate, step_ms,
+    images_per_s, data_wait_ms; on a GPU also mfu and vram_peak_bytes)."""
 
     type: Literal["progress"] = "progress"
     attempt: str

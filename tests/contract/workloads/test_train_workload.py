@@ -45,7 +45,7 @@ def test_phases_and_metrics(studio: Studio) -> None:
     assert caching == [(done, total) for done in range((total or 0) + 1)]
     assert sorted(reporter.metrics) == [1, 2, 3, 4]
     for step, metrics in reporter.metrics.items():
-        assert set(metrics) == {"loss", "learning_rate", "step_ms", "images_per_s"}
+        assert set(metrics) == {"loss", "learning_rate", "step_ms", "images_per_s", "data_wait_ms"}
         assert metrics["learning_rate"] == pytest.approx(1e-2 * (4 - (step - 1)) / 4)
         assert metrics["loss"] > 0
 

@@ -10,6 +10,7 @@ from tests.fixtures.train_studio import RecordingReporter
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.gauges import Gauges
 from giornata.workloads.train.pace import FIRST_COST_S, LOSSES_EVERY_STEPS, Meter, Pace
 
 
@@ -73,7 +74,13 @@ def test_no_more_is_at_risk_than_was_asked_for() -> None:
 def meter(clock: Clock, device: str) -> tuple[Meter, RecordingReporter]:
     reporter = RecordingReporter()
     made = Meter(
-        reporter, spec=spec_with(max_train_steps=99), images_per_step=4, device=torch.device(device), clock=clock
+        reporter,
+        spec=spec_with(max_train_steps=99),
+        images_per_step=4,
+        device=torch.device(device),
+        clock=clock,
+        gauges=Gauges(waited_s=lambda: 0.0),
+        losses=[],
     )
     return made, reporter
 
@@ -84,7 +91,7 @@ def test_on_a_cpu_every_step_is_reported_at_once() -> None:
     clock.now_s += 0.2
     made.add(1, learning_rate=0.5, loss=torch.tensor(0.25))
     assert reporter.metrics[1] == pytest.approx(
-        {"loss": 0.25, "learning_rate": 0.5, "step_ms": 200.0, "images_per_s": 20.0}
+        {"loss": 0.25, "learning_rate": 0.5, "step_ms": 200.0, "images_per_s": 20.0, "data_wait_ms": 0.0}
     )
 
 

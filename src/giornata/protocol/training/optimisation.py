@@ -61,7 +61,11 @@ class OptimisationFields(Message):
     adam_epsilon: float = Field(1e-8, gt=0, le=1)
     max_grad_norm: float = Field(1.0, gt=0, le=1e6)
     mixed_precision: Literal["no", "bf16"] = Field("bf16", description="Autocast; adapter weights stay fp32.")
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["selective"] = Field(
+        False,
+        description="Compute activations twice instead of keeping them: all, or selective: only those of the higher "
+        "resolutions, which are large and cheap. Changes no bit.",
+    )
     seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
 
 

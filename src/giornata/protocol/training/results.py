@@ -22,6 +22,11 @@ class ResultFields(Message):
     checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(("kohya", "diffusers"), min_length=1)
     output_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
+    report_to: tuple[Literal["tensorboard"], ...] = Field(
+        (),
+        description="Trackers for which a file with the curves of the whole job is among the results.",
+        validation_alias=AliasChoices("report_to", "log_with"),
+    )
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:

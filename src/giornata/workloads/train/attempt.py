@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from giornata.diffusion.captions import too_long
@@ -21,6 +22,7 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
+from giornata.diffusion.recompute import recomputing
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
@@ -30,10 +32,16 @@ from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.exporting import export
 from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.fit import RoomOf, room_of, unbounded
+from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
+from giornata.workloads.train.gauges import gauges_of
 from giornata.workloads.train.keeping import Keeper, state_of
+from giornata.workloads.train.layout import Layout, lay_out
 from giornata.workloads.train.material import Material, gather, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, Pace
-from giornata.workloads.train.steps import Stepper, gradient_checkpointing, optimizer_of
+from giornata.workloads.train.relief import Relief
+from giornata.workloads.train.steps import Stepper, optimizer_of
+from giornata.workloads.train.tracking import LOSSES, losses_to_keep, report
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
 
@@ -47,6 +55,8 @@ class Attempt:
     base: BaseModel
     reporter: Reporter
     clock: Clock
+    room_of: RoomOf = room_of
+    peak_flops_per_s: float | None = None
 
     def run(self) -> Outcome:
         """Check, cache, train, export. Raises Stopped or WorkloadFailed."""
@@ -56,7 +66,11 @@ class Attempt:
         data_hash = data_sha256(given)
         header = self._resume_header(data_hash)
         total, first_step = self.spec.max_train_steps, 0 if header is None else header.step
+        layout = lay_out(
+            self.base, self.spec, self.room_of if first_step < total else unbounded, self.reporter, header
+        )
         supplies, print_of_this = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
+        print_of_this |= to_fingerprint(layout.footprint, self.spec)
         if first_step < total:
             materials, extra = self._materials(instances, classes)
             print_of_this |= extra
@@ -70,9 +84,9 @@ class Attempt:
             self._keeper(data_hash, print_of_this, header) as keeper,
         ):
             optimizer = optimizer_of(adapters, self.spec)
-            self._restore(adapters, optimizer, data_hash)
+            keeper.losses += self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
-                self._train(supplies, adapters, optimizer, keeper, first_step)
+                self._train(supplies, adapters, optimizer, keeper, first_step=first_step, layout=layout)
             keeper.settle()
             return self._finish(adapters, optimizer, keeper, instances)
 
@@ -146,17 +160,19 @@ class Attempt:
         if wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(self.start.resume.step if self.start.resume else None)
 
-    def _restore(self, adapters: Adapters, optimizer: AdapterOptimizer, data_hash: str) -> None:
+    def _restore(self, adapters: Adapters, optimizer: AdapterOptimizer, data_hash: str) -> list[float]:
+        """Take over the checkpoint, if there is one. Returns the losses that it remembers."""
         resume = self.start.resume
         if resume is None:
-            return
-        wanted = state_of(adapters, optimizer)
+            return []
+        wanted = state_of(adapters, optimizer) | losses_to_keep(self.spec, [0.0] * resume.step)
         checkpoint = read_checkpoint(
             resume.path, step=resume.step, spec=self.spec, data_hash=data_hash, wanted=wanted
         )
         weights = {name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters}
         adapters.load(weights)
         optimizer.restore(resume.step, checkpoint.tensors)
+        return checkpoint.tensors[LOSSES].tolist() if LOSSES in checkpoint.tensors else []
 
     def _keeper(self, data_hash: str, ours: Fingerprint, header: Header | None) -> Keeper:
         history: tuple[dict[str, Any], ...] = ({"from_step": 0, "fingerprint": ours},)
@@ -180,7 +196,14 @@ class Attempt:
     # ---- the steps
 
     def _train(
-        self, supplies: Supplies, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, first_step: int
+        self,
+        supplies: Supplies,
+        adapters: Adapters,
+        optimizer: AdapterOptimizer,
+        keeper: Keeper,
+        *,
+        first_step: int,
+        layout: Layout,
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
         stepper = Stepper(
@@ -190,6 +213,7 @@ class Attempt:
             embeddings=supplies.embeddings,
             optimizer=optimizer,
         )
+        feeds = partial(self._feed, supplies)
         pace = Pace(spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
         meter = Meter(
             self.reporter,
@@ -197,6 +221,10 @@ class Attempt:
             images_per_step=images_per_step(spec),
             device=self.base.device,
             clock=self.clock,
+            gauges=gauges_of(
+                self.base, spec, waited_s=lambda: relief.waited_s, peak_flops_per_s=self.peak_flops_per_s
+            ),
+            losses=keeper.losses,
         )
 
         def save(step: int) -> None:
@@ -204,21 +232,26 @@ class Attempt:
             pace.begun(keeper.write(step, adapters, optimizer))
             meter.resume()
 
+        def changed(step: int, footprint: Footprint) -> None:
+            keeper.changed(step, without_footprint(keeper.fingerprint) | to_fingerprint(footprint, spec))
+            pace.hasten()  # so that all later attempts hear of it
+
         self.reporter.phase("training", first_step, total)
-        with gradient_checkpointing(self.base, spec.gradient_checkpointing), self._feed(supplies, first_step) as feed:
+        relief = Relief(stepper, layout, feeds, first_step=first_step, reporter=self.reporter, changed=changed)
+        with recomputing(self.base.unet, layout.footprint.recompute), relief:
             for step in range(first_step + 1, total + 1):
-                loss, rate = stepper.step(step - 1, feed)
+                loss, rate = relief.step(step - 1)
                 meter.add(step, learning_rate=rate, loss=loss)
                 pace.written(keeper.look())
                 self._obey(step, save, due=step == total or pace.due(step), keeper=keeper)
 
-    def _feed(self, supplies: Supplies, first_step: int) -> Feed:
+    def _feed(self, supplies: Supplies, first_step: int, rows: int) -> Feed:
         return Feed(
             supplies,
             self.base.vae.config,
             first_step=first_step,
             end_step=self.spec.max_train_steps,
-            rows=None,
+            rows=rows,
             pinned=self.base.device.type == "cuda",
             clock=self.clock,
         )
@@ -248,6 +281,7 @@ class Attempt:
             reporter=self.reporter,
             history=keeper.history,
         )
+        report(self.spec, keeper.losses, self.start.directory, self.reporter)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "data_sha256": keeper.data_hash,

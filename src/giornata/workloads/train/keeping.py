@@ -15,6 +15,7 @@ from giornata.diffusion.snapshot import Snapshot
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.pace import Clock, diverged
+from giornata.workloads.train.tracking import losses_to_keep
 
 ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
@@ -23,7 +24,8 @@ ON_DISK = 2
 class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
-    `announced` is the step of the last checkpoint that the agent knows of, that of the resume included. As a
+    `announced` is the step of the last checkpoint that the agent knows of, that of the resume included; `losses` are
+    those of all steps so far. As a
     context manager it waits for what is being written, whatever happened to the steps meanwhile.
     """
 
@@ -42,6 +44,7 @@ class Keeper:
         self.data_hash, self.history, self.announced = data_hash, history, announced
         self._spec, self._fingerprint = spec, fingerprint
         self._directory, self._reporter, self._clock = directory, reporter, clock
+        self.losses: list[float] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[float] | None = None
         self._written: list[Path] = []
@@ -53,7 +56,7 @@ class Keeper:
         """
         began_s = self._clock()
         self.settle()
-        snapshot = Snapshot(state_of(adapters, optimizer))
+        snapshot = Snapshot(state_of(adapters, optimizer) | losses_to_keep(self._spec, self.losses))
         held_up_s = self._clock() - began_s
         self._writing = self._thread.submit(self._write, step, snapshot, held_up_s)
         return held_up_s
@@ -70,6 +73,17 @@ class Keeper:
     def look(self) -> float | None:
         """As `settle`, but None rather than wait."""
         return self.settle() if self._writing is not None and self._writing.done() else None
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What bits depend on as things are."""
+        return self._fingerprint
+
+    def changed(self, from_step: int, fingerprint: Fingerprint) -> None:
+        """From step `from_step` on, bits depend on something else. Waits for what is being written."""
+        self.settle()
+        self._fingerprint = fingerprint
+        self.history = (*self.history, {"from_step": from_step, "fingerprint": fingerprint})
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from giornata.domain.cadence import checkpoint_interval_s
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.gauges import Gauges
 
 Clock = Callable[[], float]
 """Seconds that only ever grow."""
@@ -29,9 +30,12 @@ class Pace:
         self._mtbi_s, self._max_at_risk_s = mtbi_s, max_at_risk_s
         self._cost_s, self._last_s = FIRST_COST_S, clock()
         self._busy_s = 0.0
+        self._hastened = False
 
     def due(self, step: int) -> bool:
         """Asked after each step; `step` counts those that are done."""
+        if self._hastened:
+            return True
         if self._every != "auto":
             return step % self._every == 0
         interval_s = checkpoint_interval_s(
@@ -41,7 +45,11 @@ class Pace:
 
     def begun(self, cost_s: float) -> None:
         """A checkpoint was begun just now, and held the steps up for `cost_s`."""
-        self._cost_s, self._last_s = cost_s, self._clock()
+        self._cost_s, self._last_s, self._hastened = cost_s, self._clock(), False
+
+    def hasten(self) -> None:
+        """Something happened that later attempts must know: the next checkpoint is due at the end of this step."""
+        self._hastened = True
 
     def written(self, busy_s: float | None) -> None:
         """The writing of one has ended and took this long; None: none has. The next is not begun sooner."""
@@ -62,11 +70,21 @@ class Meter:
     Reading a loss makes the CPU wait for the GPU, which then idles while the next step is being prepared. On CUDA
     the losses are therefore fetched together, after LOSSES_EVERY_STEPS steps or LOSSES_EVERY_S seconds; that also
     bounds how far the CPU runs ahead. Elsewhere a loss costs nothing and is reported at once.
+    `losses` holds those of all steps so far, and is added to.
     """
 
     def __init__(
-        self, reporter: Reporter, *, spec: TrainSpec, images_per_step: int, device: torch.device, clock: Clock
+        self,
+        reporter: Reporter,
+        *,
+        spec: TrainSpec,
+        images_per_step: int,
+        device: torch.device,
+        clock: Clock,
+        gauges: Gauges,
+        losses: list[float],
     ) -> None:
+        self._gauges, self.losses = gauges, losses
         self._reporter, self._spec, self._images_per_step, self._clock = reporter, spec, images_per_step, clock
         self._limit = LOSSES_EVERY_STEPS if device.type == "cuda" else 1
         self._pending: list[_Pending] = []
@@ -84,14 +102,18 @@ class Meter:
             return
         losses = torch.stack([pending.loss for pending in self._pending]).tolist()
         step_s = max(1e-9, (self._clock() - self._since_s) / len(losses))
+        images_per_s = self._images_per_step / step_s
+        read = self._gauges.read(steps=len(losses), images_per_s=images_per_s)
         for pending, loss in zip(self._pending, losses, strict=True):
             if not math.isfinite(loss):
                 raise diverged(self._spec, pending.step, f"the loss is {loss}")
+            self.losses.append(loss)
             metrics = {
                 "loss": loss,
                 "learning_rate": pending.learning_rate,
                 "step_ms": step_s * 1000.0,
-                "images_per_s": self._images_per_step / step_s,
+                "images_per_s": images_per_s,
+                **read,
             }
             self._reporter.progress(pending.step, self._spec.max_train_steps, metrics)
         self._pending.clear()

@@ -3,8 +3,7 @@
 Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +49,11 @@ class Stepper:
     def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
         """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,
         on the device, not waited for) and its learning rate."""
+        return self.gradients(step, feed), self.update(step)
+
+    def gradients(self, step: int, feed: Feed) -> torch.Tensor:
+        """The first part of a step: adds up gradients, and leaves weights and moments as they are. Returns the mean
+        loss."""
         losses, shares = [], 0.0
         while shares < WHOLE:
             ready = feed.take()
@@ -57,8 +61,15 @@ class Stepper:
             loss.backward()
             losses.append(loss.detach())
             shares += ready.share
-        rate = self.optimizer.step(step)
-        return torch.stack(losses).sum(), rate
+        return torch.stack(losses).sum()
+
+    def update(self, step: int) -> float:
+        """The second part: spends the gradients on the weights. Returns the learning rate."""
+        return self.optimizer.step(step)
+
+    def forget_gradients(self) -> None:
+        """Throw away what `gradients` has added up."""
+        self.optimizer.forget_gradients()
 
     def _loss(self, ready: Ready, step: int) -> torch.Tensor:
         base, mixed = self.base, self.spec.mixed_precision == "bf16"
@@ -71,16 +82,3 @@ class Stepper:
         stop = self.spec.stop_text_encoder_training
         with torch.set_grad_enabled(self.spec.train_text_encoder and (stop is None or step < stop)):
             return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
-
-
-@contextmanager
-def gradient_checkpointing(base: BaseModel, wanted: bool) -> Iterator[None]:
-    """Trade time for memory in the UNet. The text encoders are left alone: they are 1 % of the work."""
-    if not wanted:
-        yield
-        return
-    base.unet.enable_gradient_checkpointing()
-    try:
-        yield
-    finally:
-        base.unet.disable_gradient_checkpointing()

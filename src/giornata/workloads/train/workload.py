@@ -15,6 +15,8 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.faults import blamed
+from giornata.workloads.train.fit import RoomOf, room_of
+from giornata.workloads.train.gauges import peak_of
 from giornata.workloads.train.pace import Clock
 
 Loader = Callable[..., BaseModel]
@@ -23,15 +25,22 @@ Loader = Callable[..., BaseModel]
 class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
-    `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow.
+    `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
+    `room_of` looks at the device's memory.
     """
 
     def __init__(
-        self, *, device: torch.device | str | None = None, clock: Clock = time.monotonic, load: Loader = load_base
+        self,
+        *,
+        device: torch.device | str | None = None,
+        clock: Clock = time.monotonic,
+        load: Loader = load_base,
+        room_of: RoomOf = room_of,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._device, self._clock, self._load = torch.device(chosen), clock, load
+        self._device, self._clock, self._load, self._room_of = torch.device(chosen), clock, load, room_of
         self._base: BaseModel | None = None
+        self._peaks: dict[torch.dtype, float | None] = {}
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -44,11 +53,19 @@ class TrainWorkload:
             with blamed():
                 reporter.phase("loading")
                 base = self._warm(spec)
-                return Attempt(start=start, spec=spec, base=base, reporter=reporter, clock=self._clock).run()
+                return Attempt(
+                    start=start,
+                    spec=spec,
+                    base=base,
+                    reporter=reporter,
+                    clock=self._clock,
+                    room_of=self._room_of,
+                    peak_flops_per_s=self._peak(base.dtype),
+                ).run()
         except Stopped:
             raise
         except WorkloadFailed as failure:
-            if failure.reason not in {Reason.BAD_SPEC, Reason.BAD_DATA}:
+            if failure.reason not in {Reason.BAD_SPEC, Reason.BAD_DATA, Reason.NODE_TOO_SMALL}:
                 self._drop()
             raise
         except BaseException:
@@ -62,6 +79,12 @@ class TrainWorkload:
             self._drop()
             self._base = self._load(spec, device=self._device, dtype=dtype)
         return self._base
+
+    def _peak(self, dtype: torch.dtype) -> float | None:
+        """The device's rate, measured once in the life of the engine."""
+        if dtype not in self._peaks:
+            self._peaks[dtype] = peak_of(self._device, dtype)
+        return self._peaks[dtype]
 
     def _drop(self) -> None:
         self._base = None

@@ -1,0 +1,129 @@
+"""The layers of a UNet with the sizes at which they work: what memory and arithmetic are reckoned from.
+
+Shapes: per picture, N is the number of places (latent height x width at the layer's resolution), M the number of keys
+(N in self-attention, the 77 tokens of a prompt in cross-attention), I and O a layer's inputs and outputs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from diffusers import UNet2DConditionModel
+from diffusers.models.activations import GEGLU
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.attention_processor import Attention
+from diffusers.models.resnet import ResnetBlock2D
+from torch import nn
+
+PROMPT_TOKENS = 77
+LATENT_SCALE = 8
+UNITS = (BasicTransformerBlock, ResnetBlock2D)
+"""What gradient checkpointing computes again as a whole."""
+LORA_INFIX = ".lora_"
+
+
+class Kind(Enum):
+    """What a layer does."""
+
+    LINEAR = "linear"
+    CONV = "conv"
+    NORM = "norm"  # `activated`: an activation function follows, which keeps its input too
+    ATTENTION = "attention"
+    GATE = "gate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer. `block` counts the UNet's blocks in the order in which they run; `unit` names the part of it that
+    is computed again as a whole, empty when there is none. `places` are the places of its input, `multiplies` the
+    multiplications of its forward pass per picture."""
+
+    name: str
+    kind: Kind
+    block: int
+    unit: str
+    places: int
+    inputs: int
+    outputs: int
+    multiplies: int
+    keys: int = 0
+    activated: bool = False
+
+
+def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
+    """All layers that count, for squares of `resolution` pixels. An adapter that is on the UNet is left out."""
+    modules = dict(unet.named_modules())
+    units = [name for name, module in modules.items() if isinstance(module, UNITS)]
+    found: list[Layer] = []
+    for name, module in modules.items():
+        if LORA_INFIX in name:
+            continue
+        place = _place(unet, name, resolution // LATENT_SCALE)
+        unit = next((each for each in units if name.startswith(each + ".")), "")
+        found += _layers(name.replace(".base_layer", ""), module, place, unit)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    block: int
+    places: int
+
+
+def _place(unet: UNet2DConditionModel, name: str, side: int) -> _Place:
+    """Where a module works. The block of what comes before the first is -1."""
+    levels, (part, _, rest) = len(unet.down_blocks), name.partition(".")
+    if part == "down_blocks" and rest:
+        block = int(rest.split(".")[0])
+        return _Place(block, (side >> block) ** 2)
+    if part == "mid_block":
+        return _Place(levels, (side >> (levels - 1)) ** 2)
+    if part == "up_blocks" and rest:
+        number = int(rest.split(".")[0])
+        level = levels - 1 - number - (1 if ".upsamplers." in name else 0)  # it convolves what it has enlarged
+        return _Place(levels + 1 + number, (side >> level) ** 2)
+    if part in {"time_embedding", "add_embedding"}:
+        return _Place(-1, 1)
+    return _Place(2 * levels + 1 if part in {"conv_norm_out", "conv_out"} else -1, side**2)
+
+
+def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[Layer]:
+    common: dict[str, Any] = {"block": place.block, "unit": unit}
+    n = place.places
+    match module:
+        case nn.Conv2d():
+            weights = module.in_channels * module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            out = n // (module.stride[0] * module.stride[1])
+            sizes = {"inputs": module.in_channels, "outputs": module.out_channels}
+            yield Layer(name=name, kind=Kind.CONV, places=n, multiplies=weights * out, **sizes, **common)
+        case nn.Linear():
+            n = _linear_places(name, n)
+            sizes = {"inputs": module.in_features, "outputs": module.out_features}
+            multiplies = n * module.in_features * module.out_features
+            yield Layer(name=name, kind=Kind.LINEAR, places=n, multiplies=multiplies, **sizes, **common)
+        case nn.GroupNorm() | nn.LayerNorm():
+            width = module.num_channels if isinstance(module, nn.GroupNorm) else module.normalized_shape[0]
+            activated = ".resnets." in name or name == "conv_norm_out"
+            sizes = {"inputs": width, "outputs": width, "multiplies": 0, "activated": activated}
+            yield Layer(name=name, kind=Kind.NORM, places=n, **sizes, **common)
+        case Attention():
+            keys = PROMPT_TOKENS if module.is_cross_attention else n
+            width = module.inner_dim
+            sizes = {"inputs": width, "outputs": width, "keys": keys, "multiplies": 2 * n * keys * width}
+            yield Layer(name=name, kind=Kind.ATTENTION, places=n, **sizes, **common)
+        case GEGLU():
+            width = _linear(module.proj).out_features
+            sizes = {"inputs": width, "outputs": width // 2, "multiplies": 0}
+            yield Layer(name=name, kind=Kind.GATE, places=n, **sizes, **common)
+
+
+def _linear_places(name: str, places: int) -> int:
+    if ".attn2.to_k" in name or ".attn2.to_v" in name:
+        return PROMPT_TOKENS
+    return 1 if "time_emb" in name or name.startswith("add_embedding") else places
+
+
+def _linear(layer: Any) -> nn.Linear:
+    """A layer as it was before an adapter was put on."""
+    return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer

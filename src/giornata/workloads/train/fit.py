@@ -1,0 +1,178 @@
+"""Whether a job fits the device, told before its first step: it goes ahead, is made smaller, or is refused.
+
+A driver that spills into the computer's memory makes steps ten times slower and says nothing (kohya-ss/sd-scripts
+#827, #834), and an allocation that fails ends a job in the middle; both are told from the shapes beforehand.
+The choice is a function of the spec, the model and the size of the device, never of what happens to be free on it:
+on the same hardware the same job is always laid out in the same way.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import nn
+
+from giornata.diffusion import memory
+from giornata.diffusion.memory import GIB, Precision, in_gib
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.optimizer_kinds import KINDS
+from giornata.diffusion.recompute import Recompute
+from giornata.diffusion.unet_layers import Kind, Layer, layers_of
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.footprint import Footprint, below_on, ladder
+
+CONTEXT_BYTES = int(0.75 * GIB)
+"""CUDA's context, the libraries' kernels and workspaces: SimpleTuner's published figures are 0.65 GiB above the
+tensors that are reckoned here. Not measured by us."""
+FRAGMENTED = 0.05
+"""Part of a device that an allocator cannot use. A guess that errs on the safe side."""
+OTHERS_MATTER_BYTES = GIB
+LORA_PER_TEXT_LAYER = 4
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A device's memory, and what other processes hold of it."""
+
+    total_bytes: int
+    others_bytes: int = 0
+
+    @property
+    def usable_bytes(self) -> int:
+        """What tensors may take when nobody else is there."""
+        return int(self.total_bytes * (1 - FRAGMENTED)) - CONTEXT_BYTES
+
+    @property
+    def taken_by_others(self) -> bool:
+        """Whether others hold so much that it is their fault if something does not fit."""
+        return self.others_bytes > OTHERS_MATTER_BYTES
+
+
+RoomOf = Callable[[torch.device], Room | None]
+"""Looks at a device; None when its memory is not bounded in a way that could be told."""
+
+
+def room_of(device: torch.device) -> Room | None:
+    """The memory of a CUDA device; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    ours_bytes = torch.cuda.memory_reserved(device) + CONTEXT_BYTES
+    return Room(total_bytes=total_bytes, others_bytes=max(0, total_bytes - free_bytes - ours_bytes))
+
+
+def unbounded(_: torch.device) -> Room | None:
+    """For when nothing is left to be trained."""
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient checkpointing;
+    `materials` is 2 with class pictures and 1 without."""
+
+    weights_bytes: int
+    trained_bytes: int
+    kept_bytes: dict[Recompute, int]
+    unit_bytes: dict[Recompute, int]
+    preparing_bytes: int
+    materials: int
+
+    def activation_bytes(self, footprint: Footprint) -> int:
+        """What is held between a forward pass and its backward pass."""
+        pictures = footprint.rows * self.materials
+        return pictures * (self.kept_bytes[footprint.recompute] + self.unit_bytes[footprint.recompute])
+
+    def training_bytes(self, footprint: Footprint) -> int:
+        """The most that a step takes."""
+        return self.weights_bytes + self.trained_bytes + self.activation_bytes(footprint)
+
+    def peak_bytes(self, footprint: Footprint) -> int:
+        """The most that the job takes in any of its phases."""
+        return max(self.training_bytes(footprint), self.weights_bytes + self.preparing_bytes)
+
+
+def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
+    """The sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be on it."""
+    mixed, on_cuda = spec.mixed_precision == "bf16", base.device.type == "cuda"
+    precision = Precision.of(mixed=mixed, on_cuda=on_cuda)
+    layers = layers_of(base.unet, spec.resolution)
+    adapted = {layer.name for layer in layers if is_target(layer.name, spec.target_modules)}
+    texts = [_width_and_depth(model) for model in base.text_encoders] if spec.train_text_encoder else []
+    kept = {
+        each: memory.kept_bytes(layers, adapted, precision, each) + memory.text_bytes(texts, precision)
+        for each in Recompute
+    }
+    unit_bytes = memory.largest_unit_bytes(layers, adapted, precision)
+    trained = sum(_lora_parameters(layer, spec.rank) for layer in layers if layer.name in adapted)
+    trained += sum(LORA_PER_TEXT_LAYER * spec.rank * 2 * width * depth for width, depth in texts)
+    copies = 2 + len(KINDS[spec.optimizer].tensors) + (1 if spec.use_ema else 0)  # weights, gradients, moments
+    modules: tuple[nn.Module, ...] = (base.unet, base.vae, *base.text_encoders)
+    return Sizes(
+        weights_bytes=sum(p.numel() * p.element_size() for p in chain.from_iterable(m.parameters() for m in modules)),
+        trained_bytes=trained * FP32_BYTES * copies,
+        kept_bytes=kept,
+        unit_bytes={each: 0 if each is Recompute.OFF else unit_bytes for each in Recompute},
+        preparing_bytes=_preparing_bytes(base, spec),
+        materials=2 if spec.with_prior_preservation else 1,
+    )
+
+
+def fitted(spec: TrainSpec, sizes: Sizes, room: Room | None, largest: Footprint) -> Footprint:
+    """The largest footprint that fits, at most `largest`.
+
+    Raises WorkloadFailed: NODE_TOO_SMALL when even the smallest does not; NODE_VRAM when it would, did not other
+    processes hold the device's memory.
+    """
+    if room is None:
+        return largest
+    rungs = (largest, *below_on(ladder(spec), largest))
+    chosen = next((rung for rung in rungs if sizes.peak_bytes(rung) <= room.usable_bytes), None)
+    if chosen is None:
+        raise _refusal(sizes, room, rungs[-1])
+    need_bytes = sizes.peak_bytes(chosen)
+    if room.taken_by_others and need_bytes > room.usable_bytes - room.others_bytes:
+        held = f"other processes hold {in_gib(room.others_bytes)} of {in_gib(room.total_bytes)} on the device"
+        raise WorkloadFailed(Reason.NODE_VRAM, f"{held}, and the job is expected to take {in_gib(need_bytes)}")
+    return chosen
+
+
+def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
+    parts = (
+        f"{in_gib(sizes.weights_bytes)} of weights",
+        f"{in_gib(sizes.trained_bytes)} of adapter and optimizer",
+        f"{in_gib(sizes.activation_bytes(smallest))} of activations",
+        f"{in_gib(sizes.preparing_bytes)} to encode pictures",
+    )
+    message = f"the job is expected to take {in_gib(sizes.peak_bytes(smallest))} at the least ({', '.join(parts)}; "
+    message += f"{smallest.in_words()}), and the device has room for {in_gib(room.usable_bytes)}"
+    fault = Fault(where="spec", message=message, hint="lower resolution or rank, or use a larger GPU")
+    return WorkloadFailed(Reason.NODE_TOO_SMALL, str(fault), (fault,))
+
+
+def is_target(name: str, targets: tuple[str, ...]) -> bool:
+    """Whether an adapter goes on this layer."""
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _lora_parameters(layer: Layer, rank: int) -> int:
+    kernel = 9 if layer.kind is Kind.CONV else 1
+    return rank * (layer.inputs * kernel + layer.outputs)
+
+
+def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
+    config = text_encoder.config
+    return config.hidden_size, config.num_hidden_layers
+
+
+def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
+    """Pictures are encoded one at a time; class pictures are decoded, which is wider at full resolution."""
+    widths = base.vae.config.block_out_channels
+    decodes = spec.with_prior_preservation and spec.class_dataset is None
+    channels = widths[min(1, len(widths) - 1)] if decodes else widths[0]
+    return memory.vae_bytes(channels, spec.resolution, base.vae.dtype.itemsize)

@@ -1,0 +1,120 @@
+"""Out of memory in the middle of a job: the same step once more with a smaller footprint, and then no more."""
+
+import gc
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from giornata.diffusion.memory import in_gib
+from giornata.diffusion.recompute import set_recompute
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Reporter, WorkloadFailed
+from giornata.workloads.train.faults import reason_of
+from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.footprint import Footprint, below_on, ladder
+from giornata.workloads.train.layout import SMALLER_FOOTPRINT, Layout
+from giornata.workloads.train.steps import Stepper
+
+ENOUGH = 0.5
+"""There is one retry, so it must help: at most this part of the activations is to be left."""
+
+
+class Relief:
+    """Carries out steps, and makes room for them when need be.
+
+    While losses and gradients are computed neither weights nor moments change: whatever was computed of the step is
+    thrown away, and the step is done again from its beginning. Should memory give out in the optimizer, there are no
+    activations left that could be made smaller, so that is not tried again.
+
+    `feeds` begins a feed at a step, with so many rows; `changed` is told of a new footprint before the step that uses
+    it. As a context manager it ends its feed.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        layout: Layout,
+        feeds: Callable[[int, int], Feed],
+        *,
+        first_step: int,
+        reporter: Reporter,
+        changed: Callable[[int, Footprint], None],
+    ) -> None:
+        self._stepper, self._layout, self.footprint = stepper, layout, layout.footprint
+        self._reporter, self._changed = reporter, changed
+        self._lowered = False
+        self._feeds, self._feed = feeds, feeds(first_step, layout.footprint.rows)
+        self._waited_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """How long steps have waited for batches, in all."""
+        return self._waited_s + self._feed.waited_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._feed.__exit__(kind, error, trace)
+
+    def step(self, step: int) -> tuple[torch.Tensor, float]:
+        """Optimizer step number `step`, from 0: its mean loss and its learning rate, as Stepper gives them.
+
+        Raises WorkloadFailed when memory gives out again, or when nothing can be made smaller: BAD_SPEC, for the same
+        job on another card of this size would end in the same way; NODE_VRAM when somebody else holds memory here.
+        """
+        try:
+            loss = self._stepper.gradients(step, self._feed)
+        except RuntimeError as error:
+            if reason_of(error) is not Reason.NODE_VRAM:
+                raise
+            said = str(error)
+        else:
+            return loss, self._stepper.update(step)
+        # Outside of the except clause: with the exception went its traceback, whose frames held the activations.
+        self._make_room(step, said)
+        return self.step(step)
+
+    def _make_room(self, step: int, said: str) -> None:
+        self._stepper.forget_gradients()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        smaller = self._smaller()
+        if self._lowered or smaller is None:
+            raise self._too_large(step, said)
+        self._lowered = True
+        data = {"step": step, "from": self.footprint.in_words(), "to": smaller.in_words(), "message": said[:500]}
+        self._reporter.notice(SMALLER_FOOTPRINT, data)
+        self._changed(step, smaller)
+        self.footprint = smaller
+        self._waited_s += self._feed.waited_s
+        self._feed.__exit__(None, None, None)
+        self._feed = self._feeds(step, smaller.rows)
+        set_recompute(self._stepper.base.unet, smaller.recompute)
+
+    def _smaller(self) -> Footprint | None:
+        """The first that is expected to leave at most half of the activations; else the smallest, if any."""
+        below = below_on(ladder(self._stepper.spec), self.footprint)
+        sizes = self._layout.sizes
+        most_bytes = ENOUGH * sizes.activation_bytes(self.footprint)
+        enough = (rung for rung in below if sizes.activation_bytes(rung) <= most_bytes)
+        return next(enough, below[-1] if below else None)
+
+    def _too_large(self, step: int, said: str) -> WorkloadFailed:
+        need_bytes, room = self._layout.sizes.training_bytes(self.footprint), self._layout.room_now()
+        again = ", again with a smaller footprint" if self._lowered else ""
+        message = f"out of GPU memory in step {step + 1}{again} ({self.footprint.in_words()}): the job is expected to"
+        message += f" take {in_gib(need_bytes)}"
+        if room is not None:
+            message += f", and the device has {in_gib(room.total_bytes)}"
+            if room.taken_by_others:
+                message += f", of which other processes hold {in_gib(room.others_bytes)}"
+                return WorkloadFailed(Reason.NODE_VRAM, f"{message}. {said}"[:3500])
+        fault = Fault(where="spec", message=message, hint="lower resolution, train_batch_size or rank")
+        return WorkloadFailed(Reason.BAD_SPEC, f"{fault}. {said}"[:3500], (fault,))

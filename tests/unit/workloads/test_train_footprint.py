@@ -1,0 +1,125 @@
+"""What a job may be laid out as, and whether it fits."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from giornata.diffusion.memory import GIB
+from giornata.diffusion.recompute import Recompute
+from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
+from giornata.engine.workload import WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.fit import CONTEXT_BYTES, Room, Sizes, fitted, room_of
+from giornata.workloads.train.footprint import (
+    Footprint,
+    below_on,
+    from_fingerprint,
+    ladder,
+    smaller_of,
+    to_fingerprint,
+    without_footprint,
+)
+
+OFF, SELECTIVE, FULL = Recompute
+
+
+def spec_with(**changes: Any) -> TrainSpec:
+    return TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, **changes)
+
+
+def rung(recompute: Recompute, rows: int = 1) -> Footprint:
+    return Footprint(recompute=recompute, rows=rows)
+
+
+def test_the_ladder_begins_with_what_was_asked_for_and_ends_with_single_pictures() -> None:
+    assert ladder(spec_with()) == (rung(OFF), rung(SELECTIVE), rung(FULL))
+    assert ladder(spec_with(gradient_checkpointing=True)) == (rung(FULL),)
+    expected = (rung(SELECTIVE, 6), rung(FULL, 6), rung(FULL, 3), rung(FULL, 2), rung(FULL, 1))
+    assert ladder(spec_with(gradient_checkpointing="selective", train_batch_size=6)) == expected
+
+
+def test_what_the_user_batches_is_kept_together_as_long_as_gradient_checkpointing_helps() -> None:
+    spec = spec_with(train_batch_size=2, gradient_accumulation_steps=4)
+    expected = (rung(OFF, 8), rung(OFF, 4), rung(OFF, 2), rung(SELECTIVE, 2), rung(FULL, 2), rung(FULL, 1))
+    assert ladder(spec) == expected
+
+
+def test_what_is_smaller() -> None:
+    rungs = ladder(spec_with(train_batch_size=4))
+    for number, each in enumerate(rungs):
+        assert below_on(rungs, each) == list(rungs[number + 1 :])
+    assert smaller_of(rung(SELECTIVE, 2), rung(FULL, 4)) == rung(FULL, 2)
+
+
+def test_a_footprint_travels_in_the_fingerprint_when_it_is_not_the_specs_own() -> None:
+    spec = spec_with(train_batch_size=2)
+    assert to_fingerprint(rung(OFF, 2), spec) == {}
+    assert from_fingerprint({}, spec) == rung(OFF, 2)
+    for each in ladder(spec):
+        said = {"torch": "1"} | to_fingerprint(each, spec)
+        assert from_fingerprint(said, spec) == each
+        assert without_footprint(said) == {"torch": "1"}
+
+
+def sizes(**changes: Any) -> Sizes:
+    """Weights 5 GiB; 7 GiB per picture, 1 + 0.5 with full gradient checkpointing."""
+    fields: dict[str, Any] = {
+        "weights_bytes": 5 * GIB,
+        "trained_bytes": GIB,
+        "kept_bytes": {OFF: 7 * GIB, SELECTIVE: 5 * GIB, FULL: GIB},
+        "unit_bytes": {OFF: 0, SELECTIVE: GIB // 2, FULL: GIB // 2},
+        "preparing_bytes": 2 * GIB,
+        "materials": 1,
+    }
+    return Sizes(**(fields | changes))
+
+
+def device(gib: float, others_gib: float = 0.0) -> Room:
+    """One with so much room for tensors."""
+    return Room(total_bytes=int((gib * GIB + CONTEXT_BYTES) / 0.95) + 2, others_bytes=int(others_gib * GIB))
+
+
+@pytest.mark.parametrize(
+    ("gib", "expected"),
+    [(34, rung(OFF, 4)), (33, rung(SELECTIVE, 4)), (27, rung(FULL, 4)), (11.9, rung(FULL, 2)), (7.5, rung(FULL, 1))],
+)
+def test_the_largest_that_fits_is_chosen(gib: float, expected: Footprint) -> None:
+    spec = spec_with(train_batch_size=4)
+    assert fitted(spec, sizes(), device(gib), rung(OFF, 4)) == expected
+    assert fitted(spec, sizes(), device(gib), rung(FULL, 4)).recompute is FULL  # never larger than before
+
+
+def test_an_unbounded_device_takes_everything() -> None:
+    assert fitted(spec_with(), sizes(), None, rung(OFF)) == rung(OFF)
+    assert room_of(torch.device("cpu")) is None
+
+
+def test_what_does_not_fit_is_refused_with_the_figures_and_no_strike() -> None:
+    with pytest.raises(WorkloadFailed) as caught:
+        fitted(spec_with(train_batch_size=4), sizes(), device(7.4), rung(OFF, 4))
+    assert caught.value.reason is Reason.NODE_TOO_SMALL
+    for figure in ("7.5 GiB at the least", "5.0 GiB of weights", "1.5 GiB of activations", "room for 7.4 GiB"):
+        assert figure in caught.value.message
+    assert RETRY[Reason.NODE_TOO_SMALL]
+    assert BAN[Reason.NODE_TOO_SMALL]
+    assert not STRIKE[Reason.NODE_TOO_SMALL]
+
+
+def test_the_caching_phase_has_to_fit_as_well() -> None:
+    with pytest.raises(WorkloadFailed):
+        fitted(spec_with(), sizes(preparing_bytes=9 * GIB), device(13.5), rung(OFF))
+
+
+def test_memory_that_others_hold_is_the_machines_fault_and_does_not_change_the_layout() -> None:
+    spec = spec_with(train_batch_size=4)
+    assert fitted(spec, sizes(), device(60, others_gib=25), rung(OFF, 4)) == rung(OFF, 4)
+    with pytest.raises(WorkloadFailed) as caught:
+        fitted(spec, sizes(), device(60, others_gib=27), rung(OFF, 4))
+    assert caught.value.reason is Reason.NODE_VRAM
+    assert "27.0 GiB" in caught.value.message
+
+
+def test_class_pictures_count() -> None:
+    assert sizes(materials=2).activation_bytes(rung(FULL, 1)) == 2 * 1.5 * GIB
+    assert sizes(materials=2).activation_bytes(rung(OFF, 4)) == 8 * 7 * GIB
