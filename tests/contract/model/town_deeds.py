@@ -1,6 +1,7 @@
 """What can happen to the house besides what nodes with a lease send: claims, users, loops, time, and death."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from tests.contract.model.calls import DIED, Held, Submitted
@@ -207,14 +208,16 @@ class Deeds(NodeDeeds):
 
     def submit_again(self, a: int, b: int) -> None:
         """Equal requests make one job, for as long as the key is remembered."""
-        if not self.town.submitted:
+        submitted = list(self.town.submitted)  # other threads take some away
+        if not submitted:
             return
-        it = self.town.submitted[-1 - a % len(self.town.submitted)]
+        it = submitted[-1 - a % len(submitted)]
         # A clock that was set back meanwhile may have had the request forgotten when it ran ahead.
         age_ms = max(self.house.clock.now_ms(), self.town.latest_ms) - it.at_ms
         outcome = self.call(lambda: submit(self.ctx, owner(it.project), it.request, it.key))
         if outcome is DIED:
-            self.town.submitted.remove(it)  # what became of it, nobody was told
+            with suppress(ValueError):  # another thread may have died of the same
+                self.town.submitted.remove(it)  # what became of it, nobody was told
             self._find_new_jobs()
             return
         if isinstance(outcome, KeyInFlight):
