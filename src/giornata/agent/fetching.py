@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from giornata.agent.blob_cache import BlobCache
 from giornata.agent.calls import Calls
@@ -23,6 +24,7 @@ from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 log = logging.getLogger(__name__)
 
 AT_ONCE = 6
+ROLES: tuple[Literal["instance", "class", "init_lora"], ...] = ("instance", "class", "init_lora")
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # The checkpoint itself is bad or not there; the one before may do.
 BAD_BYTES = (BlobMismatch, BlobMissing, NotFound)
@@ -138,5 +140,5 @@ def _named(what: str, *, passing: tuple[type[GiornataError], ...] = ()) -> Itera
 
 
 def _input_file(item: LeaseInput, path: Path) -> InputFile:
-    role = "class" if item.role == "class" else "instance"
+    role = next((role for role in ROLES if role == item.role), ROLES[0])
     return InputFile(role=role, path=path, sha256=item.download.sha256, name=item.name, caption=item.caption)

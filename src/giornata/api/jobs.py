@@ -9,13 +9,14 @@ from giornata.api.callers import Ctx, User, Wake
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.paging import Cursor, JobId, Limit
 from giornata.control import cancel as canceling
+from giornata.control import continue_training as continuing
 from giornata.control import estimate as estimating
 from giornata.control import read_jobs
 from giornata.control import retry as retrying
 from giornata.control import submit as submitting
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import Estimate, Job, JobPage, SubmitJob
+from giornata.protocol.jobs import ContinueJob, Estimate, Job, JobPage, SubmitJob
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -92,6 +93,30 @@ def retry(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobI
     """A new job with the same spec and seed, which goes on from the last committed checkpoint."""
     job = retrying.retry(ctx, caller, job_id)
     wakeup.notify()
+    response.headers["Location"] = job.urls.self
+    return job
+
+
+@router.post(
+    "/jobs/{job_id}/continue",
+    status_code=status.HTTP_201_CREATED,
+    responses=refusals(401, 403, 404, 409, 422)
+    | {200: {"model": Job, "description": "This key made this job before."}},
+)
+def continue_job(
+    *,
+    ctx: Ctx,
+    caller: User,
+    wakeup: Wake,
+    response: Response,
+    job_id: JobId,
+    body: ContinueJob,
+    idempotency_key: IdempotencyKey = None,
+) -> Job:
+    """A new job that starts from the weights of one that has ended, with a fresh optimizer."""
+    job, created = continuing.continue_training(ctx, caller, job_id, body, idempotency_key)
+    wakeup.notify()
+    response.status_code = status.HTTP_201_CREATED if created else status.HTTP_200_OK
     response.headers["Location"] = job.urls.self
     return job
 

@@ -48,7 +48,8 @@ def download(
         int | None, typer.Option(help="Make the files from the checkpoint of this step.", show_default=False)
     ] = None,
     formats: Annotated[
-        list[Format] | None, typer.Option("--format", help="With --checkpoint: only these formats.")
+        list[Format] | None,
+        typer.Option("--format", help="With --checkpoint: only these formats; default: the job's."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -59,7 +60,9 @@ def download(
             if not files:
                 raise NotFound(f"{job_id} has no results yet; see giornata job {job_id}")
         else:
-            files = _from_checkpoint(client, job_id, checkpoint, output, formats or list(Format), out)
+            wanted = client.get_job(job_id).spec.get("output_formats") or list(Format)
+            kinds = formats or [Format(each) for each in wanted]
+            files = _from_checkpoint(client, job_id, checkpoint, output, kinds, out)
         for file in files:
             out.say(f"{file}  {size(file.stat().st_size)}")
         out.result({"files": [str(file) for file in files]})

@@ -19,6 +19,8 @@ from giornata.domain.job import JobState
 from giornata.protocol.datasets import Dataset
 from giornata.protocol.presets import PRESETS
 
+OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server looks whether it has one)"
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -28,8 +30,8 @@ def register(app: typer.Typer) -> None:
 def train(
     context: typer.Context,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with the subject's pictures.", show_default=False)
-    ],
+        Path | None, typer.Argument(metavar="DIR", help="Folder with the subject's pictures.", show_default=False)
+    ] = None,
     instance_prompt: Annotated[
         str | None, typer.Option(help="Caption of every picture without one of its own.", show_default=False)
     ] = None,
@@ -42,34 +44,61 @@ def train(
             "--set", metavar="KEY=VALUE", help="Any field of the spec; may be repeated.", show_default=False
         ),
     ] = None,
+    continued: Annotated[
+        str | None,
+        typer.Option(
+            "--continue",
+            metavar="JOB",
+            help="Start from what this job has trained. Its spec and pictures hold for what is not given here.",
+            show_default=False,
+        ),
+    ] = None,
+    init_lora: Annotated[
+        Path | None,
+        typer.Option(
+            "--init-lora", "--network-weights", metavar="FILE", help="Start from this LoRA.", show_default=False
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="A name for people.", show_default=False)] = None,
-    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
+    priority: Annotated[
+        int | None, typer.Option(min=-100, max=100, help="Higher goes first.", show_default=False)
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a LoRA on the pictures in DIR.
 
     Captions are taken from NAME.txt beside each picture, or from metadata.jsonl. Nothing is sent before every
-    picture has been looked at.
+    picture has been looked at. With --continue, DIR may be left out: the old pictures are taken again.
     """
     with reporting(as_json) as out:
         settings = settings_of(context)
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
-        folder = read_training_folder(
-            directory, instance_prompt=spec.get("instance_prompt"), minimum=settings.min_pictures
-        )
-        for note in folder.notes:
-            out.hint(note)
+        _refuse(spec, directory, continued, init_lora)
+        folder = None
+        if directory is not None:
+            prompt = spec.get("instance_prompt") or (OF_THE_OLD_JOB if continued else None)
+            folder = read_training_folder(directory, instance_prompt=prompt, minimum=settings.min_pictures)
+            for note in folder.notes:
+                out.hint(note)
         with connect(settings) as client:
-            spec["dataset"] = _send(client, folder, out).id
-            job = client.submit(spec, name=name or directory.resolve().name, priority=priority)
-            out.say(f"{job.id} is in the queue: {len(folder.items)} pictures, {job.total_steps} steps")
+            if folder is not None:
+                spec["dataset"] = _send(client, folder, out).id
+            if init_lora is not None:
+                spec["init_lora"] = client.upload_files([init_lora])[0].sha256
+            called = None if directory is None else directory.resolve().name
+            if continued is None:
+                job = client.submit(spec, name=name or called, priority=priority or 0)
+            else:
+                job = client.continue_job(continued, spec, name=name or called, priority=priority)
+            pictures = "" if folder is None else f"{len(folder.items)} pictures, "
+            out.say(f"{job.id} is in the queue: {pictures}{job.total_steps} steps")
             if follow:
                 job = watch(client, job.id, out)
             else:
                 out.hint(f"  follow it     giornata events {job.id} --follow")
             if not follow or job.state is JobState.SUCCEEDED:
-                out.hint(f"  get it        giornata download {job.id} -o {directory.resolve().name}-lora")
+                out.hint(f"  get it        giornata download {job.id} -o {called or job.id}-lora")
             out.result(job)
         if follow and job.state is not JobState.SUCCEEDED:
             raise typer.Exit(EXIT_FAILED)
@@ -83,7 +112,7 @@ def _spec(
     steps: int | None,
     assignments: list[str] | None,
 ) -> dict[str, Any]:
-    """The preset, then the options, then --set. Raises InvalidInput with every fault."""
+    """The preset, then the options, then --set. Raises InvalidInput for what is no assignment."""
     spec = named(preset) if preset is not None else {}
     options = {
         "pretrained_model_name_or_path": _model_name(model),
@@ -91,13 +120,25 @@ def _spec(
         "max_train_steps": steps,
     }
     spec |= {key: value for key, value in options.items() if value is not None}
-    spec |= parse_assignments(assignments or [])
-    if not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
+    return spec | parse_assignments(assignments or [])
+
+
+def _refuse(spec: dict[str, Any], directory: Path | None, continued: str | None, init_lora: Path | None) -> None:
+    """Raises InvalidInput with everything that is missing, or too much."""
+    faults = []
+    if continued is None and not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
         hint = (
             "a hub id such as stabilityai/stable-diffusion-xl-base-1.0, or a folder made by: giornata tiny-model DIR"
         )
-        raise InvalidInput([Fault(where="--model", message="no model is named", hint=hint)])
-    return spec
+        faults.append(Fault(where="--model", message="no model is named", hint=hint))
+    if continued is None and directory is None:
+        hint = "a folder with at least a handful of them; or go on with --continue JOB"
+        faults.append(Fault(where="DIR", message="no pictures are named", hint=hint))
+    if continued is not None and init_lora is not None:
+        message = "starts from a file, and --continue from a job"
+        faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
+    if faults:
+        raise InvalidInput(faults)
 
 
 def _model_name(model: str | None) -> str | None:

@@ -34,6 +34,7 @@ from giornata.protocol.jobs import (
     ArtifactPage,
     Checkpoint,
     CheckpointPage,
+    ContinueJob,
     Estimate,
     Event,
     EventPage,
@@ -159,6 +160,24 @@ class Client:
     def retry(self, job_id: str) -> Job:
         """A new job that goes on where a failed, canceled or expired one stopped; while that one lives, the same."""
         return self._connection.call("POST", f"{_job(job_id)}/retry", Job)
+
+    def continue_job(
+        self,
+        job_id: str,
+        spec: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        priority: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        deadline_s: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """A new job that starts from what an ended one has trained; `spec` holds what is to be other than there."""
+        body = ContinueJob(
+            spec=dict(spec or {}), name=name, priority=priority, labels=dict(labels or {}), deadline_s=deadline_s
+        )
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self._connection.call("POST", f"{_job(job_id)}/continue", Job, body=body, headers=headers)
 
     def wait(
         self,

@@ -10,6 +10,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, BlobRow, JobRow
 from giornata.control.signed_urls import download
 from giornata.domain.attempt import renew_every_s
+from giornata.protocol.specs import input_files
 from giornata.protocol.uploads import Download
 from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
@@ -46,6 +47,9 @@ def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
             continue
         for item in tx.inputs.of_dataset(job.project_id, dataset_id):
             yield LeaseInput(role=role, name=item.name, caption=item.caption, download=_download(ctx, item.blob))
+    if input_files(job.kind, job.spec):
+        for role, blob in sorted(tx.inputs.of_job(job.project_id, job.id).items()):
+            yield LeaseInput(role=role, name=role, caption=None, download=_download(ctx, blob))
 
 
 def _download(ctx: Context, blob: BlobRow) -> Download:

@@ -1,5 +1,6 @@
 """From a request to a job that could be queued: every check, and every default that is drawn or derived."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.specs import TrainSpec, model_key, total_steps
+from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
 
 SHOWN = 5
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> JobRecord:
@@ -25,6 +27,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     parsed, faults = parse_spec(request.kind, request.spec)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)
+    faults += _file_faults(tx, caller, request)
     if faults or parsed is None:
         raise InvalidInput(faults)
     spec = parsed.model_dump(mode="json")
@@ -72,6 +75,20 @@ def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: Subm
         yield _no_dataset(request.spec, "dataset")
     if _is_text(request.spec, "class_dataset") and _items(tx, caller, request.spec, "class_dataset") is None:
         yield _no_dataset(request.spec, "class_dataset")
+
+
+def _file_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
+    """Looks at the raw spec too. What cannot be a hash has a fault already."""
+    named, _ = canonical_names(TrainSpec, request.spec)
+    files = {role: sha for role, sha in input_files(request.kind, named).items() if SHA256.fullmatch(sha)}
+    there = tx.uploads.blobs(caller.project_id, sorted(files.values())) if files else {}
+    yield from (missing_file(role, sha256) for role, sha256 in files.items() if sha256 not in there)
+
+
+def missing_file(role: str, sha256: str) -> Fault:
+    """The fault of a file that the project does not have."""
+    message, hint = f"there are no bytes with sha256 {sha256}", "upload the file, and complete the upload"
+    return Fault(where=f"spec.{role}", message=message, hint=hint)
 
 
 def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:

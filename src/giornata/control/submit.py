@@ -8,11 +8,12 @@ from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.prepare_job import prepare_job
+from giornata.control.prepare_job import missing_file, prepare_job
 from giornata.control.read_jobs import read_job
 from giornata.domain.errors import Fault, IdempotencyMismatch, InvalidInput, KeyInFlight
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
+from giornata.protocol.specs import input_files
 
 ROUTE = "POST /v1/jobs"
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
@@ -47,8 +48,15 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
 
 
 def enqueue(tx: Transaction, job: JobRecord) -> None:
-    """Insert the job with the first event of its history."""
+    """Insert the job with what it reads and the first event of its history. Raises InvalidInput when a file that it
+    reads was given up by the collector a moment ago."""
     tx.submission.add(job)
+    files = input_files(job.kind, job.spec)
+    kept = tx.uploads.touch_blobs(job.project_id, sorted(files.values()), at_ms=job.created_at_ms) if files else set()
+    if faults := [missing_file(role, sha256) for role, sha256 in files.items() if sha256 not in kept]:
+        raise InvalidInput(faults)
+    for role, sha256 in files.items():
+        tx.submission.add_input(job, role, sha256)
     data = {"kind": job.kind, "retry_of": job.retry_of}
     tx.events.add(job.id, job.project_id, EventType.JOB_SUBMITTED, None, data, job.created_at_ms)
 

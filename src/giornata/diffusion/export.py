@@ -66,16 +66,16 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
 def _facts(spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None) -> LoraFacts:
     """The UNet's depth and the prediction type come from the base model's folder, where there is one.
 
-    Where there is none (any more), what the names of the weights tell of the depth stands in.
+    Where there is none (any more), what the names of the weights tell of the depth stands in; those of chosen blocks
+    alone tell nothing, and then it is SDXL's.
     """
     folder = Path(spec.pretrained_model_name_or_path)
+    told = layers_per_block if spec.lora_unet_blocks is None else None
     return facts_of(
         spec,
         step=step,
         output_name=output_name,
-        layers_per_block=_setting(
-            folder / "unet" / "config.json", "layers_per_block", layers_per_block or SDXL_LAYERS_PER_BLOCK
-        ),
+        layers_per_block=_setting(folder / "unet" / "config.json", "layers_per_block", told or SDXL_LAYERS_PER_BLOCK),
         prediction_type=_setting(folder / "scheduler" / "scheduler_config.json", "prediction_type", "epsilon"),
     )
 

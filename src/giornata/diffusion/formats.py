@@ -5,6 +5,10 @@ facts given: no time, no path, no attempt. Each is read back before it takes its
 that diffusers loads it with, and refused when a tensor got lost on the way. There is cause: going through
 `convert_state_dict_to_diffusers`, as diffusers' scripts do, loses all attention layers as soon as others are
 adapted too (diffusers 0.42). So the diffusers file holds peft's own keys.
+
+What diffusers 0.42 loads into SDXL: LoRA in both formats, DoRA in its own (of a kohya file it drops the magnitudes),
+LoKr not at all; of kohya files also no text encoder whose attention is adapted without `out_proj`, by which it tells
+the names apart. Such kohya files are right for those who read them by kohya's names, and are read back so.
 """
 
 import hashlib
@@ -23,8 +27,8 @@ from diffusers.utils import (
 )
 from safetensors.torch import load as load_bytes
 
-from giornata.diffusion.kohya_names import kohya_name
-from giornata.diffusion.lora import TEXT_TARGETS
+from giornata.diffusion.adapter_plan import exactly, peft_patterns
+from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault
@@ -38,7 +42,6 @@ FILE_NAMES: Mapping[Format, str] = {
     "diffusers": "pytorch_lora_weights.safetensors",
 }
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_SUFFIXES = {".lora_A.weight": ".lora_down.weight", ".lora_B.weight": ".lora_up.weight"}
 
 
 def write_lora(
@@ -63,20 +66,18 @@ def write_kohya(
     dtype: Dtype = "float16",
     extra: Mapping[str, str] | None = None,
 ) -> Path:
-    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…`, each with lora_down, lora_up and alpha.
+    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…`, each with lora_down, lora_up and alpha, or with
+    LyCORIS's names for DoRA and LoKr.
 
     `tensors` are named as `Adapters.tensors()` names them; `extra` is put into the metadata beside the ss_ and
     modelspec fields. Raises WorkloadFailed when a weight is not finite in `dtype`, or when reading back fails.
     """
-    content: dict[str, torch.Tensor] = {}
-    for name, tensor in _cast(tensors, dtype).items():
-        layer, suffix = _split(name)
-        target = kohya_name(layer, layers_per_block=facts.layers_per_block)
-        content[target + _SUFFIXES[suffix]] = tensor
-        content[f"{target}.alpha"] = torch.tensor(facts.alpha, dtype=torch.float32)
+    content = to_kohya(tensors, facts)
+    alphas = {name: content.pop(name) for name in list(content) if name.endswith(ALPHA)}
+    content = _cast(content, dtype) | alphas
     data = data_of(safetensors_bytes(content, {}))
     metadata = kohya_metadata(facts, data_sha256=hashlib.sha256(data).hexdigest(), convolutions=_kernels(tensors))
-    return _write(path, content, {**metadata, **(extra or {})}, tensors, facts)
+    return _write(path, content, {**metadata, **(extra or {})}, tensors, facts, kohya=not _diffusers_reads(tensors))
 
 
 def write_diffusers(
@@ -91,13 +92,18 @@ def write_diffusers(
 
     Rank and alpha are in the metadata, where diffusers looks for them (`lora_adapter_metadata`).
     """
+    if any(".lokr_" in name for name in tensors):
+        message = "diffusers loads no LoKr into SDXL"
+        fault = Fault(where="spec.output_formats", message=message, hint='write kohya: ["kohya"]')
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
     configs = {
         f"{prefix}.{key}": value
         for prefix in sorted({name.split(".")[0] for name in tensors})
-        for key, value in _config(prefix, facts).items()
+        for key, value in _config(prefix, tensors, facts).items()
     }
     metadata = {"format": "pt", "lora_adapter_metadata": json.dumps(configs, sort_keys=True), **(extra or {})}
-    return _write(path, _cast(tensors, dtype), metadata, tensors, facts)
+    content = {_diffusers_name(name): tensor for name, tensor in _cast(tensors, dtype).items()}
+    return _write(path, content, metadata, content, facts)
 
 
 def lost_tensors(content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int) -> list[str]:
@@ -128,11 +134,17 @@ def _write(
     metadata: Mapping[str, str],
     tensors: Mapping[str, torch.Tensor],
     facts: LoraFacts,
+    *,
+    kohya: bool = False,
 ) -> Path:
     data = safetensors_bytes(content, metadata)
     read = load_bytes(data)
     wrong = [name for name, tensor in content.items() if name not in read or not torch.equal(tensor, read[name])]
-    wrong += lost_tensors(read, tensors, layers_per_block=facts.layers_per_block)
+    if kohya:
+        arrived = from_kohya(read, {layer_of(name) for name in tensors}, layers_per_block=facts.layers_per_block)
+        wrong += sorted(arrived.tensors.keys() ^ tensors.keys())
+    else:
+        wrong += lost_tensors(read, tensors, layers_per_block=facts.layers_per_block)
     if wrong:
         message = f"{path.name} would lose {len(wrong)} of {len(tensors)} tensors when loaded, first {wrong[0]}"
         raise WorkloadFailed(Reason.CRASHED, message)
@@ -153,17 +165,41 @@ def _cast(tensors: Mapping[str, torch.Tensor], dtype: Dtype) -> dict[str, torch.
     return cast
 
 
-def _split(name: str) -> tuple[str, str]:
-    """`unet.….to_q.lora_A.weight` → (`unet.….to_q`, `.lora_A.weight`)."""
-    for suffix in _SUFFIXES:
-        if name.endswith(suffix):
-            return name.removesuffix(suffix), suffix
-    raise ValueError(f"{name} is not the name of a LoRA weight")
+def _config(prefix: str, tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str, Any]:
+    """What diffusers gives to peft's LoraConfig for one model."""
+    start = f"{prefix}."
+    layers = {layer_of(name) for name in tensors if name.startswith(start)}
+    unet, spec = prefix == "unet", facts.spec
+    targets: Any = sorted(facts.target_modules if unet else spec.text_encoder_target_modules)
+    sizes = {layer.removeprefix(start).removeprefix("text_model."): facts.size(layer) for layer in layers}
+    if unet and spec.lora_unet_blocks is not None:
+        targets = exactly(sizes)
+    config = {"r": facts.rank, "lora_alpha": facts.alpha, "target_modules": targets}
+    if spec.use_dora:
+        config["use_dora"] = True
+    ranks, alphas = peft_patterns(sizes, spec)
+    # A text encoder's names may have another level in front, by the version of transformers.
+    named = {"rank_pattern": _anywhere(ranks), "alpha_pattern": _anywhere(alphas)}
+    return config | {name: found for name, found in named.items() if found}
 
 
-def _config(prefix: str, facts: LoraFacts) -> dict[str, Any]:
-    targets = facts.target_modules if prefix == "unet" else TEXT_TARGETS
-    return {"r": facts.rank, "lora_alpha": facts.alpha, "target_modules": sorted(targets)}
+def _anywhere(patterns: Mapping[str, Any]) -> dict[str, Any]:
+    return {pattern.removeprefix("^"): value for pattern, value in patterns.items()}
+
+
+def _diffusers_reads(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether diffusers loads these from a kohya file."""
+    attention = {name.split(".self_attn.")[1] for name in tensors if ".self_attn." in name}
+    known = not attention or any(name.startswith("out_proj.") for name in attention)
+    return known and all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in tensors)
+
+
+def _diffusers_name(name: str) -> str:
+    """Where its loaders look for it. For magnitudes that is peft's key in the UNet, and the parameter's own name in a
+    text encoder, which transformers loads (5.23).
+    """
+    unet = name.startswith("unet.")
+    return f"{name}.weight" if name.endswith(".lora_magnitude_vector") and not unet else name
 
 
 def _kernels(tensors: Mapping[str, torch.Tensor]) -> bool:

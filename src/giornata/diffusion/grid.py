@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.utils import logging as transformers_logging
 
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
+from giornata.diffusion.lora_file import diffusers_faults
 from giornata.diffusion.model_folder import check_model_folder
 from giornata.domain.errors import Fault, InvalidInput
 
@@ -145,6 +146,8 @@ def _refuse(model: Path, rows: Sequence[Row], sampling: Sampling) -> None:
     for row in rows:
         if row.lora is not None and not row.lora.is_file():
             faults.append(Fault(where=f"--row {row.label}", message=f"there is no file {row.lora}"))
+        elif row.lora is not None:
+            faults += diffusers_faults(row.lora, f"--row {row.label}")
         faults += [_broken(path) for path in row.pictures[:MAX_PICTURES] if not _readable(path)]
     if faults:
         raise InvalidInput(faults)

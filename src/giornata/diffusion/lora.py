@@ -1,7 +1,9 @@
-"""LoRA adapters on a frozen base: put on, named, taken off again.
+"""Adapters on a frozen base: put on, named, taken off again.
 
 Shapes: r rank, I inputs, O outputs of the adapted layer. A is r × I (r × I × k × k on a convolution), B is O × r
-(O × r × 1 × 1). The layer gives W·x + (alpha / r)·B·A·x (Hu et al., "LoRA", arXiv 2106.09685).
+(O × r × 1 × 1). The layer gives W·x + (alpha / r)·B·A·x (Hu et al., "LoRA", arXiv 2106.09685); for DoRA see
+`giornata.diffusion.dora`. LoKr adds (alpha / r)·(w1 ⊗ w2), where w1 and w2 may each be a product of two thin matrices
+(Yeh et al., "Navigating text-to-image customization", arXiv 2309.14859). The layers themselves are peft's.
 """
 
 import math
@@ -11,23 +13,36 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
+from peft import LoKrConfig, LoraConfig, PeftConfig, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
-from giornata.diffusion.lora_facts import effective_alpha
+from giornata.diffusion import dora
+from giornata.diffusion.adapter_plan import (
+    Size,
+    chosen_layers,
+    exactly,
+    peft_patterns,
+    plan_faults,
+    size_of,
+    target_faults,
+    usual_size,
+)
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import uniform
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
+
+__all__ = ["ADAPTER", "TEXT_TARGETS", "Adapters", "add_adapters", "public_name", "take_off", "target_faults"]
 
 ADAPTER = "giornata"
-TEXT_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
 UNET, TEXT_ENCODERS = "unet", ("text_encoder", "text_encoder_2")
 # Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
 TEXT_ROOT = "text_model."
+ZERO_AT_FIRST = (".lora_B.weight", ".lokr_w2", ".lokr_w2_b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +50,8 @@ class Adapters:
     """The trainable part of a job, fp32 whatever the base is.
 
     `parameters` maps `unet.…`, `text_encoder.text_model.…` and `text_encoder_2.text_model.…` (then peft's own
-    key, `….lora_A.weight`) to parameters; the order is that of the sorted names. As a context manager it takes
-    itself off at the end, whatever happened.
+    key, such as `….lora_A.weight`) to parameters; the order is that of the sorted names. `rank` and `alpha` are those
+    of layers that no pattern means. As a context manager it takes itself off at the end, whatever happened.
     """
 
     parameters: dict[str, nn.Parameter]
@@ -86,37 +101,42 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
     The weights are a function of (spec.seed, name): the device, other adapters and the base's dtype have no
     part in it. When it fails, the base is left as it was.
     """
-    faults = target_faults(base.unet, spec.target_modules)
+    faults = plan_faults(base.unet, base.text_encoders, spec)
     seed = spec.seed
     if seed is None:
         faults.append(Fault(where="spec.seed", message="is not set", hint="submission draws and records one"))
     if seed is None or faults:
         raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), tuple(faults))
-    targets: dict[str, tuple[nn.Module, tuple[str, ...]]] = {UNET: (base.unet, spec.target_modules)}
+    models: dict[str, nn.Module] = {UNET: base.unet}
     if spec.train_text_encoder:
-        targets |= {
-            name: (model, TEXT_TARGETS) for name, model in zip(TEXT_ENCODERS, base.text_encoders, strict=True)
-        }
-    models = tuple(model for model, _ in targets.values())
-    alpha = effective_alpha(spec)
+        models |= dict(zip(TEXT_ENCODERS, base.text_encoders, strict=True))
     try:
         named: dict[str, nn.Parameter] = {}
-        for prefix, (model, suffixes) in targets.items():
-            _put_on(model, suffixes, rank=spec.rank, alpha=alpha)
+        for prefix, model in models.items():
+            _put_on(model, _sizes(prefix, model, spec), spec)
             named |= {public_name(prefix, key): parameter for key, parameter in adapter_parameters(model)}
         parameters = {name: named[name] for name in sorted(named)}
         _initialise(parameters, seed)
+        for model in models.values():
+            dora.measure(model, ADAPTER)
     except BaseException:
-        for model in models:
+        for model in models.values():
             take_off(model)
         raise
-    return Adapters(parameters=parameters, rank=spec.rank, alpha=alpha, models=models)
+    usual = usual_size(spec)
+    return Adapters(parameters=parameters, rank=usual.rank, alpha=usual.alpha, models=tuple(models.values()))
 
 
 def adapter_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Adapter weights by peft's key, which leaves the adapter's name out."""
-    infix = f".{ADAPTER}."
-    return [(key.replace(infix, "."), value) for key, value in model.named_parameters() if infix in key]
+    """Adapter weights by the key under which peft stores them, which leaves the adapter's name out."""
+    every = [(f"{key}.", value) for key, value in model.named_parameters() if f".{ADAPTER}." in f"{key}."]
+    named = [(key.replace(f".{ADAPTER}.", ".").removesuffix("."), value) for key, value in every]
+    return [(_stored(key), value) for key, value in named]
+
+
+def _stored(key: str) -> str:
+    magnitude = ".lora_magnitude_vector"
+    return key.removesuffix(".weight") if key.endswith(f"{magnitude}.weight") else key
 
 
 def public_name(prefix: str, key: str) -> str:
@@ -136,55 +156,65 @@ def take_off(model: nn.Module) -> None:
         del model.peft_config
 
 
-def target_faults(unet: nn.Module, targets: tuple[str, ...]) -> list[Fault]:
-    """One fault for all suffixes that name no layer that LoRA can adapt; it says which there are."""
-    layers = [name for name, layer in unet.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
-    others = [name for name, layer in unet.named_modules() if not isinstance(layer, (nn.Linear, nn.Conv2d))]
-    unknown = [target for target in targets if not any(_matches(name, target) for name in layers)]
-    wider = [target for target in targets if any(_matches(name, target) for name in others)]
-    faults = []
-    known = ", ".join(sorted({_suffix(name) for name in layers}))
-    if nothing := [target for target in unknown if target not in wider]:
-        message = "no layer of the UNet is called " + ", ".join(nothing)
-        faults.append(Fault(where="spec.target_modules", message=message, hint=f"there are {known}"))
-    if wider:
-        message = ", ".join(wider) + " names more than single linear or convolution layers"
-        faults.append(Fault(where="spec.target_modules", message=message, hint=f"there are {known}"))
-    return faults
+def _sizes(prefix: str, model: nn.Module, spec: TrainSpec) -> dict[str, Size]:
+    """The model's layers to be adapted, by their names in it."""
+    if prefix == UNET:
+        names = chosen_layers(model, spec.target_modules, spec.lora_unet_blocks)
+    else:
+        names = chosen_layers(model, spec.text_encoder_target_modules)
+    return {name: size_of(spec, public_name(prefix, name)) for name in names}
 
 
-def _matches(name: str, target: str) -> bool:
-    return name == target or name.endswith(f".{target}")
+def _config(sizes: Mapping[str, Size], spec: TrainSpec) -> PeftConfig:
+    ranks, alphas = peft_patterns(sizes, spec)
+    usual, targets = usual_size(spec), exactly(sizes)
+    if spec.adapter_type is AdapterType.LOKR:
+        return LoKrConfig(
+            r=usual.rank,
+            alpha=usual.alpha,
+            target_modules=targets,
+            rank_pattern=ranks,
+            alpha_pattern=alphas,
+            decompose_both=spec.decompose_both,
+            decompose_factor=spec.decompose_factor,
+            init_weights=False,
+        )
+    return LoraConfig(
+        r=usual.rank,
+        lora_alpha=usual.alpha,
+        target_modules=targets,
+        rank_pattern=ranks,
+        alpha_pattern=alphas,
+        use_dora=spec.use_dora,
+        init_lora_weights=False,
+    )
 
 
-def _suffix(name: str) -> str:
-    """The shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`, `to_q`."""
-    parts = name.split(".")
-    start = len(parts) - 1
-    while start > 0 and (parts[start].isdigit() or (parts[start] == "proj" and parts[start - 1].isdigit())):
-        start -= 1
-    return ".".join(parts[start:])
-
-
-def _put_on(model: nn.Module, suffixes: tuple[str, ...], *, rank: int, alpha: float) -> None:
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(suffixes), init_lora_weights=False)
+def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> None:
     # peft draws placeholder weights; the job's random state, if anybody has one, is none of its business
     with torch.random.fork_rng(devices=[]):
-        inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+        inject_adapter_in_model(_config(sizes, spec), model, adapter_name=ADAPTER)
+    if spec.use_dora:
+        dora.adopt(model, ADAPTER)
     for _, parameter in adapter_parameters(model):
         parameter.data = parameter.data.float()
+    for layer in model.modules():
+        if isinstance(layer, BaseTunerLayer):
+            layer.eval()  # as the base is: in training mode peft's LoKr draws a random number to drop itself out
 
 
 def _initialise(parameters: dict[str, nn.Parameter], seed: int) -> None:
-    """A uniform in ±1/sqrt(fan-in), B zero: peft's kaiming_uniform_(a=sqrt(5)), as a function of the name."""
+    """One factor of each product zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as peft
+    and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
+    """
     with torch.no_grad():
         for name, parameter in parameters.items():
-            if ".lora_A." in name:
+            if name.endswith(ZERO_AT_FIRST):
+                parameter.zero_()
+            elif not name.endswith(".lora_magnitude_vector"):
                 bound = 1 / math.sqrt(math.prod(parameter.shape[1:]))
                 values = uniform(seed, "lora-init", name, shape=tuple(parameter.shape))
                 parameter.copy_((values * 2 - 1) * bound)
-            else:
-                parameter.zero_()
             parameter.requires_grad_(True)
 
 

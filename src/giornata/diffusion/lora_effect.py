@@ -17,6 +17,7 @@ from PIL import Image, ImageChops, ImageStat
 from transformers.utils import logging as transformers_logging
 
 from giornata.diffusion.grid import Row, Sampling, paint_row, parse_row
+from giornata.diffusion.lora_file import diffusers_faults
 from giornata.domain.errors import Fault, InvalidInput
 
 SAMPLING = Sampling(seeds=(0, 1), steps=10, guidance=3.0)
@@ -29,12 +30,11 @@ def mean_difference(first: Image.Image, second: Image.Image) -> float:
 
 
 def measure(model: Path, rows: Sequence[Row], *, sampling: Sampling = SAMPLING) -> dict[str, float]:
-    """The effect of each row's LoRA, by its label. Raises InvalidInput for files that are not there."""
-    missing = [row for row in rows if row.lora is None or not row.lora.is_file()]
-    if missing:
-        raise InvalidInput(
-            [Fault(where=f"--row {row.label}", message=f"there is no file {row.lora}") for row in missing]
-        )
+    """The effect of each row's LoRA, by its label. Raises InvalidInput for files that are not there, or that
+    diffusers does not load."""
+    faults = [fault for row in rows for fault in _faults(row)]
+    if faults:
+        raise InvalidInput(faults)
     pipeline = StableDiffusionXLPipeline.from_pretrained(
         model, torch_dtype=torch.float32, use_safetensors=True, add_watermarker=False
     )
@@ -46,6 +46,13 @@ def measure(model: Path, rows: Sequence[Row], *, sampling: Sampling = SAMPLING) 
         moved = [mean_difference(one, other) for one, other in zip(base, with_lora, strict=True)]
         effects[row.label] = sum(moved) / len(moved)
     return effects
+
+
+def _faults(row: Row) -> list[Fault]:
+    where = f"--row {row.label}"
+    if row.lora is None or not row.lora.is_file():
+        return [Fault(where=where, message=f"there is no file {row.lora}")]
+    return diffusers_faults(row.lora, where)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,15 +6,16 @@ has to give the same bytes.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from giornata.diffusion.adapter_plan import Size, size_of, usual_size
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.objective import PSEUDO_HUBER
 from giornata.protocol.training.optimisation import Optimizer
 
@@ -46,15 +47,9 @@ class LoraFacts:
     prediction_type: str = "epsilon"
     layers_per_block: int = SDXL_LAYERS_PER_BLOCK
 
-
-def effective_alpha(spec: TrainSpec) -> float:
-    """What divided by the rank gives the adapter's scale, as every loader computes it.
-
-    Alpha defaults to the rank, which makes the scale 1. Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732)
-    wants alpha / sqrt(rank): an alpha that is sqrt(rank) times as large.
-    """
-    alpha = float(spec.rank) if spec.alpha is None else spec.alpha
-    return alpha * math.sqrt(spec.rank) if spec.use_rslora else alpha
+    def size(self, layer: str) -> Size:
+        """Rank and alpha of one layer, by its public name."""
+        return size_of(self.spec, layer)
 
 
 def facts_of(
@@ -72,7 +67,7 @@ def facts_of(
     captions = list(captions)
     return LoraFacts(
         rank=spec.rank,
-        alpha=effective_alpha(spec),
+        alpha=usual_size(spec).alpha,
         target_modules=spec.target_modules,
         steps=step,
         base_model=_public_name(spec.pretrained_model_name_or_path),
@@ -91,10 +86,10 @@ def kohya_metadata(facts: LoraFacts, *, data_sha256: str, convolutions: bool) ->
     fields: dict[str, Any] = {
         "ss_base_model_version": "sdxl_base_v1-0",
         "ss_v2": False,
-        "ss_network_module": "networks.lora",
+        "ss_network_module": _network_module(facts.spec),
         "ss_network_dim": facts.rank,
         "ss_network_alpha": facts.alpha,
-        "ss_network_args": {"conv_dim": facts.rank, "conv_alpha": facts.alpha} if convolutions else {},
+        "ss_network_args": _network_args(facts, convolutions=convolutions),
         "ss_output_name": facts.output_name,
         "ss_sd_model_name": facts.base_model,
         "ss_tag_frequency": {facts.output_name: facts.tag_counts},
@@ -103,6 +98,25 @@ def kohya_metadata(facts: LoraFacts, *, data_sha256: str, convolutions: bool) ->
         **_modelspec(facts, data_sha256),
     }
     return {"format": "pt"} | {key: _text(value) for key, value in fields.items() if value is not None}
+
+
+def _network_module(spec: TrainSpec) -> str:
+    """kohya's own module knows plain LoRA only; the rest is LyCORIS's."""
+    plain = spec.adapter_type is AdapterType.LORA and not spec.use_dora
+    return "networks.lora" if plain else "lycoris.kohya"
+
+
+def _network_args(facts: LoraFacts, *, convolutions: bool) -> dict[str, Any]:
+    spec = facts.spec
+    args: dict[str, Any] = {"conv_dim": facts.rank, "conv_alpha": facts.alpha} if convolutions else {}
+    if spec.adapter_type is AdapterType.LOKR:
+        args |= {"algo": "lokr", "factor": spec.decompose_factor, "decompose_both": spec.decompose_both}
+    if spec.use_dora:
+        args |= {"algo": "lora", "dora_wd": True, "wd_on_output": True}
+    for name in ("rank_pattern", "alpha_pattern", "lora_unet_blocks"):
+        if value := getattr(spec, name):
+            args[name] = value
+    return args
 
 
 def _training_fields(facts: LoraFacts) -> dict[str, Any]:

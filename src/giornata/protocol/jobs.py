@@ -22,6 +22,16 @@ class SubmitJob(Message):
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
 
 
+class ContinueJob(Message):
+    """`POST /v1/jobs/{id}/continue`. `spec` holds what is to be other than in the old job; so do the rest."""
+
+    spec: dict[str, Any] = Field(default_factory=dict)
+    name: Label | None = Field(None, description="For people; defaults to the old job's.")
+    priority: int | None = Field(None, ge=-100, le=100, description="Defaults to the old job's.")
+    labels: dict[str, str] = Field(default_factory=dict, max_length=31)
+    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+
+
 class JobUrls(Reply):
     """Where to go from here; paths relative to the server."""
 

@@ -14,9 +14,10 @@ from giornata.protocol.model import Reply, Sha256
 
 
 class InputFile(Reply):
-    """A picture of the job's dataset, already on the node's disk and verified."""
+    """A picture of the job's dataset, or the adapter that it starts from (`init_lora`): on the node's disk and
+    verified."""
 
-    role: Literal["instance", "class"] = "instance"
+    role: Literal["instance", "class", "init_lora"] = "instance"
     path: Path
     sha256: Sha256
     name: str

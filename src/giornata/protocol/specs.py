@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from pydantic import model_validator
+from pydantic import AliasChoices, model_validator
+from pydantic.fields import FieldInfo
 
+from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
 from giornata.protocol.training import adapter, data, objective, optimisation, prior, results
 from giornata.protocol.training.adapter import AdapterFields
@@ -62,6 +64,31 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
         return ""
     parts = ("pretrained_model_name_or_path", "revision", "variant", "pretrained_vae_model_name_or_path")
     return "|".join(str(spec.get(part) or "") for part in parts)
+
+
+def canonical_names(expected: type[Message], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+    """The fields under their own names instead of their aliases, and a fault for each that was given twice."""
+    own = {alias: name for name, field in expected.model_fields.items() for alias in _aliases(field)}
+    found: dict[str, Any] = {}
+    faults = []
+    for alias, value in given.items():
+        name = own.get(alias, alias)
+        if name in found:
+            message = f"the same field is given as {name} too"
+            faults.append(Fault(where=f"spec.{alias}", message=message, hint="give it once"))
+        found[name] = value
+    return found, faults
+
+
+def _aliases(field: FieldInfo) -> list[str]:
+    alias = field.validation_alias
+    return [each for each in alias.choices if isinstance(each, str)] if isinstance(alias, AliasChoices) else []
+
+
+def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
+    """The sha256 of each file that a job reads besides its datasets, by the part that it plays."""
+    sha256 = spec.get("init_lora") if kind == "train" else None
+    return {"init_lora": sha256} if isinstance(sha256, str) else {}
 
 
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:

@@ -49,7 +49,7 @@ class Claim(Message):
 
 
 class LeaseInput(Reply):
-    """A picture to fetch before the engine starts."""
+    """A picture to fetch before the engine starts, or the adapter to start from (role `init_lora`)."""
 
     role: str
     name: str

@@ -6,10 +6,19 @@ import sqlalchemy as sa
 
 from giornata.control.ports.records import UploadRecord
 from giornata.store.record_columns import columns, record_of
-from giornata.store.schema import artifacts, blobs, caches, checkpoints, dataset_items, idempotency, uploads
+from giornata.store.schema import (
+    artifacts,
+    blobs,
+    caches,
+    checkpoints,
+    dataset_items,
+    idempotency,
+    job_inputs,
+    uploads,
+)
 
 UPLOAD_COLUMNS = columns(uploads, UploadRecord)
-REFERRERS = (dataset_items, checkpoints, artifacts, caches)
+REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches)
 
 
 class GarbageQueries:

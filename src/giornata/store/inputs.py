@@ -1,11 +1,11 @@
 """What a job reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
 from giornata.control.ports.work_store import BlobRow, InputRow
-from giornata.store.schema import blobs, dataset_items
+from giornata.store.schema import blobs, dataset_items, job_inputs
 
 
 class Inputs:
@@ -32,3 +32,15 @@ class Inputs:
             )
             for row in self._connection.execute(found)
         ]
+
+    def of_job(self, project_id: str, job_id: str) -> Mapping[str, BlobRow]:
+        same_bytes = (blobs.c.project_id == job_inputs.c.project_id) & (blobs.c.sha256 == job_inputs.c.sha256)
+        found = (
+            sa.select(job_inputs.c.role, job_inputs.c.sha256, blobs.c.size_bytes, blobs.c.key)
+            .join(blobs, same_bytes)
+            .where(job_inputs.c.job_id == job_id, job_inputs.c.project_id == project_id)
+        )
+        return {
+            row.role: BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key)
+            for row in self._connection.execute(found)
+        }

@@ -202,6 +202,17 @@ jobs = Table(
     ),
 )
 
+job_inputs = Table(  # files that a job reads besides its datasets, by the part that they play
+    "job_inputs",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("role", String(32), primary_key=True),
+    Column("project_id", String(40), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
+    Index("ix_job_inputs_blob", "project_id", "sha256"),
+)
+
 bans = Table(
     "bans",
     metadata,

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from giornata.control.ports.records import JobRecord
 from giornata.domain.job import TERMINAL
 from giornata.store.record_columns import columns, record_of
-from giornata.store.schema import checkpoints, idempotency, jobs
+from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs
 from giornata.store.upsert import insert_unless_there
 
 COLUMNS = columns(jobs, JobRecord)
@@ -38,6 +38,10 @@ class SubmissionQueries:
 
     def add(self, job: JobRecord) -> None:
         self._connection.execute(sa.insert(jobs).values(**asdict(job)))
+
+    def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
+        row = {"job_id": job.id, "role": role, "project_id": job.project_id, "sha256": sha256}
+        self._connection.execute(sa.insert(job_inputs).values(**row))
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         query = sa.select(*COLUMNS).where(jobs.c.id == job_id, jobs.c.project_id == project_id).with_for_update()

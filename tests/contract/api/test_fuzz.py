@@ -50,11 +50,12 @@ DRAWS = settings(
 )
 # Nothing in these can be broken: they take no body, and any text will do for what they take.
 UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
-# A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended badly.
+# A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended.
 HARD_TO_PLEASE = {
     "GET /v1/blobs/{key}",
     "POST /v1/datasets",
     "POST /v1/jobs",
+    "POST /v1/jobs/{job_id}/continue",
     "POST /v1/jobs/{job_id}/retry",
     "POST /v1/jobs:estimate",
     "POST /v1/node/attempts/{attempt_id}/artifacts",

@@ -18,7 +18,7 @@ from giornata.domain.money import cost_micro_usd
 from giornata.domain.reasons import BAN, STRIKE, Reason
 
 TOLD = tuple(one.name for one in dataclasses.fields(Try) if one.name != "intervals")
-REFERRERS = ("dataset_items", "checkpoints", "artifacts", "caches")
+REFERRERS = ("dataset_items", "job_inputs", "checkpoints", "artifacts", "caches")
 WHOLE_EVERY = 25  # looks
 
 

@@ -12,17 +12,18 @@ from giornata.control.cancel import cancel
 from giornata.control.claim import claim_once
 from giornata.control.collect import collect
 from giornata.control.complete_upload import complete_upload
+from giornata.control.continue_training import continue_training
 from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
 from giornata.control.read_jobs import get_job
 from giornata.control.request_uploads import request_uploads
 from giornata.control.retry import RETRYABLE, retry
 from giornata.control.submit import submit
-from giornata.domain.errors import GiornataError, KeyInFlight, NotFound
+from giornata.domain.errors import GiornataError, InvalidInput, KeyInFlight, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.routing import Candidate, rank
 from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.jobs import ContinueJob, SubmitJob
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
 from giornata.protocol.work import Claim
 from giornata.store import schema
@@ -60,6 +61,7 @@ WEIGHTS = {
     "again": 5,
     "cancel": 2,
     "retry": 3,
+    "continue_one": 2,
     "look_at": 1,
     "send_pictures": 1,
     "lapse": 6,
@@ -258,6 +260,29 @@ class Deeds(NodeDeeds):
             return
         assert not self.exact or isinstance(outcome, GiornataError) is (was not in RETRYABLE), outcome
         if not isinstance(outcome, GiornataError) and (outcome.id, project) not in self.town.jobs:
+            self.town.jobs.append((outcome.id, project))
+
+    def continue_one(self, a: int, b: int) -> None:
+        """More training of what an ended job has trained: its last checkpoint is then read by two jobs."""
+        if not self.town.jobs:
+            return
+        job_id, project = self._some_job(a)
+        was = self._state(job_id)
+        more = ContinueJob(spec={"max_train_steps": 10 + b % 7})
+
+        def deed() -> Any:
+            try:
+                return continue_training(self.ctx, owner(project), job_id, more, None)[0]
+            except InvalidInput as refusal:  # another kind, nothing to go on from, or bytes that storage has lost
+                return refusal
+
+        outcome = self.call(deed)
+        if outcome is DIED:
+            self._find_new_jobs()
+        elif isinstance(outcome, GiornataError):
+            assert was not in TERMINAL or isinstance(outcome, InvalidInput) or not self.exact, outcome
+        else:
+            assert was in TERMINAL or not self.exact
             self.town.jobs.append((outcome.id, project))
 
     def look_at(self, a: int, b: int) -> None:

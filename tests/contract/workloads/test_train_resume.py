@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
+from giornata.diffusion.formats import FILE_NAMES
 from giornata.engine.workload import Wish
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -69,6 +70,27 @@ JOBS: dict[str, dict[str, Any]] = {
         "keep_tokens": 1,
         "caption_dropout_rate": 0.3,
     },
+    "dora, layer by layer": {
+        "use_dora": True,
+        "mixed_precision": "bf16",
+        "train_text_encoder": True,
+        "text_encoder_lr": 1e-3,
+        "text_encoder_target_modules": ("q_proj", "out_proj", "fc1"),
+        "target_modules": ("to_q", "to_out.0", "conv1"),
+        "rank_pattern": {"conv1": 4, r"text_encoder(_2)?\..*": 1},
+        "alpha_pattern": {"to_q": 8.0},
+        "lora_unet_blocks": ("down_blocks", "up_blocks.0.attentions.1"),
+    },
+    "lokr": {
+        "adapter_type": "lokr",
+        "decompose_both": True,
+        "decompose_factor": 8,
+        "rank": 1,
+        "target_modules": ("to_q", "to_out.0", "conv1"),
+        "train_text_encoder": True,
+        "output_formats": ("kohya",),
+    },
+    "from a lora": {"init_lora": "a file", "rank": 4, "use_dora": True, "use_ema": True},
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 STOPS = [
@@ -87,6 +109,11 @@ STOPS = [
     ("adafactor", 3),
     ("schedule-free", 7),
     ("changing captions", 5),
+    ("dora, layer by layer", 4),
+    ("dora, layer by layer", 9),
+    ("lokr", 5),
+    ("lokr", 12),
+    ("from a lora", 3),
     ("bf16 with text encoders", 7),
 ]
 
@@ -101,10 +128,17 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         inputs = draw_pictures(root / "pictures", 5)
         if JOBS[name].get("class_dataset"):
             inputs += draw_pictures(root / "class", 4, first=50, role="class")
-        made = Studio(root=root / name, spec=spec_for(tiny_folder, **JOBS[name]), inputs=inputs)
+        fields = dict(JOBS[name])
+        if fields.get("init_lora"):
+            path = root / "start.safetensors"
+            path.write_bytes(studio("bf16")[1]["lora-kohya.safetensors"])
+            inputs = [*inputs, input_file(path, role="init_lora")]
+            fields["init_lora"] = inputs[-1].sha256
+        made = Studio(root=root / name, spec=spec_for(tiny_folder, **fields), inputs=inputs)
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
-        assert set(whole.artifacts) >= {"lora-kohya.safetensors", "pytorch_lora_weights.safetensors"}
+        formats = fields.get("output_formats", ("kohya", "diffusers"))
+        assert set(whole.artifacts) >= {FILE_NAMES[kind] for kind in formats}
         return made, whole.artifacts
 
     return studio

@@ -44,6 +44,7 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/jobs/{job_id}": USER,
     "POST /v1/jobs/{job_id}/cancel": USER,
     "POST /v1/jobs/{job_id}/retry": USER,
+    "POST /v1/jobs/{job_id}/continue": Route(body={}),
     "GET /v1/jobs/{job_id}/events": USER,
     "GET /v1/jobs/{job_id}/logs": USER,
     "GET /v1/jobs/{job_id}/metrics": USER,

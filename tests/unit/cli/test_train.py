@@ -1,5 +1,6 @@
 """`giornata train`: everything is checked before a byte is sent."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -116,3 +117,31 @@ def test_a_preset_that_nobody_knows(run):
     done = run("presets", "show", "nope")
     assert done.status == 2
     assert "subject, face" in done.errors
+
+
+def test_a_job_is_continued_with_what_is_given_and_as_it_was_for_the_rest(run, served, pictures, tmp_path):
+    first = run("train", str(pictures), *PROMPT, "--model", "some/model", "--set", "network_dim=4", "--json").json
+    refused = run("train", "--continue", first["id"], "--steps", "9", "--json")
+    assert (refused.status, refused.json["error"]["code"]) == (1, "illegal-transition")
+    run("cancel", first["id"])
+    refused = run("train", "--continue", first["id"], "--init-lora", str(tmp_path / "x"), "--json")
+    assert refused.status == 2
+    assert [fault["where"] for fault in refused.json["error"]["faults"]] == ["--init-lora"]
+    refused = run("train", "--continue", first["id"], "--steps", "9", "--json")
+    assert "has no checkpoint to go on from" in str(refused.json["error"])
+
+
+def test_a_lora_to_start_from_is_sent_and_named_by_its_hash(run, served, pictures, tmp_path):
+    (tmp_path / "theirs.safetensors").write_bytes(b"bytes of a lora")
+    wanted = hashlib.sha256(b"bytes of a lora").hexdigest()
+    arguments = ("train", str(pictures), *PROMPT, "--model", "some/model", "--json", "--init-lora")
+    assert run(*arguments, str(tmp_path / "theirs.safetensors")).json["spec"]["init_lora"] == wanted
+    done = run(*arguments, str(tmp_path / "none.safetensors"))
+    assert done.status == 2
+    assert "none.safetensors" in str(done.json["error"])
+
+
+def test_without_pictures_nothing_is_trained(run):
+    done = run("train", "--json")
+    assert done.status == 2
+    assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--model", "DIR"]

@@ -76,6 +76,18 @@ def test_the_layers_are_numbered_alike_when_the_base_model_is_gone(
     assert [sorted(load_file(file)) for file in files[1:]] == [sorted(load_file(files[0]))]
 
 
+def test_of_chosen_blocks_the_names_do_not_tell_the_depth(
+    tmp_path: Path, spec: TrainSpec, tiny_base: BaseModel
+) -> None:
+    """`down_blocks.1.attentions.0` is there at any depth; of a model on a hub it is taken for SDXL's."""
+    fields = {"lora_unet_blocks": ("down_blocks.1.attentions.0",)}
+    with add_adapters(tiny_base, spec.model_copy(update=fields)) as adapters:
+        weights = adapters.tensors()
+    hub = {"pretrained_model_name_or_path": "owner/name", "lora_unet_blocks": ["down_blocks.1.attentions.0"]}
+    file = export_checkpoint(checkpoint(tmp_path / "step", spec, weights, **hub), tmp_path / "out", "kohya")
+    assert {name[: len("lora_unet_input_blocks_4_1")] for name in load_file(file)} == {"lora_unet_input_blocks_4_1"}
+
+
 def test_the_command_line_takes_format_and_dtype(
     tmp_path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor]
 ) -> None:

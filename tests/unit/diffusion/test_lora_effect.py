@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from giornata.diffusion.formats import write_diffusers
-from giornata.diffusion.grid import Row
+from giornata.diffusion.formats import write_diffusers, write_kohya
+from giornata.diffusion.grid import Row, make_grid
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_effect import main, mean_difference, measure
 from giornata.diffusion.lora_facts import facts_of
@@ -50,3 +50,23 @@ def test_missing_files_are_named_all_at_once(tiny_folder: Path, tmp_path: Path) 
         measure(tiny_folder, rows)
     assert [fault.where for fault in refused.value.faults] == ["--row a", "--row b"]
     assert main(["--model", str(tiny_folder), "--out", str(tmp_path / "o"), f"--row=a={tmp_path / 'a'}:x"]) == 2
+
+
+def test_what_diffusers_would_load_by_half_is_refused(
+    tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path
+) -> None:
+    rows = []
+    for number, fields in enumerate(({"use_dora": True}, {"adapter_type": "lokr", "output_formats": ["kohya"]})):
+        common = {"model": "owner/name", "dataset": "ds_1", "seed": 1, "rank": 4}
+        spec = TrainSpec.model_validate({**common, **fields})
+        with add_adapters(tiny_base, spec) as adapters:
+            facts = facts_of(spec, step=1, layers_per_block=1)
+            path = write_kohya(tmp_path / f"{number}.safetensors", adapters.tensors(), facts)
+        rows.append(Row(label=str(number), lora=path, prompt=""))
+    for refusing in (lambda: measure(tiny_folder, rows), lambda: make_grid(tiny_folder, rows, tmp_path / "grid.png")):
+        with pytest.raises(InvalidInput) as refused:
+            refusing()
+        dora, lokr = refused.value.faults
+        assert (dora.where, lokr.where) == ("--row 0", "--row 1")
+        assert "pytorch_lora_weights" in dora.hint
+        assert "LoKr" in lokr.message

@@ -186,6 +186,9 @@ class Submission(Protocol):
 
     def add(self, job: JobRecord) -> None: ...
 
+    def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
+        """The job reads these bytes, which the project has; they are kept as long as the job is known."""
+
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         """The job; it cannot change before this transaction ends."""
 

@@ -353,6 +353,9 @@ class Inputs(Protocol):
 
     def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]: ...
 
+    def of_job(self, project_id: str, job_id: str) -> Mapping[str, BlobRow]:
+        """The files that the job reads besides its datasets, by their role."""
+
 
 class Reports(Protocol):
     """Log lines and metrics."""

@@ -1,18 +1,64 @@
 """What is trained."""
 
-from typing import TYPE_CHECKING
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
 
-from giornata.protocol.model import Message
+from giornata.protocol.model import Message, Sha256
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
 
 
+class AdapterType(StrEnum):
+    """The kinds of adapters, by the names of LyCORIS; kohya's modules are understood as well."""
+
+    LORA = "lora"
+    LOKR = "lokr"
+
+
+KOHYA_MODULES = {"networks.lora": AdapterType.LORA, "locon": AdapterType.LORA}
+TEXT_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def _adapter_type(name: Any) -> Any:
+    plain = name.strip().lower() if isinstance(name, str) else name
+    return KOHYA_MODULES.get(plain, plain) if isinstance(plain, str) else plain
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{text!r} is neither the end of a layer's name nor a regular expression: {error}") from None
+    return text
+
+
+def _parts(given: Any) -> Any:
+    """A comma list, as diffusers' script takes it, or a list."""
+    return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+
+
+def _block(name: str) -> str:
+    return name.removeprefix("unet.")
+
+
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_pattern)]
+Block = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_block)]
+Rank = Annotated[int, Field(ge=1, le=512)]
+Alpha = Annotated[float, Field(gt=0, le=4096)]
+
+
 class AdapterFields(Message):
     """What is trained."""
 
+    adapter_type: Annotated[AdapterType, BeforeValidator(_adapter_type)] = Field(
+        AdapterType.LORA,
+        description="lora, or lokr (Kronecker products).",
+        validation_alias=AliasChoices("adapter_type", "network_module", "algo"),
+    )
     rank: int = Field(16, ge=1, le=512, validation_alias=AliasChoices("rank", "network_dim"))
     alpha: float | None = Field(
         None,
@@ -27,8 +73,43 @@ class AdapterFields(Message):
         max_length=64,
         description="Suffixes of UNet modules.",
     )
+    lora_unet_blocks: Annotated[tuple[Block, ...] | None, BeforeValidator(_parts)] = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Only in these blocks of the UNet, such as up_blocks.0.attentions.1.",
+    )
+    rank_pattern: dict[Pattern, Rank] = Field(
+        {},
+        max_length=256,
+        description="Other ranks for layers whose names end so, or match so: {'attn2.to_k': 4}.",
+    )
+    alpha_pattern: dict[Pattern, Alpha] = Field(
+        {}, max_length=256, description="Other alphas, likewise; elsewhere alpha holds."
+    )
     use_rslora: bool = Field(False, description="Scale the adapter by alpha / sqrt(rank) instead of alpha / rank.")
+    use_dora: bool = Field(
+        False,
+        description="DoRA: the length of each output's weights is learned beside their direction.",
+        validation_alias=AliasChoices("use_dora", "dora_wd"),
+    )
+    decompose_both: bool = Field(False, description="LoKr: also make the first factor of two thin matrices.")
+    decompose_factor: int = Field(
+        -1,
+        ge=-1,
+        le=4096,
+        description="LoKr: size of the first factor; -1 for one near the square root.",
+        validation_alias=AliasChoices("decompose_factor", "factor"),
+    )
+    init_lora: Sha256 | None = Field(
+        None,
+        description="Start from an uploaded file (sha256): kohya's names, diffusers' names, or a checkpoint of ours.",
+        validation_alias=AliasChoices("init_lora", "network_weights"),
+    )
     train_text_encoder: bool = Field(False, description="Also train adapters on both text encoders.")
+    text_encoder_target_modules: tuple[str, ...] = Field(
+        TEXT_TARGETS, min_length=1, max_length=64, description="Suffixes of the text encoders' modules."
+    )
     stop_text_encoder_training: int | None = Field(
         None, ge=1, description="Optimizer steps after which the text encoders' adapters stay as they are."
     )
@@ -38,9 +119,42 @@ class AdapterFields(Message):
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
+    lokr = spec.adapter_type is AdapterType.LOKR
     return [
         (
             spec.stop_text_encoder_training is not None and not spec.train_text_encoder,
             "stop_text_encoder_training means nothing without train_text_encoder",
         ),
+        (
+            spec.text_encoder_target_modules != TEXT_TARGETS and not spec.train_text_encoder,
+            "text_encoder_target_modules mean nothing without train_text_encoder",
+        ),
+        (lokr and spec.use_dora, "use_dora goes with adapter_type lora only"),
+        (lokr and spec.use_rslora, "use_rslora goes with adapter_type lora only"),
+        (not lokr and spec.decompose_both, "decompose_both means nothing without adapter_type lokr"),
+        (not lokr and spec.decompose_factor != -1, "decompose_factor means nothing without adapter_type lokr"),
+        (spec.decompose_factor == 0, "decompose_factor is at least 1, or -1"),
+        (
+            lokr and "diffusers" in spec.output_formats,
+            "output_formats cannot be diffusers with adapter_type lokr, for diffusers loads no LoKr into SDXL; "
+            'use ["kohya"]',
+        ),
     ]
+
+
+def what_would_be_lost(old: AdapterFields, new: AdapterFields) -> list[tuple[str, str]]:
+    """(field, what to say of it) for each way in which an adapter of `new` has no room for one of `old`."""
+    lokr = AdapterType.LOKR in {old.adapter_type, new.adapter_type}
+    factors = ("decompose_both", "decompose_factor", "rank") if lokr else ()
+    changed = [name for name in ("adapter_type", *factors) if getattr(old, name) != getattr(new, name)]
+    found = [(name, f"was {getattr(old, name)}, and has to stay so") for name in changed]
+    if not lokr and new.rank < old.rank:
+        found.append(("rank", f"was {old.rank}, and cannot be less"))
+    if old.use_dora and not new.use_dora:
+        found.append(("use_dora", "was true, and without it the learned lengths would be lost"))
+    if old.train_text_encoder and not new.train_text_encoder:
+        found.append(("train_text_encoder", "was true, and without it the text encoders' adapters would be lost"))
+    gone = ", ".join(sorted(set(old.target_modules) - set(new.target_modules)))
+    if gone:
+        found.append(("target_modules", f"lacks {gone}, whose adapters would be lost"))
+    return found

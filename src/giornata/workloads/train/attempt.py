@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from giornata.diffusion.adapter_plan import plan_faults
 from giornata.diffusion.captions import too_long
 from giornata.diffusion.checkpoint import (
     ADAPTER,
@@ -17,7 +18,7 @@ from giornata.diffusion.checkpoint import (
     refuse,
 )
 from giornata.diffusion.determinism import Fingerprint, differences, fingerprint
-from giornata.diffusion.lora import Adapters, add_adapters, target_faults
+from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer import AdapterOptimizer
@@ -35,6 +36,7 @@ from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.fit import RoomOf, room_of, unbounded
 from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
 from giornata.workloads.train.gauges import gauges_of
+from giornata.workloads.train.init_lora import check_init_lora, load_init_lora
 from giornata.workloads.train.keeping import Keeper, state_of
 from giornata.workloads.train.layout import Layout, lay_out
 from giornata.workloads.train.material import Material, gather, refuse_if
@@ -83,6 +85,8 @@ class Attempt:
             add_adapters(self.base, self.spec) as adapters,
             self._keeper(data_hash, print_of_this, header) as keeper,
         ):
+            if self._starts_from_file:
+                load_init_lora(self.base, self.spec, self.start.inputs, adapters)
             optimizer = optimizer_of(adapters, self.spec)
             keeper.losses += self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
@@ -91,6 +95,11 @@ class Attempt:
             return self._finish(adapters, optimizer, keeper, instances)
 
     # ---- before the steps
+
+    @property
+    def _starts_from_file(self) -> bool:
+        """A resume has in its checkpoint what became of that file."""
+        return self.spec.init_lora is not None and self.start.resume is None
 
     @property
     def _seed(self) -> int:
@@ -122,11 +131,13 @@ class Attempt:
     def _check(self, instances: Material, classes: Material | None) -> None:
         """What can be told without computing anything."""
         refuse_if(self._objective_faults(), Reason.BAD_SPEC)
-        refuse_if(target_faults(self.base.unet, self.spec.target_modules), Reason.BAD_SPEC)
+        refuse_if(plan_faults(self.base.unet, self.base.text_encoders, self.spec), Reason.BAD_SPEC)
         named = [(sample.name, sample.caption) for one in (instances, classes) if one for sample in one.samples]
         prompts = (("spec.class_prompt", self.spec.class_prompt), ("spec.instance_prompt", self.spec.instance_prompt))
         fields = [(where, prompt) for where, prompt in prompts if prompt is not None]
         refuse_if(too_long([*fields, *named], self.base.tokenizers))
+        if self._starts_from_file:
+            check_init_lora(self.base, self.spec, self.start.inputs)
 
     def _resume_header(self, data_hash: str) -> Header | None:
         """The checkpoint's header, checked before hours are spent on caching."""

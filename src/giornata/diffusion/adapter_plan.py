@@ -1,0 +1,190 @@
+"""Which layers a job adapts, and with which rank and alpha each.
+
+Layers are named as `giornata.diffusion.lora` names them in public: `unet.…`, `text_encoder.text_model.…`,
+`text_encoder_2.text_model.…`. A pattern holds for a layer by the rule of peft's `rank_pattern`: when it is the end of
+the name from a dot on, or a regular expression for that. Where several hold, the longest counts, so that the order in
+which they were written down has no part in it.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import nn
+
+from giornata.domain.errors import Fault
+from giornata.protocol.specs import TrainSpec
+
+V = TypeVar("V")
+ADAPTABLE = (nn.Linear, nn.Conv2d)
+_BLOCK = re.compile(r"((?:(?:down|up)_blocks\.\d+|mid_block)(?:\.[a-z]+\.\d+)?)\..+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Rank, and the alpha that divided by the rank gives the layer's scale, as every loader computes it."""
+
+    rank: int
+    alpha: float
+
+
+def size_of(spec: TrainSpec, layer: str) -> Size:
+    """The size of one layer's adapter.
+
+    Alpha defaults to the spec's rank, also where a pattern gives the layer another rank, as with peft and kohya.
+    Rank-stabilised LoRA (Kalajdzievski, 2023, arXiv 2312.03732) wants alpha / sqrt(rank) as the scale: an alpha that
+    is sqrt(rank) times as large.
+    """
+    rank = matching(spec.rank_pattern, layer, spec.rank)
+    return _size(spec, rank, matching(spec.alpha_pattern, layer, _alpha(spec)))
+
+
+def usual_size(spec: TrainSpec) -> Size:
+    """The size of layers that no pattern means."""
+    return _size(spec, spec.rank, _alpha(spec))
+
+
+def _alpha(spec: TrainSpec) -> float:
+    return float(spec.rank) if spec.alpha is None else spec.alpha
+
+
+def _size(spec: TrainSpec, rank: int, alpha: float) -> Size:
+    return Size(rank=rank, alpha=alpha * math.sqrt(rank) if spec.use_rslora else alpha)
+
+
+def matching(patterns: Mapping[str, V], layer: str, default: V) -> V:
+    """The value of the longest pattern that holds for the layer."""
+    found = [pattern for pattern in patterns if holds(pattern, layer)]
+    return patterns[max(found, key=lambda pattern: (len(pattern), pattern))] if found else default
+
+
+def holds(pattern: str, layer: str) -> bool:
+    """Whether peft would say that the pattern means this layer."""
+    return re.match(rf"(.*\.)?({pattern})$", layer) is not None
+
+
+def chosen_layers(model: nn.Module, targets: Iterable[str], blocks: Iterable[str] | None = None) -> list[str]:
+    """Names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are given."""
+    targets, blocks = tuple(targets), None if blocks is None else tuple(blocks)
+    return [
+        name
+        for name in layers_of(model)
+        if any(ends_in(name, target) for target in targets)
+        and (blocks is None or any(lies_in(name, block) for block in blocks))
+    ]
+
+
+def layers_of(model: nn.Module) -> list[str]:
+    """Names of all layers that can be adapted."""
+    return [name for name, layer in model.named_modules() if isinstance(layer, ADAPTABLE)]
+
+
+def exactly(names: Iterable[str]) -> str:
+    """A regular expression for these names and no others; for none at all, one that nothing matches."""
+    return "^(?:" + "|".join(re.escape(name) for name in sorted(names)) + ")" if names else "(?!)"
+
+
+def peft_patterns(sizes: Mapping[str, Size], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
+    """peft's `rank_pattern` and `alpha_pattern` for layers, by their names in the model, that are not as most are.
+
+    One pattern to a value: peft asks each pattern about each layer, and a pattern to a layer takes minutes.
+    """
+    ranks: dict[int, list[str]] = defaultdict(list)
+    alphas: dict[float, list[str]] = defaultdict(list)
+    usual = usual_size(spec)
+    for name, size in sizes.items():
+        if size.rank != usual.rank:
+            ranks[size.rank].append(name)
+        if size.alpha != usual.alpha:
+            alphas[size.alpha].append(name)
+    return (
+        {exactly(names): rank for rank, names in sorted(ranks.items())},
+        {exactly(names): alpha for alpha, names in sorted(alphas.items())},
+    )
+
+
+def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: TrainSpec) -> list[Fault]:
+    """Everything in the spec that names layers or blocks that there are not, with what there is."""
+    faults = target_faults(unet, spec.target_modules) + block_faults(unet, spec.lora_unet_blocks)
+    text_encoders = tuple(text_encoders) if spec.train_text_encoder else ()
+    for encoder in text_encoders[:1]:  # both have the same layers
+        where, what = "spec.text_encoder_target_modules", "the text encoders"
+        faults += target_faults(encoder, spec.text_encoder_target_modules, where=where, what=what)
+    names = [f"unet.{name}" for name in chosen_layers(unet, spec.target_modules, spec.lora_unet_blocks)]
+    if not names and not faults:
+        message = "none of the layers in target_modules lies in these blocks"
+        hint = f"choose among {', '.join(blocks_of(unet))}"
+        faults.append(Fault(where="spec.lora_unet_blocks", message=message, hint=hint))
+    for prefix, encoder in zip(("text_encoder", "text_encoder_2"), text_encoders, strict=False):
+        names += [f"{prefix}.{name}" for name in chosen_layers(encoder, spec.text_encoder_target_modules)]
+    return faults + (pattern_faults(names, spec) if names else [])
+
+
+def pattern_faults(layers: list[str], spec: TrainSpec) -> list[Fault]:
+    """Patterns that hold for none of the adapted layers."""
+    faults = []
+    for field in ("rank_pattern", "alpha_pattern"):
+        idle = [pattern for pattern in getattr(spec, field) if not any(holds(pattern, layer) for layer in layers)]
+        if idle:
+            known = ", ".join(sorted({suffix(layer) for layer in layers}))
+            blocks = ", ".join(sorted({match[1] for layer in layers if (match := _BLOCK.search(layer))}))
+            message = "no layer that is adapted is meant by " + ", ".join(idle)
+            hint = f"there are {known}" + (f", in {blocks}" if blocks else "")
+            faults.append(Fault(where=f"spec.{field}", message=message, hint=hint))
+    return faults
+
+
+def block_faults(unet: nn.Module, blocks: tuple[str, ...] | None) -> list[Fault]:
+    """One fault for all blocks that the UNet does not have."""
+    layers = layers_of(unet)
+    unknown = [block for block in blocks or () if not any(lies_in(name, block) for name in layers)]
+    if not unknown:
+        return []
+    message = "the UNet has no block " + ", ".join(unknown)
+    return [Fault(where="spec.lora_unet_blocks", message=message, hint=f"there are {', '.join(blocks_of(unet))}")]
+
+
+def blocks_of(unet: nn.Module) -> list[str]:
+    """Blocks such as `up_blocks.0.attentions.1`, in the UNet's order."""
+    return list(dict.fromkeys(match[1] for name in layers_of(unet) if (match := _BLOCK.fullmatch(name))))
+
+
+def target_faults(
+    model: nn.Module, targets: tuple[str, ...], *, where: str = "spec.target_modules", what: str = "the UNet"
+) -> list[Fault]:
+    """One fault for all suffixes that name no layer that can be adapted; it says which there are."""
+    layers = layers_of(model)
+    others = [name for name, layer in model.named_modules() if not isinstance(layer, ADAPTABLE)]
+    unknown = [target for target in targets if not any(ends_in(name, target) for name in layers)]
+    wider = [target for target in targets if any(ends_in(name, target) for name in others)]
+    faults = []
+    known = ", ".join(sorted({suffix(name) for name in layers}))
+    if nothing := [target for target in unknown if target not in wider]:
+        message = f"no layer of {what} is called " + ", ".join(nothing)
+        faults.append(Fault(where=where, message=message, hint=f"there are {known}"))
+    if wider:
+        message = ", ".join(wider) + " names more than single linear or convolution layers"
+        faults.append(Fault(where=where, message=message, hint=f"there are {known}"))
+    return faults
+
+
+def ends_in(name: str, target: str) -> bool:
+    """Whether `target` is the name or its end from a dot on."""
+    return name == target or name.endswith(f".{target}")
+
+
+def lies_in(name: str, block: str) -> bool:
+    """Whether the layer is the block, or in it."""
+    return name == block or name.startswith(f"{block}.")
+
+
+def suffix(name: str) -> str:
+    """The shortest end of a name that starts with a word rather than a number: `to_out.0`, `net.0.proj`, `to_q`."""
+    parts = name.split(".")
+    start = len(parts) - 1
+    while start > 0 and (parts[start].isdigit() or (parts[start] == "proj" and parts[start - 1].isdigit())):
+        start -= 1
+    return ".".join(parts[start:])

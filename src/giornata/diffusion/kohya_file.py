@@ -1,0 +1,122 @@
+"""Adapter weights under kohya's and LyCORIS's names, to and fro.
+
+    lora_down.weight, lora_up.weight     LoRA's A and B
+    dora_scale                           DoRA's magnitudes: (O, 1), or (O, 1, 1, 1) on a convolution
+    lokr_w1, lokr_w1_a, lokr_w1_b, …     LoKr's factors, as peft names them
+    alpha                                a scalar; the layer's scale is alpha / rank
+
+Two things that an alpha cannot say are multiplied into the weights. A LoKr of two whole factors has no rank that its
+readers could see: they take 1 for its scale (LyCORIS, ComfyUI, diffusers). And where layers of a LoRA have different
+alphas, diffusers 0.42 finds those of attention under no name that it knows; so all layers get the usual one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from giornata.diffusion.kohya_names import kohya_name
+from giornata.diffusion.lora_facts import LoraFacts
+
+PARTS = {
+    ".lora_A.weight": ".lora_down.weight",
+    ".lora_B.weight": ".lora_up.weight",
+    ".lora_magnitude_vector": ".dora_scale",
+    ".lokr_w1": ".lokr_w1",
+    ".lokr_w1_a": ".lokr_w1_a",
+    ".lokr_w1_b": ".lokr_w1_b",
+    ".lokr_w2": ".lokr_w2",
+    ".lokr_w2_a": ".lokr_w2_a",
+    ".lokr_w2_b": ".lokr_w2_b",
+}
+OURS = {kohya: ours for ours, kohya in PARTS.items()}
+ALPHA = ".alpha"
+LORA = (".lora_A.weight", ".lora_B.weight")
+SCALED = (".lora_B.weight", ".lokr_w1")
+MAGNITUDE = ".lora_magnitude_vector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KohyaWeights:
+    """What was read: tensors by our names, the alpha of each layer that has one, and keys that mean nothing here."""
+
+    tensors: dict[str, torch.Tensor]
+    alphas: dict[str, float]
+    strange: list[str]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """`unet.….to_q.lora_A.weight` → (`unet.….to_q`, `.lora_A.weight`). Raises ValueError for other names."""
+    for part in PARTS:
+        if name.endswith(part):
+            return name.removesuffix(part), part
+    raise ValueError(f"{name} is not the name of an adapter's weight")
+
+
+def layer_of(name: str) -> str:
+    """The layer that a weight belongs to."""
+    return split_name(name)[0]
+
+
+def to_kohya(tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str, torch.Tensor]:
+    """The content of a kohya file; `tensors` by the names of `Adapters.tensors()`."""
+    content: dict[str, torch.Tensor] = {}
+    dora = any(name.endswith(MAGNITUDE) for name in tensors)
+    for name, tensor in tensors.items():
+        layer, part = split_name(name)
+        target, size = kohya_name(layer, layers_per_block=facts.layers_per_block), facts.size(layer)
+        alpha = size.alpha
+        if {f"{layer}.lokr_w1", f"{layer}.lokr_w2"} <= tensors.keys():
+            alpha = float(size.rank)
+        elif part in LORA and not dora:
+            alpha = facts.alpha
+        upright = _upright(tensor) if part == MAGNITUDE else tensor
+        content[target + PARTS[part]] = _times(upright, size.alpha / alpha) if part in SCALED else upright
+        content[target + ALPHA] = torch.tensor(alpha, dtype=torch.float32)
+    return content
+
+
+def from_kohya(content: Mapping[str, torch.Tensor], layers: Iterable[str], *, layers_per_block: int) -> KohyaWeights:
+    """The weights in a kohya file for a model with these layers, by their public names.
+
+    Layers may be named after Stability's blocks, as kohya does, or after diffusers' with underscores.
+    """
+    names = _layers_by_kohya_name(layers, layers_per_block=layers_per_block)
+    tensors, alphas, strange = {}, {}, []
+    for key, tensor in content.items():
+        target, dot, rest = key.partition(".")
+        layer, part = names.get(target), dot + rest
+        if layer is not None and part == ALPHA and tensor.numel() == 1:
+            alphas[layer] = float(tensor.item())
+        elif layer is not None and part in OURS:
+            ours = OURS[part]
+            tensors[layer + ours] = _lying(tensor) if ours == MAGNITUDE else tensor
+        else:
+            strange.append(key)
+    return KohyaWeights(tensors=tensors, alphas=alphas, strange=strange)
+
+
+def _layers_by_kohya_name(layers: Iterable[str], *, layers_per_block: int) -> dict[str, str]:
+    found = {}
+    for layer in layers:
+        prefix, _, name = layer.partition(".")
+        try:
+            found[kohya_name(layer, layers_per_block=layers_per_block)] = layer
+        except KeyError:
+            continue
+        if prefix == "unet":
+            found["lora_unet_" + name.replace(".", "_")] = layer
+    return found
+
+
+def _times(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    return tensor if factor == 1.0 else tensor * factor
+
+
+def _upright(magnitude: torch.Tensor) -> torch.Tensor:
+    """(O) → (O, 1); (1, O, 1, 1) → (O, 1, 1, 1)."""
+    return magnitude[:, None] if magnitude.ndim == 1 else magnitude.transpose(0, 1)
+
+
+def _lying(scale: torch.Tensor) -> torch.Tensor:
+    return scale.flatten() if scale.ndim <= 2 else scale.transpose(0, 1)

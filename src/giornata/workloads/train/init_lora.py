@@ -1,0 +1,37 @@
+"""The adapter that a job starts from, as a file among its inputs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from giornata.diffusion.adapter_start import WHERE, start_from
+from giornata.diffusion.lora import Adapters, add_adapters
+from giornata.diffusion.models import BaseModel
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import WorkloadFailed, in_short
+from giornata.protocol.pipe import InputFile
+from giornata.protocol.specs import TrainSpec
+
+ROLE = "init_lora"
+
+
+def load_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile], adapters: Adapters) -> None:
+    """Begin with the weights of the file that the spec names. Raises WorkloadFailed(BAD_DATA) with every fault."""
+    try:
+        start_from(_path(spec, inputs), base, spec, adapters)
+    except InvalidInput as error:
+        raise WorkloadFailed(Reason.BAD_DATA, in_short(error.faults), tuple(error.faults)) from error
+
+
+def check_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile]) -> None:
+    """The same for nothing but its faults, before hours are spent on caching. The base is left as it was."""
+    with add_adapters(base, spec) as adapters:
+        load_init_lora(base, spec, inputs, adapters)
+
+
+def _path(spec: TrainSpec, inputs: Iterable[InputFile]) -> Path:
+    found = [file for file in inputs if file.role == ROLE and file.sha256 == spec.init_lora]
+    if not found:
+        hint = "upload it, and name its sha256"
+        raise InvalidInput([Fault(where=WHERE, message="is not among the job's inputs", hint=hint)])
+    return found[0].path
