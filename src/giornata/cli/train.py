@@ -11,6 +11,8 @@ from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import EXIT_FAILED, Output, reporting
 from giornata.cli.presets import named
 from giornata.cli.spec_words import parse_assignments
+from giornata.cli.standalone import train_alone
+from giornata.cli.standalone_input import Alone
 from giornata.cli.watch import watch
 from giornata.client import Client
 from giornata.client.training_folder import TrainingFolder, read_training_folder
@@ -45,15 +47,48 @@ def train(
     name: Annotated[str | None, typer.Option(help="A name for people.", show_default=False)] = None,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher goes first.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
+    ] = False,
+    checkpoint_to: Annotated[
+        str | None,
+        typer.Option(metavar="s3://BUCKET/PREFIX|DIR", help="Standalone: where checkpoints go.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Standalone: where to put the LoRA.", show_default=False)
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(help="Standalone: URL to tell of checkpoints and the end.", show_default=False)
+    ] = None,
+    webhook_secret: Annotated[
+        str | None, typer.Option(help="Signs webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a LoRA on the pictures in DIR.
 
     Captions are taken from NAME.txt beside each picture, or from metadata.jsonl. Nothing is sent before every
     picture has been looked at.
+
+    With --standalone there is no server: started again with the same command, a run that was killed goes on from
+    its last checkpoint in storage, and ends with the same bytes.
     """
+    alone = Alone(directory=directory, checkpoint_to=checkpoint_to, output=output, webhook=webhook)
     with reporting(as_json) as out:
-        settings = settings_of(context)
+        settings = settings_of(context, webhook_secret=webhook_secret)
+        if standalone:
+            # What is missing in the spec is told together with all the rest.
+            raise typer.Exit(
+                train_alone(
+                    alone,
+                    settings=settings,
+                    fields=lambda: _spec(
+                        preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments
+                    ),
+                    out=out,
+                )
+            )
+        alone.refuse_options()
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
         folder = read_training_folder(
             directory, instance_prompt=spec.get("instance_prompt"), minimum=settings.min_pictures
