@@ -98,7 +98,7 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         made = Studio(root=root / name, spec=spec_for(tiny_folder, **JOBS[name]), inputs=inputs)
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
-        assert set(whole.artifacts) == {"lora-kohya.safetensors", "pytorch_lora_weights.safetensors"}
+        assert set(whole.artifacts) == {"lora-kohya.safetensors", "pytorch_lora_weights.safetensors", "README.md"}
         return made, whole.artifacts
 
     return studio

@@ -247,6 +247,7 @@ class Attempt:
             directory=self.start.directory,
             reporter=self.reporter,
             history=keeper.history,
+            data_sha256=keeper.data_hash,
         )
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
