@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,14 @@ GIB = 2**30
 def draw_node_id() -> str:
     """A new name for a process of a node: `node_` and 16 hex digits."""
     return f"node_{secrets.token_hex(8)}"
+
+
+def engine_command(kinds: Sequence[str], *, threads: int, device: str) -> tuple[str, ...]:
+    """The command line of the built-in engine."""
+    return (
+        *(sys.executable, "-m", "giornata.engine", "--kinds", ",".join(kinds)),
+        *("--threads", str(threads), "--device", device),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +59,7 @@ class AgentSettings:
 
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """The command of the engine for each kind; kinds with equal commands share one engine."""
-        built_in = (
-            *(sys.executable, "-m", "giornata.engine", "--kinds", ",".join(self.kinds)),
-            *("--threads", str(self.threads), "--device", self.device),
-        )
+        built_in = engine_command(self.kinds, threads=self.threads, device=self.device)
         return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
     def faults(self) -> tuple[Fault, ...]:

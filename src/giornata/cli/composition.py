@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.cli.connection import SERVER_FILE
 from giornata.cli.settings import Settings
+from giornata.cli.storage import s3_credentials_of
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
 from giornata.control.context import Context, Foundations
 from giornata.control.install import install, signing_key
@@ -21,9 +21,6 @@ from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate
-
-if TYPE_CHECKING:
-    from giornata.blobs.s3 import S3Credentials
 
 NODE_KEY_FILE = "node.key"
 
@@ -97,7 +94,7 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
             signing_key=signing_key(foundations),
             base_url=base_url,
             clock=clock,
-            s3_credentials=_s3_credentials(settings),
+            s3_credentials=s3_credentials_of(settings),
         )
         context = Context(
             store=store, blobs=blobs, clock=clock, names=names, pictures=pictures, policy=policy_of(settings)
@@ -112,15 +109,6 @@ def _check_schema(store: Database) -> None:
     with store.read() as tx:
         if not is_current(tx.connection):
             raise Unavailable("the database's schema is not the one that this version was made for")
-
-
-def _s3_credentials(settings: Settings) -> "S3Credentials | None":
-    key_id, secret = settings.s3_access_key_id, settings.s3_secret_access_key
-    if key_id is None or secret is None:
-        return None
-    from giornata.blobs.s3 import S3Credentials
-
-    return S3Credentials(access_key_id=key_id, secret_access_key=secret)
 
 
 def _pictures(settings: Settings) -> SandboxedPictures:

@@ -13,6 +13,7 @@ from giornata.cli import (
     follow,
     jobs,
     keys,
+    lora,
     model,
     node,
     nodes,
@@ -48,7 +49,7 @@ def root(
         raise typer.Exit
 
 
-for module in (train, presets, jobs, follow, cancel_and_retry, download, nodes, keys, serve, node, model, demo):
+for module in (train, presets, jobs, follow, cancel_and_retry, download, nodes, keys, serve, node, model, lora, demo):
     module.register(app)
 
 

@@ -74,6 +74,11 @@ class Settings(BaseSettings):
     grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")
     stall_s: float = Field(600.0, ge=1, description="An engine without a step for this long is ended.")
 
+    # standalone
+    webhook_secret: str | None = Field(
+        None, description="Signs what `train --standalone --webhook URL` sends: whsec_BASE64, or any text."
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,

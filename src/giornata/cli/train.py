@@ -11,6 +11,8 @@ from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import EXIT_FAILED, Output, reporting
 from giornata.cli.presets import named
 from giornata.cli.spec_words import parse_assignments
+from giornata.cli.standalone import train_alone
+from giornata.cli.standalone_input import Alone
 from giornata.cli.watch import watch
 from giornata.client import Client
 from giornata.client.training_folder import TrainingFolder, read_training_folder
@@ -64,15 +66,49 @@ def train(
         int | None, typer.Option(min=-100, max=100, help="Higher goes first.", show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
+    ] = False,
+    checkpoint_to: Annotated[
+        str | None,
+        typer.Option(metavar="s3://BUCKET/PREFIX|DIR", help="Standalone: where checkpoints go.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Standalone: where to put the LoRA.", show_default=False)
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(help="Standalone: URL to tell of checkpoints and the end.", show_default=False)
+    ] = None,
+    webhook_secret: Annotated[
+        str | None, typer.Option(help="Signs webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a LoRA on the pictures in DIR.
 
     Captions are taken from NAME.txt beside each picture, or from metadata.jsonl. Nothing is sent before every
     picture has been looked at. With --continue, DIR may be left out: the old pictures are taken again.
+
+    With --standalone there is no server: started again with the same command, a run that was killed goes on from
+    its last checkpoint in storage, and ends with the same bytes.
     """
     with reporting(as_json) as out:
-        settings = settings_of(context)
+        settings = settings_of(context, webhook_secret=webhook_secret)
+        alone = Alone(directory=directory, checkpoint_to=checkpoint_to, output=output, webhook=webhook)
+        if standalone:
+            _refuse_with_standalone(continued=continued, init_lora=init_lora)
+            # What is missing in the spec is told together with all the rest.
+            raise typer.Exit(
+                train_alone(
+                    alone,
+                    settings=settings,
+                    fields=lambda: _spec(
+                        preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments
+                    ),
+                    out=out,
+                )
+            )
+        alone.refuse_options()
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
         _refuse(spec, directory, continued, init_lora)
         folder = None
@@ -137,6 +173,18 @@ def _refuse(spec: dict[str, Any], directory: Path | None, continued: str | None,
     if continued is not None and init_lora is not None:
         message = "starts from a file, and --continue from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _refuse_with_standalone(*, continued: str | None, init_lora: Path | None) -> None:
+    given = {"--continue": continued, "--init-lora": init_lora}
+    hint = "leave it out, or train through a server: giornata up"
+    faults = [
+        Fault(where=option, message="does not go with --standalone", hint=hint)
+        for option, value in given.items()
+        if value is not None
+    ]
     if faults:
         raise InvalidInput(faults)
 

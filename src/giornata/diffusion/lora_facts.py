@@ -70,7 +70,7 @@ def facts_of(
         alpha=usual_size(spec).alpha,
         target_modules=spec.target_modules,
         steps=step,
-        base_model=_public_name(spec.pretrained_model_name_or_path),
+        base_model=public_name(spec.pretrained_model_name_or_path),
         output_name=output_name,
         trigger=spec.instance_prompt or "",
         tag_counts=_tags(captions or [spec.instance_prompt or ""]),
@@ -172,6 +172,6 @@ def _tags(captions: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(part for part in parts if part).items()))
 
 
-def _public_name(model: str) -> str:
+def public_name(model: str) -> str:
     """A hub id as it is; of a folder its own name only, for the rest is nobody's business and varies by node."""
     return PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model

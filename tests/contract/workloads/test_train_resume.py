@@ -138,7 +138,7 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
         formats = fields.get("output_formats", ("kohya", "diffusers"))
-        assert set(whole.artifacts) >= {FILE_NAMES[kind] for kind in formats}
+        assert set(whole.artifacts) >= {"README.md", *(FILE_NAMES[kind] for kind in formats)}
         return made, whole.artifacts
 
     return studio

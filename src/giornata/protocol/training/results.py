@@ -21,6 +21,7 @@ class ResultFields(Message):
     checkpoints_keep_latest: int = Field(2, ge=1, le=100)
     checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(("kohya", "diffusers"), min_length=1)
+    model_card: bool = Field(True, description="Also write README.md, the page that model hubs show.")
     output_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
     report_to: tuple[Literal["tensorboard"], ...] = Field(
         (),

@@ -291,6 +291,7 @@ class Attempt:
             directory=self.start.directory,
             reporter=self.reporter,
             history=keeper.history,
+            data_sha256=keeper.data_hash,
         )
         report(self.spec, keeper.losses, self.start.directory, self.reporter)
         summary = {

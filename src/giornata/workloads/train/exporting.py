@@ -9,7 +9,9 @@ import torch
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.formats import FILE_NAMES, write_lora
 from giornata.diffusion.lora_facts import facts_of
+from giornata.diffusion.model_card import CARD, hashes_of, model_card
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.safefile import write_durably
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 
@@ -25,8 +27,10 @@ def export(
     directory: Path,
     reporter: Reporter,
     history: Sequence[dict[str, Any]],
+    data_sha256: str,
 ) -> None:
-    """Write and announce one file per wanted format, of the adapter's weights by the names of `Adapters`.
+    """Write and announce one file per wanted format, of the adapter's weights by the names of `Adapters`, and the
+    page about them.
 
     Nothing in them depends on attempts, times or paths. `history` lists the fingerprints that the weights went
     through; only when there is more than one does it go into the files, whose bits may then differ from those
@@ -39,7 +43,8 @@ def export(
         prediction_type=base.prediction_type,
         layers_per_block=base.unet.config.layers_per_block,
     )
-    extra = {FINGERPRINTS_KEY: canonical_json(list(history))} if len(history) > 1 else {}
+    extra = hashes_of(spec, data_sha256)
+    extra |= {FINGERPRINTS_KEY: canonical_json(list(history))} if len(history) > 1 else {}
     kinds = tuple(dict.fromkeys(spec.output_formats))
     reporter.phase("exporting", 0, len(kinds))
     for done, kind in enumerate(kinds, start=1):
@@ -47,3 +52,12 @@ def export(
         path = write_lora(kind, directory / name, tensors, facts, dtype=spec.output_dtype, extra=extra)
         reporter.artifact(name, path)
         reporter.phase("exporting", done, len(kinds))
+    if spec.model_card:
+        card = model_card(
+            facts,
+            files=[FILE_NAMES[kind] for kind in kinds],
+            parameters=sum(tensor.numel() for tensor in tensors.values()),
+            extra=extra,
+        )
+        write_durably(directory / CARD, card.encode())
+        reporter.artifact(CARD, directory / CARD, "text/markdown")

@@ -1,0 +1,158 @@
+"""What `giornata train --standalone` is told, all of it checked before anything is computed."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from giornata.blobs import open_blobs
+from giornata.cli.settings import Settings
+from giornata.cli.storage import s3_credentials_of, storage_url
+from giornata.cli.world import RandomNames, SystemClock
+from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.webhooks import key_of
+from giornata.standalone.order import Order, make_order, spec_faults
+from giornata.standalone.shelf import Shelf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What the command was told about a standalone run."""
+
+    directory: Path | None
+    checkpoint_to: str | None
+    output: Path | None
+    webhook: str | None
+
+    def refuse_options(self) -> None:
+        """Raises InvalidInput that lists each of these options: they were given without --standalone."""
+        given = {"--checkpoint-to": self.checkpoint_to, "--output": self.output, "--webhook": self.webhook}
+        faults = [
+            Fault(where=name, message="means nothing for a job on a server", hint="add --standalone, or leave it out")
+            for name, value in given.items()
+            if value is not None
+        ]
+        if faults:
+            raise InvalidInput(faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All input, found good."""
+
+    fields: dict[str, Any]
+    folder: TrainingFolder
+    shelf: Shelf
+    out: Path
+    webhook: tuple[str, str] | None
+
+
+def make_plan(alone: Alone, settings: Settings, fields: Callable[[], dict[str, Any]]) -> Plan:
+    """Raises InvalidInput with the faults of the spec, the pictures, the storage, the folder and the webhook."""
+    faults: list[Fault] = []
+
+    @contextlib.contextmanager
+    def collecting() -> Iterator[None]:
+        try:
+            yield
+        except InvalidInput as error:
+            faults.extend(error.faults)
+
+    given: dict[str, Any] = {}
+    folder: TrainingFolder | None = None
+    shelf: Shelf | None = None
+    with collecting():
+        given = fields()
+        faults += [*spec_faults(given), *_model_faults(given)]
+    with collecting():
+        if alone.directory is None:
+            raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
+        folder = read_training_folder(
+            alone.directory, instance_prompt=given.get("instance_prompt"), minimum=settings.min_pictures
+        )
+    with collecting():
+        shelf = _shelf(alone.checkpoint_to, settings)
+    faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
+    if faults or folder is None or shelf is None or alone.output is None:
+        raise InvalidInput(faults)
+    webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
+    return Plan(fields=given, folder=folder, shelf=shelf, out=alone.output, webhook=webhook)
+
+
+def _model_faults(fields: dict[str, Any]) -> list[Fault]:
+    name = fields.get("pretrained_model_name_or_path", fields.get("model"))
+    if isinstance(name, str) and name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
+        return [Fault(where="--model", message=f"there is no {name}", hint="a folder, or a hub id")]
+    return []
+
+
+def _shelf(place: str | None, settings: Settings) -> Shelf:
+    if place is None:
+        hint = "a folder that outlives this machine, or s3://BUCKET/PREFIX"
+        raise InvalidInput([Fault(where="--checkpoint-to", message="is missing", hint=hint)])
+    try:
+        # Nothing is ever signed for others: every byte is moved by this process.
+        blobs = open_blobs(
+            storage_url(place),
+            signing_key=secrets.token_bytes(32),
+            base_url="http://localhost",
+            clock=SystemClock(),
+            s3_credentials=s3_credentials_of(settings),
+        )
+    except InvalidInput as error:
+        raise InvalidInput(
+            [Fault(where="--checkpoint-to", message=each.message, hint=each.hint) for each in error.faults]
+        ) from None
+    except OSError as error:
+        message = f"{place} cannot be used: {error.strerror}"
+        raise InvalidInput(
+            [Fault(where="--checkpoint-to", message=message, hint="name a folder to write to")]
+        ) from None
+    return Shelf(blobs=blobs, name=place.split("?", 1)[0])
+
+
+def _output_faults(out: Path | None) -> list[Fault]:
+    if out is None:
+        return [Fault(where="--output", message="is missing", hint="such as: -o my-lora")]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return [Fault(where="--output", message=f"{out} cannot be made: {error.strerror}", hint="name another")]
+    if not os.access(out, os.W_OK | os.X_OK):
+        return [Fault(where="--output", message=f"{out} is not writable", hint="name another")]
+    return []
+
+
+def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
+    if url is None:
+        return []
+    faults = []
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        faults.append(Fault(where="--webhook", message=f"{url!r} is no URL", hint="https://host/path"))
+    if secret is None:
+        hint = "give --webhook-secret, or set GIORNATA_WEBHOOK_SECRET"
+        return [*faults, Fault(where="--webhook-secret", message="is missing: what is sent is signed", hint=hint)]
+    try:
+        key_of(secret)
+    except ValueError as error:
+        hint = "whsec_ and 24 or more random bytes in base64, or any long text"
+        faults.append(Fault(where="--webhook-secret", message=str(error), hint=hint))
+    return faults
+
+
+def order_of(plan: Plan) -> Order:
+    """Held against what the storage has, and written down there. Raises InvalidInput and Unavailable."""
+    names = RandomNames()
+    standing = plan.shelf.read_job()
+    order = make_order(
+        plan.fields, plan.folder, standing=standing, draw_seed=names.seed, draw_id=lambda: names.new("job")
+    )
+    if standing is None:
+        plan.shelf.write_job(order.record)
+    return order

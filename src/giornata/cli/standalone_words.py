@@ -1,0 +1,69 @@
+"""What a standalone run shows: a bar on a terminal, lines in a pipe."""
+
+import threading
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from giornata.cli.output import Output
+from giornata.cli.words import size
+from giornata.standalone.shelf import Manifest
+
+LINES = 10
+"""In a pipe, this many lines tell of the steps of a whole run."""
+
+
+class RunView:
+    """Shows one run. Called by the run's loop and by the thread that stores checkpoints."""
+
+    def __init__(self, out: Output, *, total: int) -> None:
+        self._out, self._total = out, total
+        self._lock = threading.Lock()
+        self._phase = ""
+        self._told = 0
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=40),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+        )
+        self._bar = Progress(*columns, console=out.console, disable=not out.live)
+        self._task: TaskID = self._bar.add_task("starting", total=total, note="")
+
+    def __enter__(self) -> "RunView":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def phase(self, name: str, done: int | None, total: int | None) -> None:
+        """What the engine is busy with."""
+        with self._lock:
+            self._bar.update(self._task, description=name, completed=done or 0, total=total or self._total, note="")
+            if name != self._phase and not self._out.live:
+                self._out.hint(f"{name} …")
+            self._phase = name
+
+    def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        """A step is done."""
+        words = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
+        words += [f"{metrics['images_per_s']:.2f} images/s"] if "images_per_s" in metrics else []
+        with self._lock:
+            self._bar.update(self._task, completed=step, total=total, note=", ".join(words))
+            part = step * LINES // total
+            if part > self._told and not self._out.live:
+                self._out.hint(f"step {step}/{total}  {', '.join(words)}")
+            self._told = max(part, self._told)
+
+    def stored(self, manifest: Manifest) -> None:
+        """A checkpoint is safe."""
+        self.say(f"checkpoint {manifest.step} is safe ({size(manifest.size_bytes)})")
+
+    def say(self, line: str) -> None:
+        """A line for people."""
+        with self._lock:
+            self._out.say(line)

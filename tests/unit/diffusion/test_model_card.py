@@ -1,0 +1,87 @@
+"""The page that goes with a LoRA."""
+
+import json
+
+import pytest
+
+from giornata.diffusion.lora_facts import facts_of
+from giornata.diffusion.model_card import hashes_of, model_card, recipe_sha256
+from giornata.protocol.specs import TrainSpec
+
+FILES = ("lora-kohya.safetensors", "pytorch_lora_weights.safetensors")
+
+
+def spec_of(**fields):
+    defaults = {"model": "owner/base", "dataset": "ds_1", "seed": 5, "instance_prompt": "a photo of sks toy"}
+    return TrainSpec.model_validate(defaults | fields)
+
+
+def card_of(spec, files=FILES):
+    facts = facts_of(spec, step=7, captions=["toy, red", "toy"])
+    return model_card(facts, files=files, parameters=1234567, extra=hashes_of(spec, "d" * 64))
+
+
+def head_of(card):
+    """The head's plain fields; each is one line, and its strings are JSON."""
+    lines = card.split("---\n")[1].splitlines()
+    return dict(line.split(": ", 1) for line in lines if ": " in line)
+
+
+def test_the_head_says_what_hubs_ask_for():
+    head = head_of(card_of(spec_of()))
+    assert (head["library_name"], head["license"]) == ("diffusers", "other")
+    assert json.loads(head["base_model"]) == "owner/base"
+    assert json.loads(head["instance_prompt"]) == "a photo of sks toy"
+    assert "- lora\n" in card_of(spec_of())
+
+
+def test_words_of_a_user_break_neither_the_head_nor_the_page():
+    nasty = 'a "photo": of\n---\n# sks `toy` | x'
+    card = card_of(spec_of(instance_prompt=nasty))
+    assert json.loads(head_of(card)["instance_prompt"]) == nasty
+    assert card.count("\n---\n") == 1 and "\n# sks" not in card
+
+
+def test_a_local_base_is_named_without_its_path_and_is_no_hub_id():
+    card = card_of(spec_of(model="/home/somebody/models/base"))
+    assert "base_model" not in head_of(card)
+    assert "/home" not in card and "`base`" in card
+
+
+def test_the_page_has_everything_that_one_needs_to_use_it():
+    card = card_of(spec_of(rank=8))
+    for words in (
+        *FILES,
+        "a photo of sks toy",
+        "1,234,567",
+        "| seed | 5 |",
+        "8, 8",
+        "d" * 64,
+        "`toy` (2)",
+        "ComfyUI",
+    ):
+        assert words in card
+    assert "ComfyUI" not in card_of(spec_of(), files=FILES[1:])
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"checkpointing_steps": 3},
+        {"checkpoints_keep_latest": 9},
+        {"dataset": "ds_2"},
+        {"output_formats": ["kohya"]},
+        {"model_card": False},
+    ],
+)
+def test_what_no_weight_depends_on_is_not_in_the_specs_hash(beside):
+    assert recipe_sha256(spec_of(**beside)) == recipe_sha256(spec_of())
+
+
+@pytest.mark.parametrize("other", [{"seed": 6}, {"rank": 8}, {"model": "owner/other"}, {"instance_prompt": "a toy"}])
+def test_everything_else_is(other):
+    assert recipe_sha256(spec_of(**other)) != recipe_sha256(spec_of())
+
+
+def test_the_specs_hash_is_the_same_wherever_the_base_lies():
+    assert recipe_sha256(spec_of(model="/a/base")) == recipe_sha256(spec_of(model="/b/c/base"))

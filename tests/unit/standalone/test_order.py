@@ -1,0 +1,94 @@
+"""What a run shall do, and what must not change between two starts of it."""
+
+from pathlib import Path
+
+import pytest
+
+from giornata.client.training_folder import TrainingFolder
+from giornata.client.uploads import LocalFile
+from giornata.domain.errors import InvalidInput
+from giornata.protocol.datasets import DatasetItem
+from giornata.standalone.order import make_order, spec_faults
+
+FIELDS = {"model": "some/model", "instance_prompt": "a photo of sks dog", "rank": 8}
+ONE, TWO, THREE = "1" * 64, "2" * 64, "3" * 64
+
+
+def folder(*items):
+    """Of (sha256, name, caption)."""
+    return TrainingFolder(
+        files=tuple(LocalFile(path=Path(name), sha256=sha, size_bytes=1) for sha, name, _ in items),
+        items=tuple(DatasetItem(sha256=sha, name=name, caption=caption) for sha, name, caption in items),
+        notes=(),
+    )
+
+
+PICTURES = folder((ONE, "a.png", None), (TWO, "b.png", "two"))
+
+
+def order(fields=FIELDS, pictures=PICTURES, standing=None, seed=7):
+    return make_order(fields, pictures, standing=standing, draw_seed=lambda: seed, draw_id=lambda: "job_1")
+
+
+def faults(**changes):
+    with pytest.raises(InvalidInput) as refused:
+        order(standing=order().record, **changes)
+    return {fault.where: str(fault) for fault in refused.value.faults}
+
+
+def test_the_seed_is_drawn_once_and_kept():
+    first = order(seed=7)
+    again = order(standing=first.record, seed=8)
+    assert (first.record.spec["seed"], again.record.spec["seed"]) == (7, 7)
+    assert again.record == first.record
+    assert (first.resumed, again.resumed) == (False, True)
+
+
+def test_the_spec_is_whole_and_names_the_pictures_by_their_content():
+    spec = order().record.spec
+    assert spec["alpha"] == 8.0
+    renamed = folder((TWO, "other.png", "two"), (ONE, "names.png", None))
+    assert order(pictures=renamed).record.spec == spec
+    assert order(pictures=folder((ONE, "a.png", None))).record.spec["dataset"] != spec["dataset"]
+
+
+def test_the_engine_gets_every_picture_with_its_caption():
+    assert [(each.sha256, each.caption, each.path.is_absolute()) for each in order().inputs] == [
+        (ONE, None, True),
+        (TWO, "two", True),
+    ]
+
+
+def test_another_spec_is_refused_with_every_field_that_differs():
+    said = faults(fields={**FIELDS, "rank": 4, "learning_rate": 0.5})
+    assert set(said) == {"spec.rank", "spec.alpha", "spec.learning_rate"}
+    assert "is 4; the run that is stored there has 8" in said["spec.rank"]
+    assert "another --checkpoint-to" in said["spec.rank"]
+
+
+def test_another_seed_is_refused():
+    assert set(faults(fields={**FIELDS, "seed": 9})) == {"spec.seed"}
+
+
+def test_other_pictures_are_refused_by_name():
+    said = faults(pictures=folder((ONE, "a.png", "now captioned"), (THREE, "c.png", None)))
+    assert set(said) == {"a.png", "b.png", "c.png", "DIR"}
+    assert "another caption" in said["a.png"] and "was there" in said["b.png"] and "is new" in said["c.png"]
+
+
+def test_a_field_that_an_older_version_did_not_know_is_as_by_default():
+    record = order().record
+    older = record.model_copy(update={"spec": {k: v for k, v in record.spec.items() if k != "use_ema"}})
+    assert order(standing=older).record.spec["use_ema"] is False
+
+
+def test_all_faults_of_a_spec_come_at_once():
+    said = {fault.where for fault in spec_faults({"rnak": 4, "rank": 0, "dataset": "ds_1", "class_dataset": "ds_2"})}
+    assert said == {
+        "spec.rnak",
+        "spec.rank",
+        "spec.pretrained_model_name_or_path",
+        "spec.dataset",
+        "spec.class_dataset",
+    }
+    assert spec_faults(FIELDS) == []
