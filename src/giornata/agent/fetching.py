@@ -139,4 +139,11 @@ def _named(what: str, *, passing: tuple[type[GiornataError], ...] = ()) -> Itera
 
 def _input_file(item: LeaseInput, path: Path) -> InputFile:
     role = "class" if item.role == "class" else "instance"
-    return InputFile(role=role, path=path, sha256=item.download.sha256, name=item.name, caption=item.caption)
+    return InputFile(
+        role=role,
+        path=path,
+        sha256=item.download.sha256,
+        name=item.name,
+        caption=item.caption,
+        repeats=item.repeats,
+    )

@@ -45,7 +45,13 @@ def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
         if not isinstance(dataset_id, str):
             continue
         for item in tx.inputs.of_dataset(job.project_id, dataset_id):
-            yield LeaseInput(role=role, name=item.name, caption=item.caption, download=_download(ctx, item.blob))
+            yield LeaseInput(
+                role=role,
+                name=item.name,
+                caption=item.caption,
+                repeats=item.repeats,
+                download=_download(ctx, item.blob),
+            )
 
 
 def _download(ctx: Context, blob: BlobRow) -> Download:

@@ -16,6 +16,7 @@ from giornata.protocol.specs import TrainSpec, model_key
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.packs import WORTH_PIXELS
 
 Loader = Callable[..., BaseModel]
 
@@ -23,14 +24,21 @@ Loader = Callable[..., BaseModel]
 class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
-    `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow.
+    `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
+    for `pack_worth_pixels` see giornata.workloads.train.packs.
     """
 
     def __init__(
-        self, *, device: torch.device | str | None = None, clock: Clock = time.monotonic, load: Loader = load_base
+        self,
+        *,
+        device: torch.device | str | None = None,
+        clock: Clock = time.monotonic,
+        load: Loader = load_base,
+        pack_worth_pixels: int = WORTH_PIXELS,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._device, self._clock, self._load = torch.device(chosen), clock, load
+        self._pack_worth_pixels = pack_worth_pixels
         self._base: BaseModel | None = None
 
     def held(self) -> tuple[str, ...]:
@@ -44,7 +52,14 @@ class TrainWorkload:
             with blamed():
                 reporter.phase("loading")
                 base = self._warm(spec)
-                return Attempt(start=start, spec=spec, base=base, reporter=reporter, clock=self._clock).run()
+                return Attempt(
+                    start=start,
+                    spec=spec,
+                    base=base,
+                    reporter=reporter,
+                    clock=self._clock,
+                    pack_worth_pixels=self._pack_worth_pixels,
+                ).run()
         except Stopped:
             raise
         except WorkloadFailed as failure:
