@@ -1,5 +1,6 @@
 """`giornata train`: pictures in, a job out."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,11 +53,15 @@ def train(
     Captions are taken from NAME.txt beside each picture, or from metadata.jsonl. Nothing is sent before every
     picture has been looked at.
     """
-    with reporting(as_json) as out:
+    with reporting(as_json) as out, tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
         settings = settings_of(context)
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
+        masked = spec.get("masked_loss", spec.get("alpha_mask"))
         folder = read_training_folder(
-            directory, instance_prompt=spec.get("instance_prompt"), minimum=settings.min_pictures
+            directory,
+            instance_prompt=spec.get("instance_prompt"),
+            minimum=settings.min_pictures,
+            masks_into=Path(copies) if masked is True else None,
         )
         for note in folder.notes:
             out.hint(note)

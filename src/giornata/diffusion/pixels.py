@@ -4,7 +4,6 @@ Shapes: H, W height and width in pixels; C = 3, red, green, blue. Sizes and offs
 micro-conditioning.
 """
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageOps
 
-_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
-_ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
+from giornata.diffusion.colours import has_alpha, in_srgb, over_white
+
 _ORIENTATION_TAG = 0x0112
 _LYING = {5, 6, 7, 8}  # values of the tag that swap height and width
 _DEEP_MODES = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
@@ -51,8 +50,8 @@ def decode(path: Path, *, keep_alpha: bool = False) -> Image.Image:
     with _readable(), Image.open(path) as opened:
         upright = ImageOps.exif_transpose(opened)
         upright.load()
-        shown = _in_srgb(_eight_bits(upright))
-        return shown.convert("RGBA") if keep_alpha and _has_alpha(shown) else _over_white(shown)
+        shown = in_srgb(_eight_bits(upright))
+        return shown.convert("RGBA") if keep_alpha and has_alpha(shown) else over_white(shown)
 
 
 def upright_size(path: Path) -> tuple[int, int]:
@@ -137,35 +136,3 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     shallow = Image.fromarray((np.clip(values, 0.0, 65535.0) / 257.0).round().astype(np.uint8), mode="L")
     shallow.info = {key: value for key, value in image.info.items() if key == "icc_profile"}
     return shallow
-
-
-def _in_srgb(image: Image.Image) -> Image.Image:
-    """Colours converted by the embedded profile. A profile that is broken or does not fit is left out of account,
-    as viewers do."""
-    profile = image.info.get("icc_profile")
-    if not profile:
-        return image
-    alpha = image.convert("RGBA").getchannel("A") if _has_alpha(image) else None
-    flat = image.convert("RGB") if image.mode in _ALPHA_MODES | {"P"} else image
-    try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        shown = ImageCms.profileToProfile(flat, source, _SRGB, outputMode="RGB")
-    except (ImageCms.PyCMSError, OSError, ValueError):
-        return image
-    if shown is None:
-        return image
-    if alpha is not None:
-        shown.putalpha(alpha)
-    return shown
-
-
-def _over_white(image: Image.Image) -> Image.Image:
-    if not _has_alpha(image):
-        return image.convert("RGB")
-    layer = image.convert("RGBA")
-    white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, layer).convert("RGB")
-
-
-def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in _ALPHA_MODES or "transparency" in image.info

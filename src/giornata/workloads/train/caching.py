@@ -41,7 +41,7 @@ def prepare(
     seed: int,
     first_step: int,
     tick: Tick,
-    shelf: Shelf,
+    shelf: Shelf | None = None,
 ) -> Supplies:
     """Encode pictures and captions for the steps from `first_step` on, or take them from `shelf`.
 
@@ -76,13 +76,13 @@ def prepare(
         )
     views = draws.views(first_step, spec.max_train_steps)
     key = None
-    if len(views) * spec.resolution**2 >= shelf.worth_pixels:
+    if shelf is not None and len(views) * spec.resolution**2 >= shelf.worth_pixels:
         whole = views if first_step == 0 else draws.views(0, spec.max_train_steps)
         key = pack_key(base, framing, whole, texts)
         if shelf.restore(key, latents, embeddings) or whole.keys() != views.keys():
             key = None
     _encode(latents, embeddings, materials, views, texts or (), look_at_all=first_step == 0, tick=tick)
-    if key is not None:
+    if shelf is not None and key is not None:
         shelf.offer(key, pack_of(latents, views, embeddings, texts or ()))
     return Supplies(draws=draws, latents=latents, embeddings=embeddings)
 

@@ -13,7 +13,7 @@ offers is never half of a pack.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,13 @@ class UnusablePack(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above."""
+    """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above. `save` has the signature
+    of safetensors' own."""
 
     reporter: Reporter
     directory: Path
     worth_pixels: int = WORTH_PIXELS
+    save: Callable[..., None] = save_file
 
     def restore(self, key: str, latents: LatentCache, embeddings: EmbeddingCache | None) -> bool:
         """Fill the caches from the pack under `key`. False, and the caches as they were, when none can be had."""
@@ -78,7 +80,7 @@ class Shelf:
             return
         path = self.directory / "encodings.safetensors"
         try:
-            write_pack(path, key, pack)
+            write_pack(path, key, pack, save=self.save)
         except (OSError, SafetensorError) as error:
             path.with_name(path.name + ".part").unlink(missing_ok=True)
             if reason_of(error) is not Reason.NODE_DISK:
@@ -145,13 +147,13 @@ def _tokens(base: BaseModel, text: str) -> list[list[int]]:
     return [tokenizer(text, verbose=False).input_ids for tokenizer in base.tokenizers]
 
 
-def write_pack(path: Path, key: str, pack: Pack) -> None:
+def write_pack(path: Path, key: str, pack: Pack, *, save: Callable[..., None] = save_file) -> None:
     """One uncompressed file with deterministic bytes; written aside and renamed."""
     tensors, index = pack.tensors()
     content = {name: tensor.detach().to(device="cpu").contiguous() for name, tensor in sorted(tensors.items())}
     header = canonical_json({"index": index, "key": key, "sha256": _digest(content, index)})
     aside = path.with_name(path.name + ".part")
-    save_file(content, aside, metadata={_METADATA_KEY: header})
+    save(content, aside, metadata={_METADATA_KEY: header})
     aside.replace(path)
 
 
