@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError, safe_open
 from PIL import Image
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.diffusion import checkpoint as checkpoints
