@@ -141,4 +141,11 @@ def _named(what: str, *, passing: tuple[type[GiornataError], ...] = ()) -> Itera
 
 def _input_file(item: LeaseInput, path: Path) -> InputFile:
     role = next((role for role in ROLES if role == item.role), ROLES[0])
-    return InputFile(role=role, path=path, sha256=item.download.sha256, name=item.name, caption=item.caption)
+    return InputFile(
+        role=role,
+        path=path,
+        sha256=item.download.sha256,
+        name=item.name,
+        caption=item.caption,
+        repeats=item.repeats,
+    )

@@ -1,5 +1,6 @@
 """`giornata train`: pictures in, a job out."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,7 +93,7 @@ def train(
     With --standalone there is no server: started again with the same command, a run that was killed goes on from
     its last checkpoint in storage, and ends with the same bytes.
     """
-    with reporting(as_json) as out:
+    with reporting(as_json) as out, tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
         settings = settings_of(context, webhook_secret=webhook_secret)
         alone = Alone(directory=directory, checkpoint_to=checkpoint_to, output=output, webhook=webhook)
         if standalone:
@@ -113,8 +114,13 @@ def train(
         _refuse(spec, directory, continued, init_lora)
         folder = None
         if directory is not None:
-            prompt = spec.get("instance_prompt") or (OF_THE_OLD_JOB if continued else None)
-            folder = read_training_folder(directory, instance_prompt=prompt, minimum=settings.min_pictures)
+            masked = spec.get("masked_loss", spec.get("alpha_mask"))
+            folder = read_training_folder(
+                directory,
+                instance_prompt=spec.get("instance_prompt") or (OF_THE_OLD_JOB if continued else None),
+                minimum=settings.min_pictures,
+                masks_into=Path(copies) if masked is True else None,
+            )
             for note in folder.notes:
                 out.hint(note)
         with connect(settings) as client:

@@ -1,5 +1,6 @@
 """The Python SDK: everything that the HTTP API can do, typed, retried, verified."""
 
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,13 +89,22 @@ class Client:
         return self._connection.call("POST", "/v1/datasets", Dataset, body=body, timeout=LONG_TIMEOUT)
 
     def dataset_from_folder(
-        self, folder: Path, instance_prompt: str | None = None, progress: Progress | None = None
+        self,
+        folder: Path,
+        instance_prompt: str | None = None,
+        progress: Progress | None = None,
+        *,
+        masks: bool = False,
     ) -> Dataset:
-        """Check the folder, send what is missing, and make the dataset.
+        """Check the folder, send what is missing, and make the dataset. `masks`: use those beside the pictures, for a
+        job with masked_loss.
 
         Raises InvalidInput with every fault of the folder and of all pictures, before a byte is sent.
         """
-        return self.send_folder(read_training_folder(folder, instance_prompt=instance_prompt), progress)
+        with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
+            into = Path(copies) if masks else None
+            read = read_training_folder(folder, instance_prompt=instance_prompt, masks_into=into)
+            return self.send_folder(read, progress)
 
     def send_folder(self, folder: TrainingFolder, progress: Progress | None = None) -> Dataset:
         """Send what is missing of a folder that has been read, and make the dataset."""

@@ -25,9 +25,15 @@ class TrainingFolder:
         return sum(file.size_bytes for file in self.files)
 
 
-def read_training_folder(directory: Path, *, instance_prompt: str | None, minimum: int = 3) -> TrainingFolder:
-    """Check names, captions and every picture. Raises InvalidInput with all that is wrong."""
-    return sendable(check_folder(directory, instance_prompt=instance_prompt, minimum=minimum))
+def read_training_folder(
+    directory: Path, *, instance_prompt: str | None, minimum: int = 3, masks_into: Path | None = None
+) -> TrainingFolder:
+    """Check names, captions and every picture. Raises InvalidInput with all that is wrong.
+
+    With `masks_into` masks beside pictures are used; what is to be sent of these lies in that folder.
+    """
+    checked = check_folder(directory, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
+    return sendable(checked)
 
 
 def sendable(checked: CheckedFolder) -> TrainingFolder:
@@ -35,7 +41,8 @@ def sendable(checked: CheckedFolder) -> TrainingFolder:
     faults, items = list(checked.faults), []
     for file in checked.items:
         try:
-            items.append(DatasetItem(sha256=file.sha256, name=file.name, caption=file.caption))
+            item = DatasetItem(sha256=file.sha256, name=file.name, caption=file.caption, repeats=file.repeats)
+            items.append(item)
         except ValidationError as error:
             faults += [Fault(where=file.name, message=f"{each['loc'][0]}: {each['msg']}") for each in error.errors()]
     if faults:

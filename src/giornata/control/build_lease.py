@@ -46,7 +46,13 @@ def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
         if not isinstance(dataset_id, str):
             continue
         for item in tx.inputs.of_dataset(job.project_id, dataset_id):
-            yield LeaseInput(role=role, name=item.name, caption=item.caption, download=_download(ctx, item.blob))
+            yield LeaseInput(
+                role=role,
+                name=item.name,
+                caption=item.caption,
+                repeats=item.repeats,
+                download=_download(ctx, item.blob),
+            )
     if input_files(job.kind, job.spec):
         for role, blob in sorted(tx.inputs.of_job(job.project_id, job.id).items()):
             yield LeaseInput(role=role, name=role, caption=None, download=_download(ctx, blob))

@@ -38,7 +38,9 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
         size_bytes=sum(blobs[sha256].size_bytes for sha256 in {item.sha256 for item in items}),
         created_at_ms=ctx.clock.now_ms(),
     )
-    rows = [ItemRecord(sha256=item.sha256, name=item.name, caption=item.caption) for item in items]
+    rows = [
+        ItemRecord(sha256=item.sha256, name=item.name, caption=item.caption, repeats=item.repeats) for item in items
+    ]
     with ctx.store.begin() as tx:
         tx.datasets.add(dataset, rows)
         stands = tx.datasets.get(dataset.id, project_id=caller.project_id) or dataset
@@ -48,7 +50,11 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
 
 def dataset_id(items: Sequence[DatasetItem]) -> str:
     """`ds_` and 32 hex digits of the sha256 over the items, whatever their order."""
-    canonical = sorted([item.sha256, item.name, item.caption or ""] for item in items)
+    # Once is what goes without saying: datasets from before there were repeats keep their ids.
+    canonical = sorted(
+        [item.sha256, item.name, item.caption or "", *([str(item.repeats)] if item.repeats != 1 else [])]
+        for item in items
+    )
     return "ds_" + hashlib.sha256(json.dumps(canonical, separators=(",", ":")).encode()).hexdigest()[:32]
 
 
@@ -60,7 +66,10 @@ def dataset_reply(dataset: DatasetRecord, items: Sequence[ItemRecord] = ()) -> D
         picture_count=dataset.picture_count,
         size_bytes=dataset.size_bytes,
         notes=tuple(dataset.notes),
-        items=tuple(DatasetItem(sha256=item.sha256, name=item.name, caption=item.caption) for item in items),
+        items=tuple(
+            DatasetItem(sha256=item.sha256, name=item.name, caption=item.caption, repeats=item.repeats)
+            for item in items
+        ),
     )
 
 

@@ -20,6 +20,7 @@ STEP_SIZE = (
     "gradient_checkpointing",
     "train_text_encoder",
     "with_prior_preservation",
+    "prior_prediction",
     "mixed_precision",
 )
 

@@ -20,6 +20,8 @@ def item_faults(policy: Policy, items: Sequence[DatasetItem]) -> Iterable[Fault]
             yield Fault(where=item.name, message="two different pictures have this name", hint="rename one of them")
         elif first.caption != item.caption:
             yield Fault(where=item.name, message="is given twice with different captions", hint="keep one of them")
+        elif first.repeats != item.repeats:
+            yield Fault(where=item.name, message="is given twice with different repeats", hint="keep one of them")
 
 
 def count_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:

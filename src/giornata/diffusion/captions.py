@@ -112,6 +112,16 @@ class EmbeddingCache:
                 self._entries[key] = encode(self._tokenizers, self._text_encoders, [caption])
                 tick()
 
+    def put(self, caption: str, embedding: Embedding) -> None:
+        """Take over what was encoded before: an embedding of one caption, on any device."""
+        device = self._text_encoders[0].device
+        self._entries[self._key(caption)] = Embedding(
+            prompt_BLD=embedding.prompt_BLD.to(device), pooled_BP=embedding.pooled_BP.to(device)
+        )
+
+    def __contains__(self, caption: str) -> bool:
+        return self._key(caption) in self._entries
+
     def batch(self, captions: Sequence[str]) -> Embedding:
         """Embeddings of captions that were filled in, stacked."""
         entries = [self._entries[self._key(caption)] for caption in captions]

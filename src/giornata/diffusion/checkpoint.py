@@ -65,8 +65,13 @@ def spec_sha256(spec: TrainSpec) -> str:
 
 
 def data_sha256(samples: Iterable[Sample]) -> str:
-    """Hash of what is trained on: contents, captions and roles, in no order and under no name."""
-    return _sha256_of(sorted([sample.role, sample.sha256, sample.caption] for sample in samples))
+    """Hash of what is trained on: contents, captions, roles and repeats, in no order and under no name."""
+    return _sha256_of(
+        sorted(
+            [sample.role, sample.sha256, sample.caption, *([str(sample.repeats)] if sample.repeats != 1 else [])]
+            for sample in samples
+        )
+    )
 
 
 def write_checkpoint(path: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> None:

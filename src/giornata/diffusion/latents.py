@@ -14,15 +14,17 @@ its neighbours, nor on where an attempt began.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
 from PIL import Image
 
-from giornata.diffusion import pixels, randomness
+from giornata.diffusion import masks, pixels, randomness
+from giornata.diffusion.buckets import Size, bucket_sizes, nearest
 from giornata.diffusion.pixels import Placement
+from giornata.protocol.specs import TrainSpec
 
 CROP_VARIANTS = 4
 
@@ -43,26 +45,55 @@ class EntryKey:
     picture_sha256: str
     crop_top_left: tuple[int, int]
     flip: bool
-    resolution: int
+    target_size: tuple[int, int]
+    masked: bool
     vae_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Posterior of one view; float32 on the CPU."""
+    """Posterior of one view, and its mask when the job uses masks and the picture has one; float32 on the CPU."""
 
     mean_CHW: torch.Tensor
     std_CHW: torch.Tensor
+    mask_HW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number)."""
+    """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number).
+
+    Without `buckets` every picture becomes a square. Sizes are (height, width).
+    """
 
     seed: int
     resolution: int
     center_crop: bool
     random_flip: bool
+    buckets: tuple[Size, ...] = ()
+    masked: bool = False
+
+    @classmethod
+    def of(cls, spec: TrainSpec, *, seed: int) -> Self:
+        """What the spec wants."""
+        buckets = bucket_sizes(
+            resolution=spec.resolution,
+            steps=spec.bucket_reso_steps,
+            least=spec.min_bucket_reso,
+            most=spec.max_bucket_reso,
+        )
+        return cls(
+            seed=seed,
+            resolution=spec.resolution,
+            center_crop=spec.center_crop,
+            random_flip=spec.random_flip,
+            buckets=buckets if spec.enable_bucket else (),
+            masked=spec.masked_loss,
+        )
+
+    def target(self, original: Size) -> Size:
+        """The size that a picture of this size is trained at."""
+        return nearest(original, self.buckets) if self.buckets else (self.resolution, self.resolution)
 
     def draw(self, picture_sha256: str, purpose: str, *counters: int) -> View:
         """The view of one draw, named by `purpose` and `counters`."""
@@ -85,7 +116,8 @@ class Framing:
         if not self.center_crop:
             y, x = randomness.uniform(self.seed, "crop-at", view.picture_sha256, view.crop, shape=(2,)).tolist()
             at = (y, x)
-        return pixels.place(original=original, resized=resized, resolution=self.resolution, at=at, flip=view.flip)
+        target = self.target(original)
+        return pixels.place(original=original, resized=resized, target_size=target, at=at, flip=view.flip)
 
 
 class LatentCache:
@@ -101,31 +133,62 @@ class LatentCache:
 
     def add(self, image: Image.Image, views: Iterable[View], tick: Callable[[], None] = lambda: None) -> None:
         """Encode these views of one decoded picture. `tick` is called after each; it may raise to stop."""
-        resized = pixels.resize(image, self._framing.resolution)
+        colours, alpha = masks.split(image)
+        resized = pixels.resize(colours, self._framing.target((image.height, image.width)))
         for view in views:
-            placement = self._framing.place(
-                view, original=(image.height, image.width), resized=(resized.height, resized.width)
-            )
-            key = EntryKey(
-                picture_sha256=view.picture_sha256,
-                crop_top_left=placement.crop_top_left,
-                flip=view.flip,
-                resolution=self._framing.resolution,
-                vae_key=self._vae_key,
-            )
+            placement = self._place(image, view)
+            key = self._key(view, placement)
             if key not in self._entries:
-                self._entries[key] = encode(self._vae, pixels.cut(resized, placement))
+                entry = encode(self._vae, pixels.cut(resized, placement))
+                mask_HW = None if alpha is None else self._mask(alpha, placement)
+                self._entries[key] = replace(entry, mask_HW=mask_HW)
             self._views[view] = key, placement
             tick()
+
+    def shows_nothing(self, image: Image.Image, picture_sha256: str) -> bool:
+        """Whether the picture has a mask of which no view shows anything."""
+        _, alpha = masks.split(image)
+        if alpha is None:
+            return False
+        views = self._framing.views(picture_sha256)
+        return not any(bool(self._mask(alpha, self._place(image, view)).any()) for view in views)
+
+    def put(self, view: View, placement: Placement, entry: Entry) -> None:
+        """Take over what was encoded before. Entries of equal views are shared."""
+        key = self._key(view, placement)
+        self._entries.setdefault(key, entry)
+        self._views[view] = key, placement
+
+    def __contains__(self, view: View) -> bool:
+        return view in self._views
 
     def __getitem__(self, view: View) -> tuple[Entry, Placement]:
         key, placement = self._views[view]
         return self._entries[key], placement
 
+    def _place(self, image: Image.Image, view: View) -> Placement:
+        original = (image.height, image.width)
+        width, height = pixels.covering_size(image.size, self._framing.target(original))
+        return self._framing.place(view, original=original, resized=(height, width))
+
+    def _mask(self, alpha: Image.Image, placement: Placement) -> torch.Tensor:
+        scale = 2 ** (len(self._vae.config.block_out_channels) - 1)  # as diffusers' pipelines have it
+        return masks.latent_mask(alpha, placement, scale=scale)
+
+    def _key(self, view: View, placement: Placement) -> EntryKey:
+        return EntryKey(
+            picture_sha256=view.picture_sha256,
+            crop_top_left=placement.crop_top_left,
+            flip=view.flip,
+            target_size=placement.target_size,
+            masked=self._framing.masked,
+            vae_key=self._vae_key,
+        )
+
 
 @torch.no_grad()
 def encode(vae: Any, pixels_HWC: np.ndarray) -> Entry:
-    """Mean and standard deviation of the VAE's posterior, for one square of uint8 pixels."""
+    """Mean and standard deviation of the VAE's posterior, for one rectangle of uint8 pixels."""
     pixels_BCHW = pixels.to_model_range(pixels_HWC).to(device=vae.device, dtype=vae.dtype)
     posterior = vae.encode(pixels_BCHW).latent_dist
     return Entry(

@@ -14,22 +14,34 @@ from diffusers import DDPMScheduler
 from torch.nn import functional
 
 from giornata.diffusion.captions import Embedding
+from giornata.diffusion.order import Role
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import HuberSchedule, LossType
 
 PREDICTION_TYPES = ("epsilon", "v_prediction")
 # Debiased estimation divides by the square root of the SNR, which has no bound; this one is kohya's.
 MOST_SNR = 1000.0
+# Less than a mask that shows anything at all can have; only keeps 0 / 0 from being asked.
+LEAST_AREA = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyBatch:
-    """All that one forward pass needs. Latents and noise are float32, timesteps int64."""
+    """All that one forward pass needs. Latents, noise and mask are float32, timesteps int64. The mask is 0 … 1, where
+    pictures are learnt."""
 
     latents_BCHW: torch.Tensor
     noise_BCHW: torch.Tensor
     timesteps_B: torch.Tensor
     time_ids_B6: torch.Tensor
+    mask_B1HW: torch.Tensor | None = None
+
+    def twice(self) -> Self:
+        """The batch, and behind it the same again without its mask."""
+        twice = self._each(lambda tensor: torch.cat([tensor, tensor]))
+        if self.mask_B1HW is None:
+            return twice
+        return replace(twice, mask_B1HW=torch.cat([self.mask_B1HW, torch.ones_like(self.mask_B1HW)]))
 
     def pinned(self) -> Self:
         """In memory from which a GPU can copy by itself."""
@@ -40,7 +52,8 @@ class NoisyBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,25 +90,51 @@ class Objective:
         )
 
     def loss(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
-        """Weighted distance of prediction and target, averaged over the batch: a float32 scalar.
+        """Weighted distance of prediction and target, averaged over the batch: a float32 scalar."""
+        return self.total(self.each(unet, batch, embedding))
 
-        With prior preservation the two halves are averaged apart: instances + prior_loss_weight · class pictures.
+    def total(self, loss_B: torch.Tensor, role: Role | None = None) -> torch.Tensor:
+        """The mean of the pictures' losses. With prior preservation the two halves are averaged apart:
+        instances + prior_loss_weight · class pictures.
+
+        A batch of one `role` alone is a part of its half: of twice the share that it has of all pictures.
+        """
+        if self.prior_loss_weight is None:
+            return loss_B.mean()
+        if role is not None:
+            return 2.0 * loss_B.mean() * (self.prior_loss_weight if role == "class" else 1.0)
+        instance_B, prior_B = loss_B.chunk(2)
+        return instance_B.mean() + self.prior_loss_weight * prior_B.mean()
+
+    def each(
+        self, unet: Any, batch: NoisyBatch, embedding: Embedding, *, prior_BCHW: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """loss_B, float32: each picture's weighted distance of prediction and target, averaged over its area, or over
+        what its mask shows: sum(mask · distance) / (C · sum(mask)), and 0 where the mask shows nothing.
+
+        `prior_BCHW` are the targets of the last pictures of the batch, where those are not the noise's.
+        """
+        target_BCHW = self.target(batch).float()
+        if prior_BCHW is not None:
+            target_BCHW = torch.cat([target_BCHW[: -len(prior_BCHW)], prior_BCHW])
+        predicted_BCHW = self.predict(unet, batch, embedding)
+        distance_BCHW = self._distance(predicted_BCHW, target_BCHW, batch.timesteps_B)
+        return _over_area(distance_BCHW, batch.mask_B1HW) * self.weight(batch.timesteps_B)
+
+    def predict(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
+        """predicted_BCHW, float32: what the UNet says of the noisy latents.
+
         SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
         """
         noisy_BCHW = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
-        predicted_BCHW = unet(
+        predicted_BCHW: torch.Tensor = unet(
             noisy_BCHW.to(self.dtype),
             batch.timesteps_B,
             embedding.prompt_BLD,
             added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
             return_dict=False,
-        )[0].float()
-        distance_BCHW = self._distance(predicted_BCHW, self.target(batch).float(), batch.timesteps_B)
-        loss_B = distance_BCHW.mean(dim=(1, 2, 3)) * self.weight(batch.timesteps_B)
-        if self.prior_loss_weight is None:
-            return loss_B.mean()
-        instance_B, prior_B = loss_B.chunk(2)
-        return instance_B.mean() + self.prior_loss_weight * prior_B.mean()
+        )[0]
+        return predicted_BCHW.float()
 
     def target(self, batch: NoisyBatch) -> torch.Tensor:
         """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022)."""
@@ -146,6 +185,13 @@ class Objective:
             return torch.exp(rate * timesteps_B.float())
         sigmas_B = self._snr(timesteps_B).rsqrt()
         return (1.0 - self.huber_c) / (1.0 + sigmas_B) ** 2 + self.huber_c
+
+
+def _over_area(distance_BCHW: torch.Tensor, mask_B1HW: torch.Tensor | None) -> torch.Tensor:
+    if mask_B1HW is None:
+        return distance_BCHW.mean(dim=(1, 2, 3))
+    area_B = distance_BCHW.shape[1] * mask_B1HW.sum(dim=(1, 2, 3))
+    return (distance_BCHW * mask_B1HW).sum(dim=(1, 2, 3)) / area_B.clamp(min=LEAST_AREA)
 
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:

@@ -17,29 +17,31 @@ Role = Literal["instance", "class"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A picture with its caption. `name` and `path` are for messages and reading; nothing is decided by them."""
+    """A picture with its caption; an epoch holds it `repeats` times. `name` and `path` are for messages and reading;
+    nothing is decided by them."""
 
     role: Role
     sha256: str
     caption: str
     name: str
     path: Path
+    repeats: int = 1
 
 
 def by_content(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Sorted by content hash, then caption. Samples that agree in both are interchangeable."""
-    return tuple(sorted(samples, key=lambda sample: (sample.sha256, sample.caption)))
+    """Sorted by content hash, caption, repeats. Samples that agree in all three are interchangeable."""
+    return tuple(sorted(samples, key=lambda sample: (sample.sha256, sample.caption, sample.repeats)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """An endless sequence over `count` samples: each epoch holds every sample once, in an order of its own.
+    """An endless sequence over `count` places: each epoch holds every place once, in an order of its own.
 
-    `role` keeps the orders of instance and class pictures apart.
+    `role` keeps the orders of instance and class pictures, and of their buckets, apart.
     """
 
     seed: int
-    role: Role
+    role: str
     count: int
 
     def __post_init__(self) -> None:
@@ -55,12 +57,11 @@ class Order:
         epoch, place = self.epoch_and_place(counter)
         return _epoch(self.seed, self.role, epoch, self.count)[place]
 
+    def batch_at(self, number: int, size: int) -> list[int]:
+        """The draws of batch number `number` (from 0), when each takes `size`."""
+        return [self.sample_at(counter) for counter in range(number * size, (number + 1) * size)]
 
-def counter_of(*, step: int, micro: int, index: int, batch: int, micros: int) -> int:
-    """Number of the draw at place `index` of micro-batch `micro` of optimizer step `step`, all from 0."""
-    return (step * micros + micro) * batch + index
 
-
-@lru_cache(maxsize=8)  # a batch may span two epochs, of two roles
+@lru_cache(maxsize=256)  # a batch may span two epochs, and every bucket of both roles is in an epoch of its own
 def _epoch(seed: int, role: str, epoch: int, count: int) -> tuple[int, ...]:
     return tuple(randomness.permutation(seed, f"order/{role}", epoch, n=count))

@@ -1,19 +1,22 @@
-"""From a picture file to the square of pixels that the model sees.
+"""From a picture file to the rectangle of pixels that the model sees.
 
 Shapes: H, W height and width in pixels; C = 3, red, green, blue. Sizes and offsets are (y, x), as in SDXL's
 micro-conditioning.
 """
 
-import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageOps
 
-_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
-_ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
+from giornata.diffusion.colours import has_alpha, in_srgb, over_white
+
+_ORIENTATION_TAG = 0x0112
+_LYING = {5, 6, 7, 8}  # values of the tag that swap height and width
 _DEEP_MODES = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 
 
@@ -23,7 +26,7 @@ class Undecodable(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the square lies on the resized (and, if `flip`, mirrored) picture: what SDXL is told about it.
+    """Where the rectangle lies on the resized (and, if `flip`, mirrored) picture: what SDXL is told about it.
 
     As in diffusers' DreamBooth script a picture is mirrored first and cropped afterwards, so `crop_top_left`
     is measured on the mirrored picture.
@@ -39,13 +42,34 @@ class Placement:
         return (*self.original_size, *self.crop_top_left, *self.target_size)
 
 
-def decode(path: Path) -> Image.Image:
-    """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable."""
+def decode(path: Path, *, keep_alpha: bool = False) -> Image.Image:
+    """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
+
+    With `keep_alpha` a picture that has transparency stays as it is, in mode RGBA.
+    """
+    with _readable(), Image.open(path) as opened:
+        upright = ImageOps.exif_transpose(opened)
+        upright.load()
+        shown = in_srgb(_eight_bits(upright))
+        return shown.convert("RGBA") if keep_alpha and has_alpha(shown) else over_white(shown)
+
+
+def upright_size(path: Path) -> tuple[int, int]:
+    """(height, width) of what `decode` gives, from the header alone where that tells. Raises Undecodable."""
+    with _readable(), Image.open(path) as opened:
+        if opened.format == "TIFF":  # Pillow turns these by itself while it reads them
+            image = ImageOps.exif_transpose(opened)
+            return image.height, image.width
+        turned = opened.getexif().get(_ORIENTATION_TAG) in _LYING
+        width, height = opened.size
+        return (width, height) if turned else (height, width)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn whatever Pillow raises into Undecodable."""
     try:
-        with Image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened)
-            upright.load()
-            return _over_white(_in_srgb(_eight_bits(upright)))
+        yield
     except Image.UnidentifiedImageError:
         raise Undecodable("is not a picture in a format that can be read") from None
     except Image.DecompressionBombError:
@@ -55,35 +79,40 @@ def decode(path: Path) -> Image.Image:
         raise Undecodable(f"is damaged: {error}") from error
 
 
-def resize(image: Image.Image, resolution: int) -> Image.Image:
-    """The short side becomes `resolution`, the other keeps the proportion (cut down to whole pixels); Lanczos."""
-    width, height = image.size
-    short = min(width, height)
-    size = tuple(max(resolution, side * resolution // short) for side in (width, height))
-    return image if size == image.size else image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
+def covering_size(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, int]:
+    """(width, height), of a picture of `size` (width, height) that is to cover `target_size` (height, width) closely:
+    one side fits, the other keeps the proportion, cut down to whole pixels."""
+    (width, height), (target_height, target_width) = size, target_size
+    if target_width * height >= target_height * width:
+        return target_width, max(target_height, height * target_width // width)
+    return max(target_width, width * target_height // height), target_height
+
+
+def resize(image: Image.Image, target_size: tuple[int, int]) -> Image.Image:
+    """The picture, as small as covers `target_size` (height, width); Lanczos."""
+    size = covering_size(image.size, target_size)
+    return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS)
 
 
 def place(
     *,
     original: tuple[int, int],
     resized: tuple[int, int],
-    resolution: int,
+    target_size: tuple[int, int],
     at: tuple[float, float] | None,
     flip: bool,
 ) -> Placement:
     """Where to crop. Sizes are (height, width); `at` is (y, x) in [0, 1) of the free way, None for the middle."""
-    free = [side - resolution for side in resized]
+    free = [side - target for side, target in zip(resized, target_size, strict=True)]
     if at is None:
         top, left = (round(way / 2) for way in free)
     else:
         top, left = (int(fraction * (way + 1)) for fraction, way in zip(at, free, strict=True))
-    return Placement(
-        original_size=original, crop_top_left=(top, left), target_size=(resolution, resolution), flip=flip
-    )
+    return Placement(original_size=original, crop_top_left=(top, left), target_size=target_size, flip=flip)
 
 
 def cut(resized: Image.Image, placement: Placement) -> np.ndarray:
-    """The square itself: pixels_HWC, uint8."""
+    """The rectangle itself: pixels_HWC, uint8."""
     image = ImageOps.mirror(resized) if placement.flip else resized
     (top, left), (height, width) = placement.crop_top_left, placement.target_size
     return np.asarray(image.crop((left, top, left + width, top + height)))
@@ -107,35 +136,3 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     shallow = Image.fromarray((np.clip(values, 0.0, 65535.0) / 257.0).round().astype(np.uint8), mode="L")
     shallow.info = {key: value for key, value in image.info.items() if key == "icc_profile"}
     return shallow
-
-
-def _in_srgb(image: Image.Image) -> Image.Image:
-    """Colours converted by the embedded profile. A profile that is broken or does not fit is left out of account,
-    as viewers do."""
-    profile = image.info.get("icc_profile")
-    if not profile:
-        return image
-    alpha = image.convert("RGBA").getchannel("A") if _has_alpha(image) else None
-    flat = image.convert("RGB") if image.mode in _ALPHA_MODES | {"P"} else image
-    try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        shown = ImageCms.profileToProfile(flat, source, _SRGB, outputMode="RGB")
-    except (ImageCms.PyCMSError, OSError, ValueError):
-        return image
-    if shown is None:
-        return image
-    if alpha is not None:
-        shown.putalpha(alpha)
-    return shown
-
-
-def _over_white(image: Image.Image) -> Image.Image:
-    if not _has_alpha(image):
-        return image.convert("RGB")
-    layer = image.convert("RGBA")
-    white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, layer).convert("RGB")
-
-
-def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in _ALPHA_MODES or "transparency" in image.info

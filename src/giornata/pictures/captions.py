@@ -1,4 +1,5 @@
-"""Captions beside pictures: `<stem>.txt`, or rows of `metadata.jsonl`. Every fault is kept, none is raised."""
+"""Captions beside pictures: `<stem>.txt`, or rows of `metadata.jsonl`, which may also say how often an epoch holds a
+picture. Every fault is kept, none is raised."""
 
 import json
 import unicodedata
@@ -6,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from giornata.domain.errors import Fault
+from giornata.protocol.datasets import MAX_REPEATS
 
 METADATA_NAME = "metadata.jsonl"
 CAPTION_KEYS = ("text", "prompt", "caption")
+REPEATS_KEYS = ("repeats", "num_repeats")
 MAX_CAPTION_CHARS = 2000  # as every prompt of a spec
 MAX_TXT_BYTES = 64 * 2**10
 MAX_METADATA_BYTES = 16 * 2**20
@@ -20,9 +24,11 @@ USE_UTF_8 = "save it as UTF-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captions:
-    """`texts` by the picture's name on disk; `tried` names the pictures for which there was anything, good or bad."""
+    """`texts` and `repeats` by the picture's name on disk; `tried` names the pictures for which there was a caption,
+    good or bad."""
 
     texts: Mapping[str, str]
+    repeats: Mapping[str, int]
     tried: frozenset[str]
     faults: tuple[Fault, ...]
 
@@ -34,6 +40,16 @@ class _Found:
     picture: str
     source: str
     text: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A row of the metadata. `captioned`: it speaks of a caption; `text` is None then when that had a fault."""
+
+    file_name: str
+    captioned: bool
+    text: str | None
+    repeats: int | None
 
 
 def same_name(name: str) -> str:
@@ -50,8 +66,13 @@ def read_captions(pictures: Sequence[Path], texts: Sequence[Path], metadata: Pat
     """Captions for `pictures` from the .txt files and the metadata file of the same folder."""
     faults: list[Fault] = []
     found = [*_from_texts(pictures, texts, faults)]
+    repeats: dict[str, int] = {}
     if metadata is not None:
-        found += _from_metadata(pictures, metadata, faults)
+        for source, picture, row in _from_metadata(pictures, metadata, faults):
+            if row.captioned:
+                found.append(_Found(picture=picture, source=source, text=row.text))
+            if row.repeats is not None and repeats.setdefault(picture, row.repeats) != row.repeats:
+                faults.append(Fault(where=source, message="repeats a picture another number of times", hint=KEEP_ONE))
     by_picture: dict[str, list[_Found]] = defaultdict(list)
     for one in found:
         by_picture[one.picture].append(one)
@@ -62,7 +83,7 @@ def read_captions(pictures: Sequence[Path], texts: Sequence[Path], metadata: Pat
                 Fault(where=printable(picture), message=f"has more than one caption: {sources}", hint=KEEP_ONE)
             )
     good = {one.picture: one.text for one in found if one.text is not None}
-    return Captions(texts=good, tried=frozenset(by_picture), faults=tuple(faults))
+    return Captions(texts=good, repeats=repeats, tried=frozenset(by_picture), faults=tuple(faults))
 
 
 def _from_texts(pictures: Sequence[Path], texts: Sequence[Path], faults: list[Fault]) -> Iterator[_Found]:
@@ -81,7 +102,8 @@ def _from_texts(pictures: Sequence[Path], texts: Sequence[Path], faults: list[Fa
             yield _Found(picture=name, source=printable(path.name), text=text)
 
 
-def _from_metadata(pictures: Sequence[Path], path: Path, faults: list[Fault]) -> Iterator[_Found]:
+def _from_metadata(pictures: Sequence[Path], path: Path, faults: list[Fault]) -> Iterator[tuple[str, str, _Row]]:
+    """(where it stands, the picture's name, the row)."""
     by_name = {same_name(picture.name): picture.name for picture in pictures}
     whole = _read_utf8(path, MAX_METADATA_BYTES, faults)
     # Not splitlines(): a caption may hold U+2028 and its like as they are.
@@ -90,7 +112,7 @@ def _from_metadata(pictures: Sequence[Path], path: Path, faults: list[Fault]) ->
         row = _row(line, where, faults) if line.strip() else None
         if row is None:
             continue
-        file_name, text = row
+        file_name = row.file_name
         picture = by_name.get(same_name(file_name.removeprefix("./")))
         if picture is None:
             hint = (
@@ -100,11 +122,11 @@ def _from_metadata(pictures: Sequence[Path], path: Path, faults: list[Fault]) ->
             )
             faults.append(Fault(where=where, message=f"names a picture that is not there: {file_name}", hint=hint))
         else:
-            yield _Found(picture=picture, source=where, text=text)
+            yield where, picture, row
 
 
-def _row(line: str, where: str, faults: list[Fault]) -> tuple[str, str | None] | None:
-    """(file_name, caption or None when the caption is at fault); None when not even the file can be told."""
+def _row(line: str, where: str, faults: list[Fault]) -> _Row | None:
+    """None when not even the file can be told."""
     hint = '{"file_name": "a.png", "text": "a caption"} is a good line'
     try:
         row = json.loads(line)
@@ -115,17 +137,37 @@ def _row(line: str, where: str, faults: list[Fault]) -> tuple[str, str | None] |
     if not isinstance(file_name, str) or not file_name:
         faults.append(Fault(where=where, message='has no "file_name"', hint=hint))
         return None
+    repeats = _repeats(row, where, faults)
+    captioned = repeats is None or any(row.get(key) is not None for key in CAPTION_KEYS)
+    text = _caption(row, where, faults, hint) if captioned else None
+    return _Row(file_name=file_name, captioned=captioned, text=text, repeats=repeats)
+
+
+def _repeats(row: Mapping[str, Any], where: str, faults: list[Fault]) -> int | None:
+    """How often an epoch holds the picture; None when the row does not say."""
+    given = [row[key] for key in REPEATS_KEYS if row.get(key) is not None]
+    if not given:
+        return None
+    if len(given) == 1 and type(given[0]) is int and 1 <= given[0] <= MAX_REPEATS:
+        return given[0]
+    hint = f'give "repeats" once, a number from 1 to {MAX_REPEATS}'
+    faults.append(Fault(where=where, message='has "repeats" that cannot be understood', hint=hint))
+    return 1
+
+
+def _caption(row: Mapping[str, Any], where: str, faults: list[Fault], hint: str) -> str | None:
+    """None, and a fault, when there is not exactly one that can be used."""
     captions = {key: row[key] for key in CAPTION_KEYS if row.get(key) is not None}
     if len(captions) != 1:
         message = "has no caption" if not captions else f"has more than one caption: {', '.join(captions)}"
         hint = 'give exactly one of "text", "prompt" and "caption"'
         faults.append(Fault(where=where, message=message, hint=hint))
-        return file_name, None
+        return None
     ((key, caption),) = captions.items()
     if not isinstance(caption, str):
         faults.append(Fault(where=where, message=f'"{key}" is not a text', hint=hint))
-        return file_name, None
-    return file_name, _checked(caption, where, faults)
+        return None
+    return _checked(caption, where, faults)
 
 
 def _checked(caption: str, where: str, faults: list[Fault]) -> str | None:

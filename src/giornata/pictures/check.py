@@ -7,6 +7,7 @@ from pathlib import Path
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.folder import PictureFile, read_folder
 from giornata.pictures.inspection import DEFAULT_LIMITS, Inspection, PictureLimits, inspect
+from giornata.pictures.masks import fold_masks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,30 @@ def check_folder(
     minimum: int = 3,
     limits: PictureLimits = DEFAULT_LIMITS,
     python: str = sys.executable,
+    masks_into: Path | None = None,
 ) -> CheckedFolder:
-    """Reads the folder and inspects every picture in it. Raises Unavailable when pictures cannot be inspected."""
+    """Reads the folder and inspects every picture in it. Raises Unavailable when pictures cannot be inspected.
+
+    With `masks_into` masks beside pictures are used: pictures that have one are exchanged for copies in that folder.
+    """
     found = read_folder(
         directory, instance_prompt=instance_prompt, minimum=minimum, max_file_bytes=limits.max_file_bytes
     )
     inspections = inspect([(item.name, item.path) for item in found.items], limits=limits, python=python)
+    masks = found.masks if masks_into is not None else {}
+    of_masks = inspect([(mask.name, mask) for mask in masks.values()], limits=limits, python=python) if masks else []
+    faults = [*found.faults, *(fault for one in (*inspections, *of_masks) for fault in one.faults)]
+    items, notes = found.items, list(found.notes)
+    if masks_into is None and found.masks:
+        notes.append(f"masks are not used without masked_loss: {len(found.masks)} of them")
+    elif masks_into is not None and not faults:
+        folded, faults = fold_masks(
+            items, masks, into=masks_into, python=python, max_file_bytes=limits.max_file_bytes
+        )
+        items = tuple(folded)
     return CheckedFolder(
-        items=found.items,
+        items=items,
         inspections=tuple(inspections),
-        faults=tuple(dict.fromkeys((*found.faults, *(fault for one in inspections for fault in one.faults)))),
-        notes=(*found.notes, *(f"{one.name}: {note}" for one in inspections for note in one.notes)),
+        faults=tuple(dict.fromkeys(faults)),
+        notes=(*notes, *(f"{one.name}: {note}" for one in inspections for note in one.notes)),
     )

@@ -1,16 +1,20 @@
 """Reads a user's training folder: pictures, and captions beside them. Opens no picture.
 
 Captions come from `<stem>.txt` (as the Kohya scripts have it) or from rows of `metadata.jsonl` (as the `datasets`
-library's imagefolder has it: {"file_name", and one of "text", "prompt", "caption"}).
+library's imagefolder has it: {"file_name", and one of "text", "prompt", "caption"}; also "repeats").
+
+A folder that holds no picture itself, but subfolders named as kohya's (`10_sks dog`), is read with these: see
+`giornata.pictures.kohya_folders`.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from giornata.domain.errors import Fault
-from giornata.pictures.captions import METADATA_NAME, Captions, printable, read_captions
+from giornata.pictures.captions import METADATA_NAME, Captions, printable, read_captions, same_name
+from giornata.pictures.kohya_folders import KohyaFolder, kohya_folders
 
 # Also kinds that inspection will refuse: to skip somebody's photographs in silence would be worse.
 READABLE_SUFFIXES = (
@@ -30,41 +34,55 @@ READABLE_SUFFIXES = (
 PICTURE_SUFFIXES = frozenset((*READABLE_SUFFIXES, ".heic", ".heif", ".jxl", ".jp2", ".svg"))
 LITTER = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "__macosx"})
 MAX_FILE_BYTES = 50 * 2**20
+MASK_ENDING = "-masklabel"
 LISTED_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureFile:
-    """One picture. `name` is the file's, as it is on disk; without a caption the job's instance_prompt is used."""
+    """One picture. `name` is the file's, as it is on disk, behind that of its subfolder if it has one; without a
+    caption the job's instance_prompt is used. An epoch holds it `repeats` times."""
 
     name: str
     path: Path
     sha256: str
     size_bytes: int
     caption: str | None
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderDataset:
-    """What was found, sorted by name. With faults, `items` holds what could be read nonetheless."""
+    """What was found, sorted by name. With faults, `items` holds what could be read nonetheless.
+
+    `masks` are files by the names of their pictures (see `giornata.pictures.masks`).
+    """
 
     items: tuple[PictureFile, ...]
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
+    masks: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """What has been found out so far."""
+    """What has been found out so far. `kohya` says what the folder's name says of its pictures, if anything."""
 
     pictures: list[Path]
+    masks: list[Path]
     texts: list[Path]
     metadata: Path | None
+    folders: list[Path]
     faults: list[Fault]
     notes: list[str]
+    kohya: KohyaFolder | None = None
 
     def fault(self, where: str, message: str, hint: str = "") -> None:
         self.faults.append(Fault(where=where, message=message, hint=hint))
+
+    def name_of(self, name: str) -> str:
+        """How a file in here is called when people and the platform are told of it."""
+        return name if self.kohya is None else f"{self.kohya.path.name} - {name}"
 
 
 def read_folder(
@@ -80,17 +98,60 @@ def read_folder(
     `minimum` and `maximum` bound the number of pictures; equal bytes count once towards the minimum.
     """
     reading = _list(directory)
-    if reading is None or len(reading.pictures) > maximum:
-        return _refused(directory, reading, maximum)
-    captions = read_captions(reading.pictures, reading.texts, reading.metadata)
-    reading.faults += captions.faults
-    files = [_read_file(path, captions, max_file_bytes, reading) for path in reading.pictures]
+    parts = [] if reading is None else _parts(reading)
+    count = sum(len(part.pictures) for part in parts)
+    if reading is None or count > maximum:
+        return _refused(directory, reading, count, maximum)
+    files = [file for part in parts for file in _read_part(directory, part, instance_prompt, max_file_bytes)]
+    reading.faults += [fault for part in parts if part is not reading for fault in part.faults]
+    reading.notes += [note for part in parts if part is not reading for note in part.notes]
     items = _without_duplicates([file for file in files if file is not None], reading)
     dropped = sum(file is not None for file in files) - len(items)
-    _check_count(directory, len(reading.pictures) - dropped, minimum, reading)
-    _check_captions(directory, captions, instance_prompt, reading)
+    _check_count(directory, count, count - dropped, minimum, reading)
     faults = sorted(reading.faults, key=lambda fault: (fault.where != printable(str(directory)), fault.where))
-    return FolderDataset(items=tuple(items), faults=tuple(faults), notes=tuple(reading.notes))
+    masks = {name: mask for part in parts for name, mask in _masks(part).items()}
+    return FolderDataset(items=tuple(items), faults=tuple(faults), notes=tuple(reading.notes), masks=masks)
+
+
+def _masks(part: _Reading) -> dict[str, Path]:
+    """Masks by the names of their pictures."""
+    by_stem = {same_name(path.stem.removesuffix(MASK_ENDING)): path for path in part.masks}
+    found = {part.name_of(picture.name): by_stem.get(same_name(picture.stem)) for picture in part.pictures}
+    return {printable(name): mask for name, mask in found.items() if mask is not None}
+
+
+def _parts(reading: _Reading) -> list[_Reading]:
+    """The folder, or its subfolders if they are kohya's and hold all of its pictures."""
+    named = [] if reading.pictures else kohya_folders(reading.folders)
+    parts = []
+    for folder in named:
+        part = _list(folder.path)
+        if part is None:
+            reading.fault(printable(folder.path.name), "cannot be listed", "check its permissions")
+        else:
+            part.kohya = folder
+            parts.append(part)
+    rest = [path.name for path in reading.folders if path not in {folder.path for folder in named}]
+    rest += [path.name for part in parts for path in part.folders]
+    if rest:
+        reading.notes.insert(0, f"subfolders are not read: {_some(rest)}")
+    return parts or [reading]
+
+
+def _read_part(
+    directory: Path, part: _Reading, instance_prompt: str | None, max_file_bytes: int
+) -> list[PictureFile | None]:
+    """One entry for each picture; None, and a fault, for those that cannot be uploaded."""
+    captions = read_captions(part.pictures, part.texts, part.metadata)
+    part.faults += [replace(fault, where=part.name_of(fault.where)) for fault in captions.faults]
+    stems = {same_name(picture.stem) for picture in part.pictures}
+    for mask in part.masks:
+        if same_name(mask.stem.removesuffix(MASK_ENDING)) not in stems:
+            hint = f"name it as the picture, with {MASK_ENDING}.png in place of the picture's ending"
+            part.fault(printable(part.name_of(mask.name)), "is a mask without a picture", hint)
+    if part.kohya is None:
+        _check_captions(directory, captions, instance_prompt, part)
+    return [_read_file(path, captions, max_file_bytes, part) for path in part.pictures]
 
 
 def _list(directory: Path) -> _Reading | None:
@@ -99,14 +160,16 @@ def _list(directory: Path) -> _Reading | None:
         paths = sorted(directory.iterdir(), key=lambda path: path.name)
     except OSError:
         return None
-    reading = _Reading(pictures=[], texts=[], metadata=None, faults=[], notes=[])
-    folders, others = [], []
+    reading = _Reading(pictures=[], masks=[], texts=[], metadata=None, folders=[], faults=[], notes=[])
+    others = []
     for path in paths:
         suffix = path.suffix.lower()
         if path.name.startswith(".") or path.name.lower() in LITTER:
             continue
         if path.is_dir():
-            folders.append(path.name)
+            reading.folders.append(path)
+        elif suffix == ".png" and path.stem.endswith(MASK_ENDING):
+            reading.masks.append(path)
         elif suffix in PICTURE_SUFFIXES:
             reading.pictures.append(path)
         elif suffix == ".txt":
@@ -115,8 +178,6 @@ def _list(directory: Path) -> _Reading | None:
             reading.metadata = path
         else:
             others.append(path.name)
-    if folders:
-        reading.notes.append(f"subfolders are not read: {_some(folders)}")
     if others:
         reading.notes.append(f"neither pictures nor captions (.txt, {METADATA_NAME}), and not read: {_some(others)}")
     return reading
@@ -128,11 +189,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(printable, names[:LISTED_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
-def _refused(directory: Path, reading: _Reading | None, maximum: int) -> FolderDataset:
+def _refused(directory: Path, reading: _Reading | None, count: int, maximum: int) -> FolderDataset:
     """The whole folder is at fault; nothing in it was read."""
     where = printable(str(directory))
     if reading is not None:
-        message = f"holds {len(reading.pictures)} pictures; at most {maximum} are allowed"
+        message = f"holds {count} pictures; at most {maximum} are allowed"
         fault = Fault(where=where, message=message, hint="choose the best of them: 5 to 50 are usual")
         return FolderDataset(items=(), faults=(fault,), notes=tuple(reading.notes))
     if directory.is_dir():
@@ -146,8 +207,8 @@ def _refused(directory: Path, reading: _Reading | None, maximum: int) -> FolderD
 
 def _read_file(path: Path, captions: Captions, max_file_bytes: int, reading: _Reading) -> PictureFile | None:
     """Size and hash of one picture; None, and a fault, when it cannot be uploaded."""
-    where = printable(path.name)
-    if where != path.name:
+    where = printable(reading.name_of(path.name))
+    if where != reading.name_of(path.name):
         reading.fault(where, "has a name that is not text (UTF-8)", "rename it")
         return None
     try:
@@ -163,8 +224,15 @@ def _read_file(path: Path, captions: Captions, max_file_bytes: int, reading: _Re
     except OSError as error:
         reading.fault(where, f"cannot be read: {error.strerror}", "check its permissions")
         return None
-    caption = captions.texts.get(path.name)
-    return PictureFile(name=path.name, path=path, sha256=sha256, size_bytes=size_bytes, caption=caption)
+    kohya = reading.kohya
+    return PictureFile(
+        name=where,
+        path=path,
+        sha256=sha256,
+        size_bytes=size_bytes,
+        caption=captions.texts.get(path.name, None if kohya is None else kohya.caption),
+        repeats=captions.repeats.get(path.name, 1 if kohya is None else kohya.repeats),
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -180,7 +248,10 @@ def _without_duplicates(files: Sequence[PictureFile], reading: _Reading) -> list
         first = kept.setdefault(file.sha256 if file.size_bytes else file.name, file)
         if first is file:
             continue
-        if first.caption == file.caption:
+        if first.caption == file.caption and first.repeats != file.repeats:
+            message = f"is the same picture as {first.name}, with other repeats"
+            reading.fault(file.name, message, "delete one of the two")
+        elif first.caption == file.caption:
             reading.notes.append(f"{file.name} is the same picture as {first.name}, and is left out")
         else:
             message = f"is the same picture as {first.name}, with another caption"
@@ -188,9 +259,9 @@ def _without_duplicates(files: Sequence[PictureFile], reading: _Reading) -> list
     return list(kept.values())
 
 
-def _check_count(directory: Path, count: int, minimum: int, reading: _Reading) -> None:
+def _check_count(directory: Path, listed: int, count: int, minimum: int, reading: _Reading) -> None:
     where = printable(str(directory))
-    if not reading.pictures:
+    if not listed:
         reading.fault(where, "holds no pictures", "put JPEG, PNG or WebP files right into it, not into subfolders")
     elif count < minimum:
         message = f"holds {count} different {'picture' if count == 1 else 'pictures'}; at least {minimum} are needed"

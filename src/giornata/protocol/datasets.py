@@ -2,9 +2,11 @@
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from giornata.protocol.model import FileName, Message, Reply, Sha256
+
+MAX_REPEATS = 1000
 
 
 class DatasetItem(Message):
@@ -13,6 +15,13 @@ class DatasetItem(Message):
     sha256: Sha256
     name: FileName
     caption: str | None = Field(None, min_length=1, max_length=2000)
+    repeats: int = Field(
+        1,
+        ge=1,
+        le=MAX_REPEATS,
+        description="How often an epoch holds it.",
+        validation_alias=AliasChoices("repeats", "num_repeats"),
+    )
 
 
 class CreateDataset(Message):

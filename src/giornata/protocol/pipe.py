@@ -22,6 +22,7 @@ class InputFile(Reply):
     sha256: Sha256
     name: str
     caption: str | None = None
+    repeats: int = Field(1, ge=1)
 
 
 class ResumePoint(Reply):

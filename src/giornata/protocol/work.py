@@ -54,6 +54,7 @@ class LeaseInput(Reply):
     role: str
     name: str
     caption: str | None
+    repeats: int = 1
     download: Download
 
 

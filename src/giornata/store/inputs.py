@@ -19,7 +19,7 @@ class Inputs:
         items = dataset_items
         same_bytes = (blobs.c.project_id == items.c.project_id) & (blobs.c.sha256 == items.c.sha256)
         found = (
-            sa.select(items.c.name, items.c.caption, items.c.sha256, blobs.c.size_bytes, blobs.c.key)
+            sa.select(items.c.name, items.c.caption, items.c.repeats, items.c.sha256, blobs.c.size_bytes, blobs.c.key)
             .join(blobs, same_bytes)
             .where(items.c.dataset_id == dataset_id, items.c.project_id == project_id)
             .order_by(items.c.position)
@@ -28,6 +28,7 @@ class Inputs:
             InputRow(
                 name=row.name,
                 caption=row.caption,
+                repeats=row.repeats,
                 blob=BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key),
             )
             for row in self._connection.execute(found)

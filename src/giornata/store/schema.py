@@ -138,6 +138,7 @@ dataset_items = Table(
     Column("sha256", String(64), nullable=False),
     Column("name", String(255), nullable=False),
     Column("caption", Text),
+    Column("repeats", Integer, nullable=False, server_default="1"),
     sa.ForeignKeyConstraint(["dataset_id", "project_id"], ["datasets.id", "datasets.project_id"]),
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_dataset_items_blob", "project_id", "sha256"),

@@ -1,19 +1,23 @@
 """Datasets."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.users import ANN, BOB, NODE, PICTURES, have, move_in, new_dataset
+from tests.fixtures.users import ANN, BOB, NODE, PICTURES, claim, have, move_in, new_dataset
 from tests.fixtures.world import FinePicture, FinePictures, ManualClock
 
 from giornata.control.context import Context
 from giornata.control.create_dataset import create_dataset
 from giornata.control.policy import Policy
 from giornata.control.read_datasets import get_dataset, list_datasets
+from giornata.control.submit import submit
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
 from giornata.protocol.datasets import CreateDataset, DatasetItem
+from giornata.protocol.jobs import SubmitJob
 
 
 class PickyPictures:
@@ -167,3 +171,30 @@ def test_the_server_is_no_place_for_pictures(ctx: Context) -> None:
     assert isinstance(ctx.pictures, FinePictures)
     new_dataset(ctx)
     assert sorted(ctx.pictures.seen) == [f"{number}.png" for number in range(4)]
+
+
+def test_repeats_are_kept_and_told_to_the_node(ctx: Context) -> None:
+    items = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
+    once = create_dataset(ctx, ANN, CreateDataset(items=tuple(items)))
+    items[1] = items[1].model_copy(update={"repeats": 10})
+    made = create_dataset(ctx, ANN, CreateDataset(items=tuple(items)))
+    assert made.id != once.id
+    assert [each.repeats for each in get_dataset(ctx, ANN, made.id).items] == [1, 10, 1, 1]
+    assert [each.repeats for each in get_dataset(ctx, ANN, once.id).items] == [1, 1, 1, 1]
+    spec = {"model": "m", "dataset": made.id, "instance_prompt": "sks"}
+    submit(ctx, ANN, SubmitJob(kind="train", spec=spec), None)
+    assert [each.repeats for each in claim(ctx).inputs] == [1, 10, 1, 1]
+
+
+def test_a_dataset_without_repeats_has_the_id_that_it_always_had(ctx: Context) -> None:
+    items = tuple(item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES))
+    rows = sorted([each.sha256, each.name, ""] for each in items)
+    canonical = json.dumps(rows, separators=(",", ":")).encode()
+    made = create_dataset(ctx, ANN, CreateDataset(items=items))
+    assert made.id == "ds_" + hashlib.sha256(canonical).hexdigest()[:32]
+
+
+def test_a_picture_given_twice_with_different_repeats(ctx: Context) -> None:
+    items = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
+    items.append(items[0].model_copy(update={"repeats": 2}))
+    assert faults_of(ctx, *items) == [("0.png", "is given twice with different repeats")]

@@ -11,6 +11,7 @@ from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import Objective
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.caching import prepare
+from giornata.workloads.train.draws import assemble
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.material import gather
 from giornata.workloads.train.steps import Stepper, optimizer_of
@@ -44,6 +45,45 @@ def trained(
         )
         losses = [float(stepper.step(step, feed)[0]) for step in range(3)]
         return losses, adapters.tensors()
+
+
+BUCKETS = {"enable_bucket": True, "bucket_reso_steps": 16, "min_bucket_reso": 32, "max_bucket_reso": 128}
+WIDE_AND_TALL = ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60))
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+def test_a_step_over_buckets_is_the_mean_of_its_pictures_roles_apart(
+    base: BaseModel, tiny_folder: Path, tmp_path: Path, rows: int | None
+) -> None:
+    """Against a plain computation: one picture after the other, of whatever size and pass."""
+    fields = {"train_batch_size": 2, "gradient_accumulation_steps": 3, **BUCKETS}
+    prior = {"with_prior_preservation": True, "class_prompt": "a toy", "class_dataset": "ds_2"}
+    spec = TrainSpec.model_validate(spec_for(tiny_folder, **fields, **prior, prior_loss_weight=0.3))
+    inputs = draw_pictures(tmp_path, 5, sizes=WIDE_AND_TALL)
+    inputs += draw_pictures(tmp_path, 4, first=50, role="class", sizes=WIDE_AND_TALL)
+    supplies = prepare(base, spec, gather(inputs, spec), seed=7, first_step=0, tick=lambda *_: None)
+    objective = Objective.of(spec, base.noise_scheduler, prediction_type="epsilon")
+    losses: dict[str, list[torch.Tensor]] = {"instance": [], "class": []}
+    sizes = set()
+    with torch.no_grad():
+        for micro in range(3):
+            for draw in supplies.draws.micro_batch(0, micro):
+                one = assemble(supplies.draws, [draw], supplies.latents, base.vae.config)
+                said = supplies.embeddings.batch([supplies.draws.caption(draw)])
+                losses[draw.role].append(objective.each(base.unet, one, said)[0])
+                sizes.add(one.latents_BCHW.shape[2:])
+    assert len(sizes) > 1
+    expected = torch.stack(losses["instance"]).mean() + 0.3 * torch.stack(losses["class"]).mean()
+    feed = Feed(supplies, base.vae.config, first_step=0, end_step=1, rows=rows, pinned=False, clock=lambda: 0.0)
+    with add_adapters(base, spec) as adapters, feed:
+        stepper = Stepper(
+            base=base,
+            spec=spec,
+            objective=objective,
+            embeddings=supplies.embeddings,
+            optimizer=optimizer_of(adapters, spec),
+        )
+        torch.testing.assert_close(stepper.step(0, feed)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])

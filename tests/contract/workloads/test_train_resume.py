@@ -91,7 +91,43 @@ JOBS: dict[str, dict[str, Any]] = {
         "output_formats": ("kohya",),
     },
     "from a lora": {"init_lora": "a file", "rank": 4, "use_dora": True, "use_ema": True},
+    # a micro-batch is of one size, and its class pictures of another
+    "buckets and repeats": {
+        "enable_bucket": True,
+        "bucket_reso_steps": 16,
+        "min_bucket_reso": 32,
+        "max_bucket_reso": 128,
+        "train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "with_prior_preservation": True,
+        "class_prompt": "a toy",
+        "class_dataset": "ds_2",
+    },
+    "masks and the base's own prediction": {
+        "alpha_mask": True,
+        "with_prior_preservation": True,
+        "prior_prediction": True,
+        "class_prompt": "a toy",
+        "train_batch_size": 2,
+        "mixed_precision": "bf16",
+        "caption_dropout_rate": 0.3,
+    },
+    "the base's own prediction, and text encoders": {
+        "with_prior_preservation": True,
+        "prior_prediction": True,
+        "class_prompt": "a toy",
+        "prior_loss_weight": 0.5,
+        "train_text_encoder": True,
+        "text_encoder_lr": 1e-3,
+        "stop_text_encoder_training": 6,
+        "gradient_checkpointing": True,
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
+}
+WIDE_AND_TALL = {"sizes": ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60)), "repeats": (1, 3)}
+PICTURES: dict[str, dict[str, Any]] = {
+    "buckets and repeats": WIDE_AND_TALL,
+    "masks and the base's own prediction": {"masked": True, "repeats": (2, 1)},
 }
 STOPS = [
     ("everything", 1),
@@ -114,6 +150,13 @@ STOPS = [
     ("lokr", 5),
     ("lokr", 12),
     ("from a lora", 3),
+    ("buckets and repeats", 1),
+    ("buckets and repeats", 4),
+    ("buckets and repeats", 9),
+    ("masks and the base's own prediction", 3),
+    ("masks and the base's own prediction", 8),
+    ("the base's own prediction, and text encoders", 4),
+    ("the base's own prediction, and text encoders", 7),
     ("bf16 with text encoders", 7),
 ]
 
@@ -125,9 +168,10 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache
     def studio(name: str) -> tuple[Studio, dict[str, bytes]]:
-        inputs = draw_pictures(root / "pictures", 5)
+        shapes = PICTURES.get(name, {})
+        inputs = draw_pictures(root / name / "pictures", 5, **shapes)
         if JOBS[name].get("class_dataset"):
-            inputs += draw_pictures(root / "class", 4, first=50, role="class")
+            inputs += draw_pictures(root / name / "class", 4, first=50, role="class", **shapes)
         fields = dict(JOBS[name])
         if fields.get("init_lora"):
             path = root / "start.safetensors"

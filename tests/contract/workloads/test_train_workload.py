@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
@@ -328,3 +329,44 @@ def test_it_learns(tiny_folder: Path, tmp_path: Path) -> None:
         return fmean(reporter.metrics[step]["loss"] for step in range(21, 41))
 
     assert late_loss(6e-3) < 0.6 * late_loss(1e-12)
+
+
+# ---- masks and buckets
+
+BUCKETS = {"enable_bucket": True, "bucket_reso_steps": 16, "min_bucket_reso": 32, "max_bucket_reso": 128}
+
+
+def test_every_empty_mask_is_named(studio: Studio, tmp_path: Path) -> None:
+    good = draw_pictures(tmp_path / "masked", 4, first=20, masked=True)
+    empty = [tmp_path / f"empty {number}.png" for number in range(2)]
+    for number, path in enumerate(empty):
+        Image.new("RGBA", (70, 70 + number), (9, 9, 9, 0)).save(path)
+    inputs = (*good, *(input_file(path) for path in empty))
+    failure = refused(studio, Reason.BAD_DATA, spec=studio.spec | {"masked_loss": True}, inputs=inputs)
+    assert sorted(fault.where for fault in failure.faults) == ["empty 0.png", "empty 1.png"]
+    assert "nothing to learn" in failure.message
+    assert studio.run(inputs=inputs).artifacts  # without masks they are pictures like others
+
+
+def test_every_bad_picture_is_named_with_buckets_too(studio: Studio, tmp_path: Path) -> None:
+    bad, cut = tmp_path / "bad.png", tmp_path / "cut.png"
+    bad.write_bytes(b"not a picture")
+    cut.write_bytes(studio.inputs[0].path.read_bytes()[:-300])
+    inputs = (*studio.inputs, input_file(bad), input_file(cut))
+    failure = refused(studio, Reason.BAD_DATA, spec=studio.spec | BUCKETS, inputs=inputs)
+    assert sorted(fault.where for fault in failure.faults) == ["bad.png", "cut.png"]
+
+
+def test_the_base_is_not_held_to_what_it_does_not_predict(studio: Studio) -> None:
+    prior = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a toy"}
+    failure = refused(studio, Reason.BAD_SPEC, spec=studio.spec | prior | {"prediction_type": "v_prediction"})
+    assert [fault.where for fault in failure.faults] == ["spec.prior_prediction"]
+
+
+def test_prior_prediction_draws_no_class_pictures(studio: Studio) -> None:
+    prior = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a toy"}
+    reporter = RecordingReporter()
+    outcome = TrainWorkload(device="cpu").run(studio.start(spec=studio.spec | prior), reporter)
+    assert not reporter.puts
+    assert outcome.summary["images"] == 4
+    assert reporter.artifacts != studio.run().artifacts

@@ -4,6 +4,7 @@ import pytest
 
 from giornata.control.spec_faults import parse_spec
 
+PRIOR = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a toy"}
 GOOD = {"model": "some/model", "dataset": "ds_0", "instance_prompt": "sks"}
 
 
@@ -35,6 +36,19 @@ def found(**spec: object) -> list[str]:
         ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler has to be"),
         ({"optimizer": "sgd"}, "spec.optimizer: input should be 'adamw', 'prodigy', 'adafactor'"),
         ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens means nothing without shuffle_caption"),
+        ({"bucket_reso_steps": 32}, "spec.bucket_reso_steps: bucket_reso_steps means nothing without enable_bucket"),
+        ({"min_bucket_reso": 64}, "spec.min_bucket_reso: min_bucket_reso means nothing without enable_bucket"),
+        ({"enable_bucket": True, "resolution": 1000}, "spec.resolution: resolution is no multiple of bucket_reso"),
+        ({"enable_bucket": True, "max_bucket_reso": 2000}, "spec.max_bucket_reso: max_bucket_reso is no multiple"),
+        ({"enable_bucket": True, "resolution": 128}, "spec.min_bucket_reso: min_bucket_reso is above resolution"),
+        (
+            {"enable_bucket": True, "max_bucket_reso": 512},
+            "spec.max_bucket_reso: max_bucket_reso is below resolution",
+        ),
+        ({"prior_prediction": True}, "spec.prior_prediction: prior_prediction means nothing without with_prior"),
+        ({**PRIOR, "class_dataset": "ds_1"}, "spec.class_dataset: class_dataset is of no use with prior_prediction"),
+        ({**PRIOR, "num_class_images": 9}, "spec.num_class_images: num_class_images means nothing with prior"),
+        ({**PRIOR, "class_prompt": None}, "spec.class_prompt: class_prompt is required with with_prior_preservation"),
     ],
 )
 def test_each_fault_says_where_and_what(spec: dict[str, object], said: str) -> None:
@@ -53,6 +67,7 @@ KOHYAS = {
     "optimizer_type": ("optimizer", "adafactor"),
     "min_snr_gamma": ("snr_gamma", 5.0),
     "flip_aug": ("random_flip", True),
+    "alpha_mask": ("masked_loss", True),
     "lr_scheduler_num_cycles": ("lr_num_cycles", 3),
     "lr_scheduler_power": ("lr_power", 2.0),
     "save_every_n_steps": ("checkpointing_steps", 50),

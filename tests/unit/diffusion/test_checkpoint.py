@@ -161,7 +161,7 @@ def test_a_failed_write_leaves_the_old_file(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_data_hash_knows_contents_captions_and_roles_only() -> None:
+def test_the_data_hash_knows_contents_captions_roles_and_repeats_only() -> None:
     def sample(role: str = "instance", sha256: str = "a", caption: str = "c", name: str = "n") -> Sample:
         return Sample(role=role, sha256=sha256, caption=caption, name=name, path=Path(name))  # type: ignore[arg-type]
 
@@ -169,6 +169,9 @@ def test_the_data_hash_knows_contents_captions_and_roles_only() -> None:
     assert data_sha256([one, two]) == data_sha256([sample(sha256="b", name="other"), one])
     others = [[one], [one, one], [sample(role="class"), two], [sample(caption="d"), two], [sample(sha256="e"), two]]
     assert len({data_sha256(samples) for samples in [[one, two], *others]}) == 6
+    assert data_sha256([replace(one, repeats=2), two]) != data_sha256([one, two])
+    # of before there were repeats: checkpoints of then resume now
+    assert data_sha256([one]) == hashlib.sha256(b'[["instance","a","c"]]').hexdigest()
 
 
 def test_the_fingerprint_of_this_process_can_be_written_and_compared() -> None:

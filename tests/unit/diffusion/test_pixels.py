@@ -148,15 +148,15 @@ def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
     ("size", "resized"), [((100, 200), (64, 128)), ((200, 100), (128, 64)), ((64, 64), (64, 64))]
 )
 def test_the_short_side_becomes_the_resolution(size: tuple[int, int], resized: tuple[int, int]) -> None:
-    assert pixels.resize(Image.new("RGB", size), 64).size == resized
+    assert pixels.resize(Image.new("RGB", size), (64, 64)).size == resized
 
 
 def test_an_extreme_shape_still_covers_the_square() -> None:
-    assert pixels.resize(Image.new("RGB", (3, 1000)), 64).size == (64, 21333)
+    assert pixels.resize(Image.new("RGB", (3, 1000)), (64, 64)).size == (64, 21333)
 
 
 def placed(at: tuple[float, float] | None, *, flip: bool = False) -> pixels.Placement:
-    return pixels.place(original=(400, 200), resized=(128, 64), resolution=64, at=at, flip=flip)
+    return pixels.place(original=(400, 200), resized=(128, 64), target_size=(64, 64), at=at, flip=flip)
 
 
 def test_where_the_square_lies() -> None:
@@ -170,7 +170,7 @@ def test_the_cut_is_what_the_placement_says() -> None:
     ramp = np.zeros((64, 128, 3), dtype=np.uint8)
     ramp[..., 0] = np.arange(128, dtype=np.uint8)
     image = Image.fromarray(ramp)
-    plain = pixels.place(original=(64, 128), resized=(64, 128), resolution=64, at=(0.0, 0.2), flip=False)
+    plain = pixels.place(original=(64, 128), resized=(64, 128), target_size=(64, 64), at=(0.0, 0.2), flip=False)
     left = plain.crop_top_left[1]
     assert left == 13
     assert pixels.cut(image, plain)[0, :, 0].tolist() == list(range(left, left + 64))
@@ -180,7 +180,7 @@ def test_a_mirrored_picture_is_cut_after_mirroring() -> None:
     """As in diffusers' DreamBooth script: `crop_left` is measured on the mirrored picture."""
     ramp = np.zeros((64, 128, 3), dtype=np.uint8)
     ramp[..., 0] = np.arange(128, dtype=np.uint8)
-    flipped = pixels.place(original=(64, 128), resized=(64, 128), resolution=64, at=(0.0, 0.2), flip=True)
+    flipped = pixels.place(original=(64, 128), resized=(64, 128), target_size=(64, 64), at=(0.0, 0.2), flip=True)
     assert flipped.crop_top_left == (0, 13)
     assert pixels.cut(Image.fromarray(ramp), flipped)[0, :, 0].tolist() == [127 - x for x in range(13, 13 + 64)]
 

@@ -207,3 +207,94 @@ def test_files_that_cannot_be_read_are_told_beside_everything_else(folder: Path)
         ("pipe.png", "is no regular file"),
     ]
     assert [item.name for item in found.items] == ["a.png", "b.JPG", "ç é.webp"]
+
+
+# ---- repeats
+
+
+def test_repeats_in_metadata_with_a_caption_or_without(folder: Path) -> None:
+    (folder / "b.txt").write_text("beside it")
+    write_rows(
+        folder,
+        {"file_name": "a.png", "text": "own", "repeats": 3},
+        {"file_name": "b.JPG", "num_repeats": 10},
+        {"file_name": "ç é.webp", "repeats": 2, "text": None},
+    )
+    found = read(folder)
+    assert found.faults == ()
+    assert [(item.caption, item.repeats) for item in found.items] == [("own", 3), ("beside it", 10), (None, 2)]
+
+
+@pytest.mark.parametrize("repeats", [0, -1, 1001, 1.5, "3", True, [1]])
+def test_repeats_that_mean_nothing(repeats: object, folder: Path) -> None:
+    write_rows(folder, {"file_name": "a.png", "text": "own", "repeats": repeats})
+    assert faults(read(folder)) == [("metadata.jsonl:1", 'has "repeats" that cannot be understood')]
+
+
+def test_repeats_said_twice(folder: Path) -> None:
+    both = {"file_name": "a.png", "repeats": 2, "num_repeats": 2}
+    write_rows(folder, both, {"file_name": "b.JPG", "repeats": 2}, {"file_name": "b.JPG", "repeats": 3})
+    assert faults(read(folder)) == [
+        ("metadata.jsonl:1", 'has "repeats" that cannot be understood'),
+        ("metadata.jsonl:3", "repeats a picture another number of times"),
+    ]
+
+
+@pytest.fixture
+def kohyas(tmp_path: Path) -> Path:
+    """A training folder as kohya's scripts have it."""
+    place = tmp_path / "img"
+    for folder, name in (("10_sks dog", "1.png"), ("10_sks dog", "2.png"), ("1_other_thing", "1.png")):
+        (place / folder).mkdir(parents=True, exist_ok=True)
+        (place / folder / name).write_bytes(f"{folder}/{name}".encode())
+    return place
+
+
+def test_kohyas_folders_say_repeats_and_captions(kohyas: Path) -> None:
+    (kohyas / "10_sks dog" / "2.txt").write_text("sks dog, asleep")
+    (kohyas / "log").mkdir()
+    found = read(kohyas, None)
+    assert found.faults == ()
+    assert [(item.name, item.caption, item.repeats) for item in found.items] == [
+        ("10_sks dog - 1.png", "sks dog", 10),
+        ("10_sks dog - 2.png", "sks dog, asleep", 10),
+        ("1_other_thing - 1.png", "other_thing", 1),
+    ]
+    assert found.items[-1].path == kohyas / "1_other_thing" / "1.png"
+    assert found.notes == ("subfolders are not read: log",)
+
+
+def test_faults_in_kohyas_folders_name_the_folder(kohyas: Path) -> None:
+    (kohyas / "10_sks dog" / "3.txt").write_text("whose?")
+    (kohyas / "1_other_thing" / "4.png").symlink_to("nowhere")
+    assert [where for where, _ in faults(read(kohyas))] == ["10_sks dog - 3.txt", "1_other_thing - 4.png"]
+
+
+def test_folders_count_together(kohyas: Path) -> None:
+    assert faults(read(kohyas, minimum=4)) == [(str(kohyas), "holds 3 different pictures; at least 4 are needed")]
+    assert faults(read(kohyas, maximum=2)) == [(str(kohyas), "holds 3 pictures; at most 2 are allowed")]
+
+
+def test_the_same_picture_in_two_of_kohyas_folders(kohyas: Path) -> None:
+    (kohyas / "5_sks dog").mkdir()
+    (kohyas / "5_sks dog" / "9.png").write_bytes((kohyas / "10_sks dog" / "1.png").read_bytes())
+    message = "is the same picture as 10_sks dog - 1.png, with other repeats"
+    assert faults(read(kohyas)) == [("5_sks dog - 9.png", message)]
+
+
+@pytest.mark.parametrize("name", ["2024_holiday", "sks dog", "10_", "0_nothing", "_10_x"])
+def test_other_folders_are_not_read(folder: Path, tmp_path: Path, name: str) -> None:
+    empty = tmp_path / "empty"
+    (empty / name).mkdir(parents=True)
+    (empty / name / "a.png").write_bytes(b"a")
+    found = read(empty)
+    assert [message for _, message in faults(found)] == ["holds no pictures"]
+    assert found.notes == (f"subfolders are not read: {name}",)
+
+
+def test_a_folder_with_pictures_of_its_own_is_read_alone(folder: Path) -> None:
+    (folder / "10_sks dog").mkdir()
+    (folder / "10_sks dog" / "z.png").write_bytes(b"z")
+    found = read(folder)
+    assert [item.repeats for item in found.items] == [1, 1, 1]
+    assert found.notes == ("subfolders are not read: 10_sks dog",)

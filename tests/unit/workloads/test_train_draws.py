@@ -18,7 +18,9 @@ def material(role: Literal["instance", "class"], count: int) -> Material:
     samples = [
         Sample(role=role, sha256=f"{role}{number}", caption="c", name="n", path=Path("n")) for number in range(count)
     ]
-    return Material(role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)))
+    return Material(
+        role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)), size=lambda _: (64, 64)
+    )
 
 
 def draws(*, seed: int = 1, batch: int = 2, micros: int = 2, flip: bool = True, **fields: Any) -> Draws:

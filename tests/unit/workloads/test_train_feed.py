@@ -43,7 +43,9 @@ def material(role: Any, count: int) -> Material:
         Sample(role=role, sha256=f"{role}-{number}", caption=f"{role} {number}", name="n", path=Path("n"))
         for number in range(count)
     ]
-    return Material(role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)))
+    return Material(
+        role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)), size=lambda _: (64, 64)
+    )
 
 
 def supplies(*, broken: frozenset[str] = frozenset(), classes: int = 3) -> Supplies:

@@ -86,6 +86,7 @@ class ItemRecord:
     sha256: str
     name: str
     caption: str | None
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

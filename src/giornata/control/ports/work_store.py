@@ -142,6 +142,7 @@ class InputRow:
     name: str
     caption: str | None
     blob: BlobRow
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,10 +35,42 @@ class DataFields(Message):
         description="Mirror a picture half of the time.",
         validation_alias=AliasChoices("random_flip", "flip_aug"),
     )
+    enable_bucket: bool = Field(
+        False, description="Train each picture near its own proportions, in about as many pixels as the square has."
+    )
+    bucket_reso_steps: int = Field(
+        64, ge=8, le=512, multiple_of=8, description="Sides of the buckets are multiples of this, in pixels."
+    )
+    min_bucket_reso: int = Field(256, ge=32, le=2048, description="Least side of a bucket, in pixels.")
+    max_bucket_reso: int = Field(2048, ge=64, le=4096, description="Greatest side of a bucket, in pixels.")
+    masked_loss: bool = Field(
+        False,
+        description="Learn only what the mask of a picture shows; its alpha channel is the mask.",
+        validation_alias=AliasChoices("masked_loss", "alpha_mask"),
+    )
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
     return [
         (spec.keep_tokens > 0 and not spec.shuffle_caption, "keep_tokens means nothing without shuffle_caption"),
+        *_bucket_contradictions(spec),
+    ]
+
+
+def _bucket_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    if not spec.enable_bucket:
+        names = ("bucket_reso_steps", "min_bucket_reso", "max_bucket_reso")
+        fields = DataFields.model_fields
+        return [
+            (getattr(spec, name) != fields[name].default, f"{name} means nothing without enable_bucket")
+            for name in names
+        ]
+    steps = spec.bucket_reso_steps
+    sides = ("resolution", "min_bucket_reso", "max_bucket_reso")
+    odd = [(getattr(spec, name) % steps != 0, f"{name} is no multiple of bucket_reso_steps") for name in sides]
+    return [
+        *odd,
+        (spec.min_bucket_reso > spec.resolution, "min_bucket_reso is above resolution"),
+        (spec.max_bucket_reso < spec.resolution, "max_bucket_reso is below resolution"),
     ]

@@ -23,6 +23,10 @@ class PriorFields(Message):
     )
     num_class_images: int = Field(100, ge=1, le=5000)
     prior_loss_weight: float = Field(1.0, ge=0, le=100)
+    prior_prediction: bool = Field(
+        False,
+        description="No class pictures: under class_prompt the subject's pictures are to look as the base sees them.",
+    )
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
@@ -35,5 +39,17 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
         (
             not spec.with_prior_preservation and (spec.class_prompt or spec.class_dataset) is not None,
             "class_prompt and class_dataset mean nothing without with_prior_preservation",
+        ),
+        (
+            spec.prior_prediction and not spec.with_prior_preservation,
+            "prior_prediction means nothing without with_prior_preservation",
+        ),
+        (
+            spec.prior_prediction and spec.class_dataset is not None,
+            "class_dataset is of no use with prior_prediction, which looks at no class pictures; choose one",
+        ),
+        (
+            spec.prior_prediction and spec.num_class_images != PriorFields.model_fields["num_class_images"].default,
+            "num_class_images means nothing with prior_prediction, which draws none",
         ),
     ]

@@ -41,6 +41,7 @@ from giornata.workloads.train.keeping import Keeper, state_of
 from giornata.workloads.train.layout import Layout, lay_out
 from giornata.workloads.train.material import Material, gather, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, Pace
+from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.steps import Stepper, optimizer_of
 from giornata.workloads.train.tracking import LOSSES, losses_to_keep, report
@@ -59,6 +60,7 @@ class Attempt:
     clock: Clock
     room_of: RoomOf = room_of
     peak_flops_per_s: float | None = None
+    pack_worth_pixels: int = WORTH_PIXELS
 
     def run(self) -> Outcome:
         """Check, cache, train, export. Raises Stopped or WorkloadFailed."""
@@ -76,8 +78,15 @@ class Attempt:
         if first_step < total:
             materials, extra = self._materials(instances, classes)
             print_of_this |= extra
+            shelf = Shelf(reporter=self.reporter, directory=self.start.directory, worth_pixels=self.pack_worth_pixels)
             supplies = prepare(
-                self.base, self.spec, materials, seed=self._seed, first_step=first_step, tick=self._tick
+                self.base,
+                self.spec,
+                materials,
+                seed=self._seed,
+                first_step=first_step,
+                tick=self._tick,
+                shelf=shelf,
             )
         elif header is not None and "class_pictures" in header.fingerprint:
             print_of_this["class_pictures"] = header.fingerprint["class_pictures"]  # none are needed any more
@@ -122,6 +131,10 @@ class Attempt:
             message = "the base model predicts epsilon, and of pure noise there is nothing to tell"
             hint = "set prediction_type v_prediction, or leave it out"
             faults.append(Fault(where="spec.rescale_betas_zero_snr", message=message, hint=hint))
+        if self.spec.prior_prediction and self._prediction_type != self.base.prediction_type:
+            message = f"the base model predicts {self.base.prediction_type}, which is what it could be held to"
+            hint = "leave prediction_type out, or choose class pictures instead of prior_prediction"
+            faults.append(Fault(where="spec.prior_prediction", message=message, hint=hint))
         count = self.base.noise_scheduler.config.num_train_timesteps
         if self.spec.min_timestep >= count:
             message = f"the base model has only {count} timesteps"
@@ -152,7 +165,7 @@ class Attempt:
         self, instances: Material, classes: Material | None
     ) -> tuple[tuple[Material, ...], dict[str, str]]:
         """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
-        if not self.spec.with_prior_preservation:
+        if not self.spec.with_prior_preservation or self.spec.prior_prediction:
             return (instances,), {}
         if classes is not None:
             return (instances, classes), {}
@@ -307,5 +320,5 @@ class Attempt:
 
 def images_per_step(spec: TrainSpec) -> int:
     """Pictures that one optimizer step looks at, class pictures included."""
-    halves = 2 if spec.with_prior_preservation else 1
+    halves = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
     return spec.train_batch_size * spec.gradient_accumulation_steps * halves

@@ -1,8 +1,8 @@
 """The phase before the first step: whatever would be computed again and again is computed once."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 from giornata.diffusion import pixels
 from giornata.diffusion.captions import EmbeddingCache, Wording
@@ -13,6 +13,10 @@ from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.material import Material, refuse_if
+from giornata.workloads.train.packs import Shelf, pack_key, pack_of
+
+EMPTY_MASK = "its mask leaves nothing to learn: it is empty, or wherever the picture is cropped"
+MEND_MASK = "mend the mask (its alpha channel), set enable_bucket, which crops less, or leave the picture out"
 
 Tick = Callable[[int, int], None]
 """Told (done, total) between items; may raise to stop."""
@@ -30,16 +34,24 @@ class Supplies:
 
 
 def prepare(
-    base: BaseModel, spec: TrainSpec, materials: tuple[Material, ...], *, seed: int, first_step: int, tick: Tick
+    base: BaseModel,
+    spec: TrainSpec,
+    materials: tuple[Material, ...],
+    *,
+    seed: int,
+    first_step: int,
+    tick: Tick,
+    shelf: Shelf | None = None,
 ) -> Supplies:
-    """Encode pictures and captions for the steps from `first_step` on.
+    """Encode pictures and captions for the steps from `first_step` on, or take them from `shelf`.
 
-    Raises WorkloadFailed(BAD_DATA) naming every picture that cannot be decoded. A job that starts looks at all of
-    its pictures; one that resumes only at those that it still needs, for they were looked at before.
+    Raises WorkloadFailed(BAD_DATA) naming every picture that cannot be decoded, or has an empty mask. A job that
+    starts looks at all of its pictures; one that resumes only at those that it still needs, for they were looked at
+    before.
     """
-    framing = Framing(
-        seed=seed, resolution=spec.resolution, center_crop=spec.center_crop, random_flip=spec.random_flip
-    )
+    framing = Framing.of(spec, seed=seed)
+    if spec.enable_bucket:
+        materials = _in_buckets(materials, framing)
     draws = Draws(
         seed=seed,
         batch=spec.train_batch_size,
@@ -57,19 +69,83 @@ def prepare(
         ),
     )
     latents = LatentCache(vae=base.vae, vae_key=f"{base.key}|{base.vae.dtype}", framing=framing)
-    views = draws.views(first_step, spec.max_train_steps)
-    texts = draws.wording.all_of(sample.caption for one in materials for sample in one.samples)
-    if spec.train_text_encoder:
-        texts = None
-    count = _Count(total=len(views) + len(texts or ()), tick=tick)
-    embeddings = None
+    texts, embeddings = _texts(spec, draws), None
     if texts is not None:
         embeddings = EmbeddingCache(
             tokenizers=base.tokenizers, text_encoders=base.text_encoders, encoder_key=f"{base.key}|{base.dtype}"
         )
-        embeddings.fill(texts, count)
-    _encode_pictures(latents, materials, views, look_at_all=first_step == 0, done_one=count)
+    views = draws.views(first_step, spec.max_train_steps)
+    key = None
+    if shelf is not None and len(views) * spec.resolution**2 >= shelf.worth_pixels:
+        whole = views if first_step == 0 else draws.views(0, spec.max_train_steps)
+        key = pack_key(base, framing, whole, texts)
+        if shelf.restore(key, latents, embeddings) or whole.keys() != views.keys():
+            key = None
+    _encode(latents, embeddings, materials, views, texts or (), look_at_all=first_step == 0, tick=tick)
+    if shelf is not None and key is not None:
+        shelf.offer(key, pack_of(latents, views, embeddings, texts or ()))
     return Supplies(draws=draws, latents=latents, embeddings=embeddings)
+
+
+def _texts(spec: TrainSpec, draws: Draws) -> list[str] | None:
+    """All that will be said; None when text encoders have to run at every step."""
+    if spec.train_text_encoder:
+        return None
+    captions = [sample.caption for material in draws.materials for sample in material.samples]
+    texts = draws.wording.all_of(captions)
+    if texts is not None and spec.prior_prediction:
+        texts = sorted({*texts, str(spec.class_prompt)})
+    return texts
+
+
+def _in_buckets(materials: tuple[Material, ...], framing: Framing) -> tuple[Material, ...]:
+    """The materials with their pictures sorted into buckets, by their headers. Raises WorkloadFailed(BAD_DATA) naming
+    every picture that cannot be decoded."""
+    sorted_in: list[Material] = []
+    for material in materials:
+        try:
+            buckets = {sample.sha256: framing.target(material.size(sample)) for sample in material.samples}
+        except pixels.Undecodable:
+            refuse_if([fault for each in materials for fault in _undecodables(each)])
+            raise
+        sorted_in.append(replace(material, buckets=buckets))
+    return tuple(sorted_in)
+
+
+def _undecodables(material: Material) -> list[Fault]:
+    faults = []
+    for sample in material.samples:
+        try:
+            material.load(sample)
+        except pixels.Undecodable as error:
+            faults.append(_undecodable(sample, error))
+    return faults
+
+
+def _undecodable(sample: Sample, error: pixels.Undecodable) -> Fault:
+    return Fault(where=sample.name, message=str(error), hint="replace the file, or leave it out")
+
+
+def _encode(
+    latents: LatentCache,
+    embeddings: EmbeddingCache | None,
+    materials: tuple[Material, ...],
+    views: Iterable[View],
+    texts: Iterable[str],
+    *,
+    look_at_all: bool,
+    tick: Tick,
+) -> None:
+    """Whatever of this the caches do not hold yet. `look_at_all`: also look for faults of pictures that nothing is
+    encoded of, unless they were encoded before and so are fine."""
+    missing = [view for view in views if view not in latents]
+    fine = {view.picture_sha256 for view in views if view in latents}
+    unsaid = [text for text in texts if embeddings is not None and text not in embeddings]
+    count = _Count(total=len(missing) + len(unsaid), tick=tick)
+    if embeddings is not None:
+        embeddings.fill(unsaid, count)
+    skipped = fine if look_at_all else None
+    _encode_pictures(latents, materials, missing, skipped=skipped, done_one=count)
 
 
 class _Count:
@@ -89,22 +165,26 @@ def _encode_pictures(
     materials: tuple[Material, ...],
     views: Iterable[View],
     *,
-    look_at_all: bool,
+    skipped: Collection[str] | None,
     done_one: Callable[[], None],
 ) -> None:
+    """Encode these views. Pictures without any are looked at nonetheless, save those that are `skipped`; None stands
+    for all of these."""
     wanted: dict[str, list[View]] = defaultdict(list)
     for view in views:
         wanted[view.picture_sha256].append(view)
     faults: list[Fault] = []
     for material, same in _pictures(materials):
         needed = wanted[same[0].sha256]
-        if not needed and not look_at_all:
+        if not needed and (skipped is None or same[0].sha256 in skipped):
             continue
         try:
             image = material.load(same[0])
         except pixels.Undecodable as error:
-            hint = "replace the file, or leave it out"
-            faults += [Fault(where=sample.name, message=str(error), hint=hint) for sample in same]
+            faults += [_undecodable(sample, error) for sample in same]
+            continue
+        if latents.shows_nothing(image, same[0].sha256):
+            faults += [Fault(where=sample.name, message=EMPTY_MASK, hint=MEND_MASK) for sample in same]
             continue
         if not faults:  # the job is lost already, but its owner shall hear of all bad pictures at once
             latents.add(image, needed, done_one)

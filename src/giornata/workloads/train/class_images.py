@@ -146,7 +146,10 @@ def material(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> Material:
         for name, picture in ((f"class picture {number}", picture) for number, picture in enumerate(pictures_NHWC))
     ]
     return Material(
-        role="class", samples=by_content(samples), load=lambda sample: Image.fromarray(arrays[sample.sha256])
+        role="class",
+        samples=by_content(samples),
+        load=lambda sample: Image.fromarray(arrays[sample.sha256]),
+        size=lambda sample: (arrays[sample.sha256].shape[0], arrays[sample.sha256].shape[1]),
     )
 
 

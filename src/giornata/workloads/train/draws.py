@@ -4,17 +4,19 @@ Shapes: B pictures of a micro-batch (instances first, then as many class picture
 C, H, W of the latents.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from giornata.diffusion import randomness
+from giornata.diffusion.bucket_order import BucketOrder, by_bucket
+from giornata.diffusion.buckets import Size
 from giornata.diffusion.captions import Wording
 from giornata.diffusion.latents import Framing, LatentCache, View, sample
 from giornata.diffusion.objective import NoisyBatch
-from giornata.diffusion.order import Order, Role, Sample, counter_of
+from giornata.diffusion.order import Order, Role, Sample
 from giornata.workloads.train.material import Material
 
 AS_WRITTEN = Wording()
@@ -42,23 +44,41 @@ class Draws:
     materials: tuple[Material, ...]
     noise_offset: float = 0.0
     wording: Wording = AS_WRITTEN
+    _orders: tuple[Callable[[int], list[int]], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        orders = tuple(batches_of(material, seed=self.seed, batch=self.batch) for material in self.materials)
+        object.__setattr__(self, "_orders", orders)
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
-        """The pictures of a micro-batch: `batch` of each material, in turn."""
-        return [
-            self._draw(material, (step, micro, place)) for material in self.materials for place in range(self.batch)
-        ]
+        """The pictures of a micro-batch: `batch` of each material, in turn. Those of one material are of one size."""
+        return [draw for number in range(len(self.materials)) for draw in self._batch(number, step, micro)]
 
     def passes(self, step: int, rows: int | None) -> list[list[Draw]]:
         """The pictures of a step, whatever micro-batch they are of, `rows` of each material at a time (None: all);
-        instances come before class pictures.
+        instances come before class pictures. Pictures in buckets pass with those of their own size and material only.
         """
-        places = [(micro, place) for micro in range(self.micros) for place in range(self.batch)]
-        size = rows or len(places)
-        return [
-            [self._draw(material, (step, *at)) for material in self.materials for at in places[start : start + size]]
-            for start in range(0, len(places), size)
+        drawn = [
+            [draw for micro in range(self.micros) for draw in self._batch(number, step, micro)]
+            for number in range(len(self.materials))
         ]
+        size = rows or self.micros * self.batch
+        if self.framing.buckets:
+            return [
+                group[start : start + size]
+                for material, draws in zip(self.materials, drawn, strict=True)
+                for group in _by_size(draws, material)
+                for start in range(0, len(group), size)
+            ]
+        return [
+            [draw for draws in drawn for draw in draws[start : start + size]]
+            for start in range(0, self.micros * self.batch, size)
+        ]
+
+    def role_of(self, drawn: Sequence[Draw]) -> Role | None:
+        """The role of a pass that lacks what the other one holds; None where there is one role only, or both."""
+        roles = {draw.role for draw in drawn}
+        return roles.pop() if len(roles) < len(self.materials) else None
 
     def views(self, first_step: int, end_step: int) -> dict[View, Sample]:
         """What these steps will look at, in the order of first use. Stops looking when there is nothing left."""
@@ -98,27 +118,62 @@ class Draws:
             for micro in range(self.micros):
                 yield from self.micro_batch(step, micro)
 
-    def _draw(self, material: Material, key: tuple[int, int, int]) -> Draw:
-        step, micro, place = key
-        order = Order(seed=self.seed, role=material.role, count=len(material.samples))
-        counter = counter_of(step=step, micro=micro, index=place, batch=self.batch, micros=self.micros)
-        drawn = material.samples[order.sample_at(counter)]
-        view = self.framing.draw(drawn.sha256, material.role, *key)
-        return Draw(role=material.role, sample=drawn, view=view, key=key)
+    def _batch(self, number: int, step: int, micro: int) -> list[Draw]:
+        """A material's pictures of a micro-batch."""
+        material = self.materials[number]
+        indices = self._orders[number](step * self.micros + micro)
+        return [
+            self._draw(material.role, material.samples[index], (step, micro, place))
+            for place, index in enumerate(indices)
+        ]
+
+    def _draw(self, role: Role, drawn: Sample, key: tuple[int, int, int]) -> Draw:
+        view = self.framing.draw(drawn.sha256, role, *key)
+        return Draw(role=role, sample=drawn, view=view, key=key)
+
+
+def batches_of(material: Material, *, seed: int, batch: int) -> Callable[[int], list[int]]:
+    """Indices of the samples of the material's batch by its number, from 0. See `giornata.diffusion.order` and, for
+    pictures in buckets, `giornata.diffusion.bucket_order`."""
+    repeats = [sample.repeats for sample in material.samples]
+    if material.buckets is not None:
+        members = by_bucket(repeats, [material.buckets[sample.sha256] for sample in material.samples])
+        return BucketOrder(seed=seed, role=material.role, batch=batch, members=members).batch_at
+    places = [index for index, count in enumerate(repeats) for _ in range(count)]
+    order = Order(seed=seed, role=material.role, count=len(places))
+    return lambda number: [places[place] for place in order.batch_at(number, batch)]
+
+
+def _by_size(draws: Sequence[Draw], material: Material) -> list[list[Draw]]:
+    """The draws in groups of one bucket, in the order of first use."""
+    groups: dict[Size, list[Draw]] = {}
+    for draw in draws:
+        groups.setdefault((material.buckets or {})[draw.sample.sha256], []).append(draw)
+    return list(groups.values())
 
 
 def assemble(draws: Draws, batch: Sequence[Draw], latents: LatentCache, vae_config: Any) -> NoisyBatch:
     """Latents, noise, timesteps and micro-conditioning of these pictures, on the CPU."""
-    latent_rows, noise_rows, time_ids = [], [], []
+    latent_rows, noise_rows, mask_rows, time_ids = [], [], [], []
     for draw in batch:
         entry, placement = latents[draw.view]
         shape_CHW = entry.mean_CHW.shape
         latent_rows.append(sample(entry, draws.normal("posterior", draw, shape_CHW), vae_config))
         noise_rows.append(draws.noise(draw, shape_CHW))
+        mask_rows.append(entry.mask_HW)
         time_ids.append(placement.time_ids())
     return NoisyBatch(
         latents_BCHW=torch.stack(latent_rows),
         noise_BCHW=torch.stack(noise_rows),
         timesteps_B=torch.tensor([draws.timestep(draw) for draw in batch], dtype=torch.int64),
         time_ids_B6=torch.tensor(time_ids, dtype=torch.float32),
+        mask_B1HW=_masks(mask_rows, latent_rows[0].shape[1:]),
     )
+
+
+def _masks(rows: Sequence[torch.Tensor | None], shape_HW: Sequence[int]) -> torch.Tensor | None:
+    """mask_B1HW; a picture without a mask is learnt whole. None when none has one."""
+    if all(row is None for row in rows):
+        return None
+    whole_HW = torch.ones(tuple(shape_HW))
+    return torch.stack([whole_HW if row is None else row for row in rows]).unsqueeze(1)

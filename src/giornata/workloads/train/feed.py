@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 
 from giornata.diffusion.objective import NoisyBatch
+from giornata.diffusion.order import Role
 from giornata.workloads.train.caching import Supplies
 from giornata.workloads.train.draws import assemble
 from giornata.workloads.train.pace import Clock
@@ -18,13 +19,14 @@ from giornata.workloads.train.pace import Clock
 class Ready:
     """One forward and backward pass: its batch, on the CPU, and what is said of each picture.
 
-    `share` is its part of the step's pictures; the shares of a step add up to 1.
+    `share` is its part of the step's pictures; the shares of a step add up to 1. For `role` see `Draws.role_of`.
     """
 
     step: int
     batch: NoisyBatch
     captions: tuple[str, ...]
     share: float
+    role: Role | None = None
 
 
 class Feed:
@@ -86,4 +88,5 @@ class Feed:
                     batch=batch.pinned() if self._pinned else batch,
                     captions=tuple(draws.caption(draw) for draw in drawn),
                     share=len(drawn) / pictures,
+                    role=draws.role_of(drawn),
                 )

@@ -1,11 +1,12 @@
 """What a job trains on: samples in the order of their contents, with a caption each."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from PIL import Image
 
 from giornata.diffusion import pixels
+from giornata.diffusion.buckets import Size
 from giornata.diffusion.order import Role, Sample, by_content
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -19,14 +20,22 @@ Load = Callable[[Sample], Image.Image]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """The samples of one role, sorted by content, and how to get at their pictures."""
+    """The samples of one role, sorted by content, and how to get at their pictures.
+
+    `size` tells a picture's (height, width) without decoding it. `buckets` says in which bucket each picture (by its
+    hash) lies; None when all are cut to one size.
+    """
 
     role: Role
     samples: tuple[Sample, ...]
     load: Load
+    size: Callable[[Sample], Size]
+    buckets: Mapping[str, Size] | None = None
 
 
-def from_files(inputs: Iterable[InputFile], role: Role, prompt: str | None) -> tuple[Material, list[Fault]]:
+def from_files(
+    inputs: Iterable[InputFile], role: Role, prompt: str | None, *, keep_alpha: bool = False
+) -> tuple[Material, list[Fault]]:
     """The input files of one role. A picture without a caption of its own gets `prompt`; a fault if there is none."""
     samples, faults = [], []
     for file in inputs:
@@ -37,8 +46,22 @@ def from_files(inputs: Iterable[InputFile], role: Role, prompt: str | None) -> t
             hint = "give it a caption, or the job an instance_prompt"
             faults.append(Fault(where=file.name, message="has no caption", hint=hint))
             continue
-        samples.append(Sample(role=role, sha256=file.sha256, caption=caption, name=file.name, path=file.path))
-    material = Material(role=role, samples=by_content(samples), load=lambda sample: pixels.decode(sample.path))
+        samples.append(
+            Sample(
+                role=role,
+                sha256=file.sha256,
+                caption=caption,
+                name=file.name,
+                path=file.path,
+                repeats=file.repeats,
+            )
+        )
+    material = Material(
+        role=role,
+        samples=by_content(samples),
+        load=lambda sample: pixels.decode(sample.path, keep_alpha=keep_alpha),
+        size=lambda sample: pixels.upright_size(sample.path),
+    )
     return material, faults
 
 
@@ -46,7 +69,7 @@ def gather(inputs: Iterable[InputFile], spec: TrainSpec) -> tuple[Material, Mate
     """Instance and class material as the spec wants them; None when the base model has to draw the class pictures
     or there is no prior preservation. Raises WorkloadFailed(BAD_DATA) with every fault."""
     files = tuple(inputs)
-    instances, faults = from_files(files, "instance", spec.instance_prompt)
+    instances, faults = from_files(files, "instance", spec.instance_prompt, keep_alpha=spec.masked_loss)
     classes, class_faults = from_files(files, "class", spec.class_prompt)
     faults += class_faults
     if not instances.samples and not faults:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from giornata.diffusion import captions
+from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import Objective
+from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.feed import Feed, Ready
@@ -72,13 +73,29 @@ class Stepper:
         self.optimizer.forget_gradients()
 
     def _loss(self, ready: Ready, step: int) -> torch.Tensor:
-        base, mixed = self.base, self.spec.mixed_precision == "bf16"
-        with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return self.objective.loss(base.unet, ready.batch.to(base.device), self._embedding(ready.captions, step))
+        """With prior_prediction each picture is looked at once more, under the class prompt."""
+        base, batch, texts, prior_BCHW = self.base, ready.batch.to(self.base.device), ready.captions, None
+        if self.spec.prior_prediction:
+            prior = (str(self.spec.class_prompt),) * len(texts)
+            prior_BCHW = self._as_the_base_sees(batch, prior, step)
+            batch, texts = batch.twice(), (*texts, *prior)
+        with self._autocast():
+            loss_B = self.objective.each(base.unet, batch, self._embedding(texts, step), prior_BCHW=prior_BCHW)
+            return self.objective.total(loss_B, ready.role)
+
+    def _as_the_base_sees(self, batch: NoisyBatch, texts: Sequence[str], step: int) -> torch.Tensor:
+        base = self.base
+        with adapters_off((base.unet, *base.text_encoders)), self._autocast():
+            return self.objective.predict(base.unet, batch, self._embedding(texts, step))
+
+    def _autocast(self) -> torch.autocast:
+        mixed = self.spec.mixed_precision == "bf16"
+        return torch.autocast(self.base.device.type, dtype=torch.bfloat16, enabled=mixed)
 
     def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
         if self.embeddings is not None:
             return self.embeddings.batch(texts)
         stop = self.spec.stop_text_encoder_training
-        with torch.set_grad_enabled(self.spec.train_text_encoder and (stop is None or step < stop)):
+        learns = self.spec.train_text_encoder and (stop is None or step < stop)
+        with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
             return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)

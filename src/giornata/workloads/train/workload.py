@@ -18,6 +18,7 @@ from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import RoomOf, room_of
 from giornata.workloads.train.gauges import peak_of
 from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.packs import WORTH_PIXELS
 
 Loader = Callable[..., BaseModel]
 
@@ -26,7 +27,7 @@ class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
-    `room_of` looks at the device's memory.
+    `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
     """
 
     def __init__(
@@ -36,9 +37,11 @@ class TrainWorkload:
         clock: Clock = time.monotonic,
         load: Loader = load_base,
         room_of: RoomOf = room_of,
+        pack_worth_pixels: int = WORTH_PIXELS,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._device, self._clock, self._load, self._room_of = torch.device(chosen), clock, load, room_of
+        self._pack_worth_pixels = pack_worth_pixels
         self._base: BaseModel | None = None
         self._peaks: dict[torch.dtype, float | None] = {}
 
@@ -61,6 +64,7 @@ class TrainWorkload:
                     clock=self._clock,
                     room_of=self._room_of,
                     peak_flops_per_s=self._peak(base.dtype),
+                    pack_worth_pixels=self._pack_worth_pixels,
                 ).run()
         except Stopped:
             raise

@@ -1,0 +1,28 @@
+"""The base model's own word, while adapters are on it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
+
+
+@contextmanager
+def adapters_off(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Within, the models answer as if they had no adapters, and nothing is recorded for gradients.
+
+    Afterwards every weight wants gradients or not, as it did before: peft switches that along with the adapter.
+    """
+    layers = [layer for model in models for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    wanted = [(parameter, parameter.requires_grad) for layer in layers for parameter in layer.parameters()]
+    try:
+        for layer in layers:
+            layer.enable_adapters(False)
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter, before in wanted:
+            parameter.requires_grad_(before)

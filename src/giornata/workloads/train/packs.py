@@ -1,0 +1,205 @@
+"""What the caching phase made, kept by the platform for the job's next attempt and for jobs that repeat it.
+
+A pack holds all encodings that a job will ever look at: of its pictures, and of its captions where the text encoders
+are frozen. It is one safetensors file under a key that is a hash of everything the bits depend on: contents of the
+pictures, how they are cut, captions as tokens, weights of the VAE and the text encoders, and the fingerprint of
+device and libraries. So a job has the same bits with a pack and without.
+
+The rule: an attempt asks for a pack when it would have to encode at least WORTH_PIXELS, and offers one when it asked
+in vain and has encoded all that the whole job needs, in at most MOST_BYTES. So a short job neither asks nor uploads,
+an attempt that resumes near the end encodes the little it needs rather than fetch everything, and what an attempt
+offers is never half of a pack.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from giornata.diffusion.captions import Embedding, EmbeddingCache
+from giornata.diffusion.checkpoint import canonical_json
+from giornata.diffusion.determinism import fingerprint
+from giornata.diffusion.latents import CROP_VARIANTS, Entry, Framing, LatentCache, View
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.pixels import Placement
+from giornata.diffusion.weights_digest import weights_digest
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Reporter
+from giornata.workloads.train.faults import reason_of
+
+FORMAT = 1
+WORTH_PIXELS = 16 * 2**20
+"""As many as sixteen pictures of 1024 x 1024 have: a second or two of a fast GPU, and half a minute of a slow one."""
+MOST_BYTES = 2**30
+
+_METADATA_KEY = "giornata"
+
+
+class UnusablePack(ValueError):
+    """The file is not the pack that its key promises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above. `save` has the signature
+    of safetensors' own."""
+
+    reporter: Reporter
+    directory: Path
+    worth_pixels: int = WORTH_PIXELS
+    save: Callable[..., None] = save_file
+
+    def restore(self, key: str, latents: LatentCache, embeddings: EmbeddingCache | None) -> bool:
+        """Fill the caches from the pack under `key`. False, and the caches as they were, when none can be had."""
+        path = self.reporter.cache_get(key)
+        if path is None:
+            return False
+        try:
+            pack = read_pack(path, key)
+        except UnusablePack as error:
+            self.reporter.log(f"the encodings that were kept cannot be used, and are made again: {error}")
+            return False
+        for view, placement, entry in pack.views:
+            latents.put(view, placement, entry)
+        for caption, embedding in pack.embeddings:
+            if embeddings is not None:
+                embeddings.put(caption, embedding)
+        return True
+
+    def offer(self, key: str, pack: "Pack") -> None:
+        """Write the pack and hand it over. A disk that is full costs the pack, and not the job."""
+        size_bytes = sum(tensor.nbytes for tensor in pack.tensors()[0].values())
+        if size_bytes > MOST_BYTES:
+            self.reporter.log(f"the encodings are not kept for later: they are {size_bytes / 2**30:.1f} GiB")
+            return
+        path = self.directory / "encodings.safetensors"
+        try:
+            write_pack(path, key, pack, save=self.save)
+        except (OSError, SafetensorError) as error:
+            path.with_name(path.name + ".part").unlink(missing_ok=True)
+            if reason_of(error) is not Reason.NODE_DISK:
+                raise
+            self.reporter.log(f"the encodings are not kept for later: {error}")
+            return
+        self.reporter.cache_put(key, path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Encoded views with where they lie on their pictures, and embeddings of captions."""
+
+    views: tuple[tuple[View, Placement, Entry], ...]
+    embeddings: tuple[tuple[str, Embedding], ...]
+
+    def tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The tensors by their names in the file, and what they are. Views that share an entry share its tensors."""
+        tensors: dict[str, torch.Tensor] = {}
+        places: dict[int, int] = {}
+        views = []
+        for view, placement, entry in self.views:
+            place = places.setdefault(id(entry), len(places))
+            tensors |= {f"view.{place}.mean": entry.mean_CHW, f"view.{place}.std": entry.std_CHW}
+            if entry.mask_HW is not None:
+                tensors[f"view.{place}.mask"] = entry.mask_HW
+            views.append({"entry": place, "placement": asdict(placement), "view": asdict(view)})
+        for place, (_, embedding) in enumerate(self.embeddings):
+            tensors |= {f"text.{place}.prompt": embedding.prompt_BLD, f"text.{place}.pooled": embedding.pooled_BP}
+        return tensors, {"captions": [caption for caption, _ in self.embeddings], "views": views}
+
+
+def pack_of(
+    latents: LatentCache, views: Iterable[View], embeddings: EmbeddingCache | None, captions: Iterable[str]
+) -> Pack:
+    """What the caches hold of these views and captions."""
+    found = []
+    for view in views:
+        entry, placement = latents[view]
+        found.append((view, placement, entry))
+    texts = () if embeddings is None else tuple((caption, embeddings.batch([caption])) for caption in captions)
+    return Pack(views=tuple(found), embeddings=texts)
+
+
+def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions: Sequence[str] | None) -> str:
+    """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
+    cut = asdict(framing)
+    if framing.center_crop:
+        del cut["seed"]  # decides nothing then, and jobs with other seeds can share
+    depends = {
+        "captions": None if captions is None else [[text, *_tokens(base, text)] for text in sorted(captions)],
+        "crop_variants": CROP_VARIANTS,
+        "fingerprint": fingerprint(base.device),
+        "format": FORMAT,
+        "framing": cut,
+        "text_encoders": None if captions is None else [weights_digest(each) for each in base.text_encoders],
+        "vae": weights_digest(base.vae),
+        "views": sorted([view.picture_sha256, view.crop, view.flip] for view in views),
+    }
+    return "encodings-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+
+
+def _tokens(base: BaseModel, text: str) -> list[list[int]]:
+    return [tokenizer(text, verbose=False).input_ids for tokenizer in base.tokenizers]
+
+
+def write_pack(path: Path, key: str, pack: Pack, *, save: Callable[..., None] = save_file) -> None:
+    """One uncompressed file with deterministic bytes; written aside and renamed."""
+    tensors, index = pack.tensors()
+    content = {name: tensor.detach().to(device="cpu").contiguous() for name, tensor in sorted(tensors.items())}
+    header = canonical_json({"index": index, "key": key, "sha256": _digest(content, index)})
+    aside = path.with_name(path.name + ".part")
+    save(content, aside, metadata={_METADATA_KEY: header})
+    aside.replace(path)
+
+
+def read_pack(path: Path, key: str) -> Pack:
+    """The pack under `key`, on the CPU. Raises UnusablePack."""
+    try:
+        with safe_open(path, framework="pt") as opened:
+            header = json.loads((opened.metadata() or {})[_METADATA_KEY])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
+        if header["key"] != key or header["sha256"] != _digest(tensors, header["index"]):
+            raise UnusablePack("its bytes are not those that were written under this key")
+        return _parsed(tensors, header["index"])
+    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise UnusablePack(f"cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _parsed(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> Pack:
+    entries: dict[int, Entry] = {}
+    views = []
+    for row in index["views"]:
+        place = row["entry"]
+        if place not in entries:
+            mean_CHW, std_CHW = tensors[f"view.{place}.mean"], tensors[f"view.{place}.std"]
+            mask_HW = tensors.get(f"view.{place}.mask")
+            entries[place] = Entry(mean_CHW=mean_CHW, std_CHW=std_CHW, mask_HW=mask_HW)
+        views.append((View(**row["view"]), _placement(row["placement"]), entries[place]))
+    embeddings = [
+        (caption, Embedding(prompt_BLD=tensors[f"text.{place}.prompt"], pooled_BP=tensors[f"text.{place}.pooled"]))
+        for place, caption in enumerate(index["captions"])
+    ]
+    return Pack(views=tuple(views), embeddings=tuple(embeddings))
+
+
+def _placement(fields: dict[str, Any]) -> Placement:
+    return Placement(
+        original_size=tuple(fields["original_size"]),
+        crop_top_left=tuple(fields["crop_top_left"]),
+        target_size=tuple(fields["target_size"]),
+        flip=fields["flip"],
+    )
+
+
+def _digest(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> str:
+    digest = hashlib.sha256(canonical_json(index).encode("ascii"))
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode("ascii"))
+        # As bytes: numpy knows no bfloat16.
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

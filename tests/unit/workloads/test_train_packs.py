@@ -1,0 +1,225 @@
+"""Encodings are kept for the next attempt and for jobs that repeat one, and no bit of a result depends on that."""
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+
+from giornata.diffusion.latents import Framing
+from giornata.diffusion.models import BaseModel, load_base
+from giornata.engine.workload import Stopped, Wish
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train import packs
+from giornata.workloads.train.caching import Supplies, prepare
+from giornata.workloads.train.material import gather
+from giornata.workloads.train.workload import TrainWorkload
+
+JOB = {"max_train_steps": 3, "train_batch_size": 2, "masked_loss": True, "mixed_precision": "bf16"}
+
+
+def keen(**options: Any) -> TrainWorkload:
+    """Finds every pack worth its while."""
+    return TrainWorkload(device="cpu", pack_worth_pixels=0, **options)
+
+
+@dataclass
+class Counted:
+    """Counts what a base's VAE and first text encoder are asked for."""
+
+    pictures: int = 0
+    captions: int = 0
+
+    def load(self, spec: TrainSpec, **options: Any) -> BaseModel:
+        base = load_base(spec, **options)
+        base.vae.encoder.register_forward_hook(lambda *_: setattr(self, "pictures", self.pictures + 1))
+        base.text_encoders[0].register_forward_hook(lambda *_: setattr(self, "captions", self.captions + 1))
+        return base
+
+
+@pytest.fixture(scope="module")
+def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Studio:
+    root = tmp_path_factory.mktemp("packs")
+    return Studio(root=root, spec=spec_for(tiny_folder, **JOB), inputs=draw_pictures(root / "in", 3, masked=True))
+
+
+@pytest.fixture(scope="module")
+def first(studio: Studio) -> RecordingReporter:
+    """A job that found no pack and left one."""
+    return studio.run(workload=keen())
+
+
+def test_a_job_has_the_same_bytes_with_a_pack_and_without(studio: Studio, first: RecordingReporter) -> None:
+    plain = studio.run()
+    assert not plain.puts  # a job as small as this neither asks nor leaves any
+    assert len(first.puts) == 1
+    counted = Counted()
+    second = studio.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
+    assert (counted.pictures, counted.captions) == (0, 0)
+    assert not second.puts
+    assert plain.artifacts == first.artifacts == second.artifacts
+
+
+def test_pictures_in_a_pack_are_not_even_decoded(studio: Studio, first: RecordingReporter, tmp_path: Path) -> None:
+    missing = [file.model_copy(update={"path": tmp_path / file.path.name}) for file in studio.inputs]
+    drawn_later = studio.run(RecordingReporter(cache=first.cache), workload=keen(), inputs=tuple(missing))
+    assert drawn_later.artifacts == first.artifacts
+
+
+def test_the_next_attempt_pays_nothing(studio: Studio, first: RecordingReporter) -> None:
+    stopped = studio.run(RecordingReporter(wishes={1: Wish.CHECKPOINT_AND_STOP}), workload=keen())
+    assert stopped.puts == first.puts
+    counted = Counted()
+    resumed = studio.run(
+        RecordingReporter(cache=stopped.cache),
+        workload=keen(load=counted.load),
+        resume=studio.resume_point(stopped, 1),
+    )
+    assert (counted.pictures, counted.captions) == (0, 0)
+    assert resumed.artifacts == first.artifacts
+
+
+def test_an_attempt_that_resumes_without_one_leaves_no_half_of_it(studio: Studio, first: RecordingReporter) -> None:
+    stopped = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT_AND_STOP}))
+    counted = Counted()
+    resumed = studio.run(workload=keen(load=counted.load), resume=studio.resume_point(stopped, 2))
+    assert 0 < counted.pictures <= 2  # what the last step needs
+    assert not resumed.puts
+    assert resumed.artifacts == first.artifacts
+
+
+def tampered(path: Path, change: str) -> None:
+    with safe_open(path, framework="pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        metadata = opened.metadata()
+    if change == "a latent":
+        tensors["view.0.mean"][0, 0, 0] += 1
+    elif change == "an index":
+        metadata["giornata"] = metadata["giornata"].replace('"crop":0', '"crop":1').replace('"crop":2', '"crop":3')
+    else:
+        del tensors["text.0.prompt"]
+    save_file(tensors, path, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut off", "not there", "no pack", "another key", "a latent", "an index", "a text"]
+)
+def test_a_pack_that_is_not_right_is_made_again(
+    studio: Studio, first: RecordingReporter, tmp_path: Path, damage: str
+) -> None:
+    [(key, path)] = first.cache.items()
+    pack = tmp_path / "pack.safetensors"
+    if damage != "not there":
+        pack.write_bytes(path.read_bytes()[: -7 if damage == "cut off" else None])
+    if damage == "no pack":
+        save_file({"a": torch.zeros(1)}, pack)
+    elif damage == "another key":
+        packs.write_pack(pack, "encodings-other", packs.read_pack(path, key))
+    elif damage.startswith("a"):
+        tampered(pack, damage)
+    second = studio.run(RecordingReporter(cache={key: pack}), workload=keen())
+    assert "made again" in second.lines[0]
+    assert second.puts == [key]
+    assert second.artifacts == first.artifacts
+
+
+def test_a_pack_is_the_same_bytes_every_time(studio: Studio, first: RecordingReporter) -> None:
+    [one], [other] = first.cache.values(), studio.run(workload=keen()).cache.values()
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def base(tiny_folder: Path) -> BaseModel:
+    return load_base(TrainSpec.model_validate(spec_for(tiny_folder)), device="cpu", dtype=torch.float32)
+
+
+FULL = [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: No space left (os error 28)")]
+
+
+def offering(
+    studio: Studio, base: BaseModel, directory: Path, error: Exception
+) -> tuple[Supplies, RecordingReporter]:
+    """The caching phase of a job, on a disk that fails so after half of the file."""
+
+    def save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        path.write_bytes(b"half of it")
+        raise error
+
+    spec, reporter = TrainSpec.model_validate(studio.spec), RecordingReporter()
+    instances, _ = gather(studio.inputs, spec)
+    shelf = packs.Shelf(reporter=reporter, directory=directory, worth_pixels=0, save=save)
+    prepared = prepare(base, spec, (instances,), seed=42, first_step=0, tick=lambda *_: None, shelf=shelf)
+    return prepared, reporter
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_full_disk_costs_the_pack_and_not_the_job(
+    studio: Studio, base: BaseModel, tmp_path: Path, error: Exception
+) -> None:
+    supplies, reporter = offering(studio, base, tmp_path, error)
+    assert all(draw.view in supplies.latents for draw in supplies.draws.micro_batch(2, 0))
+    assert not reporter.puts
+    assert "not kept for later" in reporter.lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_defect_in_writing_a_pack_is_not_taken_for_a_full_disk(
+    studio: Studio, base: BaseModel, tmp_path: Path
+) -> None:
+    with pytest.raises(SafetensorError, match="shape"):
+        offering(studio, base, tmp_path, SafetensorError("invalid shape"))
+
+
+def test_waiting_for_a_pack_can_be_stopped(studio: Studio) -> None:
+    class Stopping(RecordingReporter):
+        def cache_get(self, key: str) -> Path | None:
+            raise Stopped(None)
+
+    assert studio.run(Stopping(), workload=keen()).lines == ["stopped at None"]
+
+
+def test_the_key_knows_everything_the_encodings_depend_on(base: BaseModel, tiny_folder: Path) -> None:
+    def key(captions: list[str] | None = None, picture: str = "a", **changes: Any) -> str:
+        spec = TrainSpec.model_validate(spec_for(tiny_folder, **changes))
+        framing = Framing.of(spec, seed=changes.get("seed", 42))
+        return packs.pack_key(base, framing, framing.views(picture), captions)
+
+    others = [
+        key(captions=["a toy"]),
+        key(captions=["a toy", "b"]),
+        key(picture="b"),
+        key(resolution=128),
+        key(random_flip=False),
+        key(seed=43),
+        key(masked_loss=True),
+        key(resolution=256, enable_bucket=True),
+        key(resolution=256, enable_bucket=True, min_bucket_reso=128),
+        key(center_crop=True),
+    ]
+    assert len({key(), *others}) == 1 + len(others)
+    assert key(captions=["b", "a toy"]) == others[1]
+    assert key(center_crop=True, seed=43) == others[-1]  # no crop follows the seed
+
+
+def test_a_base_that_changed_under_its_name_has_another_key(tiny_folder: Path) -> None:
+    spec = TrainSpec.model_validate(spec_for(tiny_folder))
+    framing = Framing.of(spec, seed=42)
+
+    def keys(change: str) -> tuple[str, str]:
+        base = load_base(spec, device="cpu", dtype=torch.float32)
+        module = {"vae": base.vae, "text": base.text_encoders[1], "unet": base.unet, "": None}[change]
+        if module is not None:
+            with torch.no_grad():
+                next(module.parameters()).view(-1)[0] += 1
+        return packs.pack_key(base, framing, [], None), packs.pack_key(base, framing, [], ["a toy"])
+
+    plain = keys("")
+    assert keys("unet") == plain  # encodes nothing
+    assert keys("vae")[0] != plain[0]
+    assert keys("text")[0] == plain[0]
+    assert keys("text")[1] != plain[1]
