@@ -46,10 +46,11 @@ class Adapters:
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of "unet" and, when they are trained, "text_encoders": they learn at different rates."""
+        """The parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at different
+        rates."""
         groups: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
-            groups.setdefault(UNET if name.startswith("unet.") else "text_encoders", []).append(parameter)
+            groups.setdefault(_group_of(name), []).append(parameter)
         return groups
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -151,6 +152,11 @@ def target_faults(unet: nn.Module, targets: tuple[str, ...]) -> list[Fault]:
         message = ", ".join(wider) + " names more than single linear or convolution layers"
         faults.append(Fault(where="spec.target_modules", message=message, hint=f"there are {known}"))
     return faults
+
+
+def _group_of(name: str) -> str:
+    kind = name.partition(".")[0]
+    return kind if kind in {UNET, "tokens"} else "text_encoders"
 
 
 def _matches(name: str, target: str) -> bool:

@@ -59,7 +59,7 @@ def prepare(
     latents = LatentCache(vae=base.vae, vae_key=f"{base.key}|{base.vae.dtype}", framing=framing)
     views = draws.views(first_step, spec.max_train_steps)
     texts = draws.wording.all_of(sample.caption for one in materials for sample in one.samples)
-    if spec.train_text_encoder:
+    if spec.train_text_encoder or spec.train_text_encoder_ti:
         texts = None
     count = _Count(total=len(views) + len(texts or ()), tick=tick)
     embeddings = None

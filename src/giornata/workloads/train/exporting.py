@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from giornata.diffusion.checkpoint import canonical_json
-from giornata.diffusion.formats import FILE_NAMES, write_lora
+from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES, write_embeddings, write_lora
 from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.models import BaseModel
 from giornata.engine.workload import Reporter
@@ -47,3 +47,7 @@ def export(
         path = write_lora(kind, directory / name, tensors, facts, dtype=spec.output_dtype, extra=extra)
         reporter.artifact(name, path)
         reporter.phase("exporting", done, len(kinds))
+    if spec.train_text_encoder_ti:
+        path = directory / EMBEDDINGS_FILE_NAME
+        write_embeddings(path, tensors, dtype=spec.output_dtype, extra=extra)
+        reporter.artifact(EMBEDDINGS_FILE_NAME, path)
