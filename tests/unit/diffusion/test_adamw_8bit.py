@@ -59,7 +59,7 @@ def test_it_is_that_of_its_package_bit_for_bit_and_so_is_its_state() -> None:
     for step in range(8):
         for name, parameter in theirs.items():
             parameter.grad = gradient(name, step)
-        torch.nn.utils.clip_grad_norm_(list(theirs.values()), SPEC.max_grad_norm, foreach=False)
+        torch.nn.utils.clip_grad_norm_(list(theirs.values()), SPEC.max_grad_norm, foreach=True)
         for name, group in zip(theirs, reference.param_groups, strict=True):
             group["lr"] = RATES[name] * learning_rate_factor(SPEC, step)
         reference.step()

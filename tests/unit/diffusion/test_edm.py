@@ -136,7 +136,6 @@ def test_a_half_precision_unet_is_compared_in_full_precision() -> None:
     """x0 is a difference of numbers up to 14 times as large."""
     batch = edm_batch()
     unet = Oracle(batch.noise_BCHW.to(torch.bfloat16))
-    unet.dtype = torch.bfloat16
     found = float(objective_of(do_edm_style_training=True).loss(unet, batch, EMBEDDING))
     rounding = (batch.noise_BCHW.to(torch.bfloat16).float() - batch.noise_BCHW).square().mean()
     assert found == pytest.approx(float(rounding), rel=1e-2)
