@@ -89,6 +89,6 @@ def stale() -> list[str]:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(" ".join(stale()))
+        sys.exit(" ".join(stale()) or 0)
     for page in PARTS:
         (HERE / page).write_text(rendered(page))
