@@ -14,6 +14,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
+from giornata.protocol.training.epochs import steps_of
 
 SHOWN = 5
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -22,7 +23,8 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> JobRecord:
     """The row of the new job. Raises InvalidInput with everything that is wrong with the request.
 
-    The stored spec is whole: the seed is drawn and the adapter's alpha written down when they were not given.
+    The stored spec is whole: the seed is drawn and the adapter's alpha written down when they were not given, and
+    epochs are turned into steps.
     """
     parsed, faults = parse_spec(request.kind, request.spec)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
@@ -30,6 +32,8 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     faults += _file_faults(tx, caller, request)
     if faults or parsed is None:
         raise InvalidInput(faults)
+    if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
+        parsed = _in_steps(parsed, pictures=len(_items(tx, caller, request.spec, "dataset") or ()))
     spec = parsed.model_dump(mode="json")
     if isinstance(parsed, TrainSpec):
         spec["seed"] = ctx.names.seed() if parsed.seed is None else parsed.seed
@@ -61,6 +65,16 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         ended_at_ms=None,
         deadline_at_ms=None if request.deadline_s is None else now_ms + request.deadline_s * 1000,
     )
+
+
+def _in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:
+    steps = steps_of(spec, pictures=pictures)
+    given = spec.model_dump(mode="json", exclude={"num_train_epochs"}) | {"max_train_steps": steps}
+    counted, faults = parse_spec("train", given)
+    if not isinstance(counted, TrainSpec):
+        epochs = f"num_train_epochs {spec.num_train_epochs} of {pictures} pictures are {steps} steps"
+        raise InvalidInput([*faults, Fault(where="spec.num_train_epochs", message=epochs)])
+    return counted
 
 
 def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:

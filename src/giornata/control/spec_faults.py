@@ -12,6 +12,7 @@ from giornata.control.texts import text_faults
 from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, spec_type
+from giornata.protocol.training.epochs import NOT_OFFERED
 
 
 def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list[Fault]]:
@@ -43,6 +44,8 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
     match detail["type"]:
         case "extra_forbidden" if place in _names(expected):
             yield Fault(where=where, message="the same field is given under another name too", hint="give it once")
+        case "extra_forbidden" if place in NOT_OFFERED:
+            yield Fault(where=where, message="is not offered", hint=NOT_OFFERED[place])
         case "extra_forbidden":
             near = difflib.get_close_matches(place, _names(expected), n=1)
             yield Fault(

@@ -39,7 +39,8 @@ class Header:
     """What a checkpoint says about itself. `step` counts the optimizer steps that are done.
 
     `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
-    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last.
+    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what
+    giornata.diffusion.base_digest says of the base model; empty in checkpoints of before there was such a thing.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Header:
     data_sha256: str
     fingerprint: Fingerprint
     history: tuple[dict[str, Any], ...]
+    base_sha256: str = ""
     format: int = FORMAT
 
 
@@ -137,6 +139,18 @@ def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str)
     return faults
 
 
+def base_faults(header: Header, base_sha256: str) -> list[Fault]:
+    """Whether the weights were trained on another base model than this one, whatever it is called."""
+    if header.base_sha256 in {"", base_sha256}:
+        return []
+    message = (
+        f"has other weights than the model of this name that the checkpoint was trained on "
+        f"({base_sha256[:12]}, not {header.base_sha256[:12]}): it changed under its name"
+    )
+    hint = "bring the old one back and retry the job; name a revision, which does not move, or start anew"
+    return [Fault(where="spec.pretrained_model_name_or_path", message=message, hint=hint)]
+
+
 def _defaults() -> dict[str, Any]:
     """The fields of a spec that need not be given, as they are when they are not."""
     spec = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="")
@@ -166,10 +180,10 @@ def _unreadable(path: Path, why: str) -> WorkloadFailed:
     return WorkloadFailed(Reason.CRASHED, f"cannot resume from {path.name}: {why}")
 
 
-def refuse(path: Path, faults: list[Fault]) -> None:
-    """Raise WorkloadFailed(BAD_SPEC) that carries all faults, if there are any."""
+def refuse(path: Path, faults: list[Fault], reason: Reason = Reason.BAD_SPEC) -> None:
+    """Raise WorkloadFailed that carries all faults, if there are any."""
     if faults:
-        raise WorkloadFailed(Reason.BAD_SPEC, f"cannot resume from {path.name}: {in_short(faults)}", tuple(faults))
+        raise WorkloadFailed(reason, f"cannot resume from {path.name}: {in_short(faults)}", tuple(faults))
 
 
 def _sha256_of(value: Any) -> str:

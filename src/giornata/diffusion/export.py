@@ -16,7 +16,14 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.ema import EMA
-from giornata.diffusion.formats import FILE_NAMES, Dtype, Format, write_lora
+from giornata.diffusion.formats import (
+    EMBEDDINGS_FILE_NAME,
+    FILE_NAMES,
+    Dtype,
+    Format,
+    write_embeddings,
+    write_lora,
+)
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.domain.errors import Fault, InvalidInput
@@ -31,13 +38,16 @@ HINT = "give a checkpoint that a training job wrote"
 def export_checkpoint(
     checkpoint: Path, out: Path, kind: Format, *, dtype: Dtype | None = None, output_name: str | None = None
 ) -> Path:
-    """Write the adapter in `checkpoint` to `out`, averaged if the job wants that.
+    """Write the adapter in `checkpoint` to `out`, averaged if the job wants that. New tokens are bundled in kohya's
+    format, and beside the file of diffusers' under EMBEDDINGS_FILE_NAME.
 
     `dtype` defaults to the job's output_dtype.
     Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
     """
     spec, step, tensors = read_adapter(checkpoint)
     facts = _facts(spec, step, output_name or out.stem, layers_per_block=layers_per_block_of(tensors))
+    if spec.train_text_encoder_ti and kind == "diffusers":
+        write_embeddings(out.with_name(EMBEDDINGS_FILE_NAME), tensors, dtype=dtype or spec.output_dtype)
     return write_lora(kind, out, tensors, facts, dtype=dtype or spec.output_dtype)
 
 

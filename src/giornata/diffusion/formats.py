@@ -31,6 +31,7 @@ from giornata.diffusion.adapter_plan import exactly, peft_patterns
 from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
+from giornata.diffusion.tokens import BUNDLE, apart, bundle
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -41,6 +42,7 @@ FILE_NAMES: Mapping[Format, str] = {
     "kohya": "lora-kohya.safetensors",
     "diffusers": "pytorch_lora_weights.safetensors",
 }
+EMBEDDINGS_FILE_NAME = "embeddings.safetensors"
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -67,14 +69,15 @@ def write_kohya(
     extra: Mapping[str, str] | None = None,
 ) -> Path:
     """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…`, each with lora_down, lora_up and alpha, or with
-    LyCORIS's names for DoRA and LoKr.
+    LyCORIS's names for DoRA and LoKr; and new tokens as `bundle_emb.…`.
 
     `tensors` are named as `Adapters.tensors()` names them; `extra` is put into the metadata beside the ss_ and
     modelspec fields. Raises WorkloadFailed when a weight is not finite in `dtype`, or when reading back fails.
     """
+    tensors, rows = apart(tensors)
     content = to_kohya(tensors, facts)
     alphas = {name: content.pop(name) for name in list(content) if name.endswith(ALPHA)}
-    content = _cast(content, dtype) | alphas
+    content = _cast(content, dtype) | alphas | bundle(_cast(rows, dtype), facts.spec)
     data = data_of(safetensors_bytes(content, {}))
     metadata = kohya_metadata(facts, data_sha256=hashlib.sha256(data).hexdigest(), convolutions=_kernels(tensors))
     return _write(path, content, {**metadata, **(extra or {})}, tensors, facts, kohya=not _diffusers_reads(tensors))
@@ -92,6 +95,7 @@ def write_diffusers(
 
     Rank and alpha are in the metadata, where diffusers looks for them (`lora_adapter_metadata`).
     """
+    tensors, _ = apart(tensors)
     if any(".lokr_" in name for name in tensors):
         message = "diffusers loads no LoKr into SDXL"
         fault = Fault(where="spec.output_formats", message=message, hint='write kohya: ["kohya"]')
@@ -104,6 +108,27 @@ def write_diffusers(
     metadata = {"format": "pt", "lora_adapter_metadata": json.dumps(configs, sort_keys=True), **(extra or {})}
     content = {_diffusers_name(name): tensor for name, tensor in _cast(tensors, dtype).items()}
     return _write(path, content, metadata, content, facts)
+
+
+def write_embeddings(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    dtype: Dtype = "float16",
+    extra: Mapping[str, str] | None = None,
+) -> Path:
+    """The rows of new tokens as diffusers' advanced script writes them: `clip_l` and `clip_g`, each of N × E, for
+    `load_textual_inversion` with the tokens <s0>, <s1> … Raises as `write_kohya`; ValueError when there are none."""
+    _, rows = apart(tensors)
+    if not rows:
+        raise ValueError("there are no new tokens")
+    content = _cast(rows, dtype)
+    data = safetensors_bytes(content, {"format": "pt", **(extra or {})})
+    read = load_bytes(data)
+    if read.keys() != content.keys() or any(not torch.equal(read[name], content[name]) for name in content):
+        raise WorkloadFailed(Reason.CRASHED, f"{path.name} does not read back as it was written")
+    write_durably(path, data)
+    return path
 
 
 def lost_tensors(content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int) -> list[str]:
@@ -140,11 +165,12 @@ def _write(
     data = safetensors_bytes(content, metadata)
     read = load_bytes(data)
     wrong = [name for name, tensor in content.items() if name not in read or not torch.equal(tensor, read[name])]
+    adapter = {name: tensor for name, tensor in read.items() if not name.startswith(BUNDLE)}
     if kohya:
-        arrived = from_kohya(read, {layer_of(name) for name in tensors}, layers_per_block=facts.layers_per_block)
+        arrived = from_kohya(adapter, {layer_of(name) for name in tensors}, layers_per_block=facts.layers_per_block)
         wrong += sorted(arrived.tensors.keys() ^ tensors.keys())
     else:
-        wrong += lost_tensors(read, tensors, layers_per_block=facts.layers_per_block)
+        wrong += lost_tensors(adapter, tensors, layers_per_block=facts.layers_per_block)
     if wrong:
         message = f"{path.name} would lose {len(wrong)} of {len(tensors)} tensors when loaded, first {wrong[0]}"
         raise WorkloadFailed(Reason.CRASHED, message)

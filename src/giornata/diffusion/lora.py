@@ -61,10 +61,11 @@ class Adapters:
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of "unet" and, when they are trained, "text_encoders": they learn at different rates."""
+        """The parameters of "unet" and, when they are trained, "text_encoders" and "tokens": they learn at different
+        rates."""
         groups: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
-            groups.setdefault(UNET if name.startswith("unet.") else "text_encoders", []).append(parameter)
+            groups.setdefault(_group_of(name), []).append(parameter)
         return groups
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -188,6 +189,11 @@ def _config(sizes: Mapping[str, Size], spec: TrainSpec) -> PeftConfig:
         use_dora=spec.use_dora,
         init_lora_weights=False,
     )
+
+
+def _group_of(name: str) -> str:
+    kind = name.partition(".")[0]
+    return kind if kind in {UNET, "tokens"} else "text_encoders"
 
 
 def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> None:

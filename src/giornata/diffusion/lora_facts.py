@@ -21,6 +21,7 @@ from giornata.protocol.training.optimisation import Optimizer
 
 OPTIMIZER_CLASSES = {
     Optimizer.ADAMW: "torch.optim.adamw.AdamW",
+    Optimizer.ADAMW_8BIT: "bitsandbytes.optim.adamw.AdamW8bit",
     Optimizer.PRODIGY: "prodigyopt.prodigy.Prodigy",
     Optimizer.ADAFACTOR: "transformers.optimization.Adafactor",
     Optimizer.SCHEDULE_FREE: "schedulefree.adamw_schedulefree.AdamWScheduleFree",
@@ -130,7 +131,7 @@ def _training_fields(facts: LoraFacts) -> dict[str, Any]:
         "ss_gradient_checkpointing": spec.gradient_checkpointing,
         "ss_learning_rate": spec.learning_rate,
         "ss_unet_lr": spec.learning_rate,
-        "ss_text_encoder_lr": spec.text_encoder_lr if spec.train_text_encoder else None,
+        "ss_text_encoder_lr": spec.text_encoder_lr if spec.train_text_encoder or spec.train_text_encoder_ti else None,
         "ss_lr_scheduler": str(spec.lr_scheduler),
         "ss_lr_warmup_steps": spec.lr_warmup_steps,
         "ss_max_grad_norm": spec.max_grad_norm,

@@ -126,7 +126,7 @@ def _load(spec: TrainSpec, folder: Path, vae_folder: Path, device: torch.device,
     first = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder", **_text_options(common))
     second = CLIPTextModelWithProjection.from_pretrained(folder, subfolder="text_encoder_2", **_text_options(common))
     for module in (unet, vae, first, second):
-        module.requires_grad_(False).eval().to(device)
+        _off_the_file(module.requires_grad_(False).eval().to(device))
     return BaseModel(
         unet=unet,
         vae=vae,
@@ -141,6 +141,17 @@ def _load(spec: TrainSpec, folder: Path, vae_folder: Path, device: torch.device,
         device=device,
         dtype=dtype,
     )
+
+
+def _off_the_file(module: torch.nn.Module) -> None:
+    """Copy weights that still lie in a mapped file into memory of their own.
+
+    There they would change with the file; and where they begin in it, which is not always a multiple of a vector's
+    width, decides how a CPU multiplies them: the same weights saved anew would give other bits.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 def _text_options(common: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from diffusers import DDPMScheduler
 from torch.nn import functional
 
+from giornata.diffusion import edm
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.order import Role
 from giornata.protocol.specs import TrainSpec
@@ -69,6 +70,7 @@ class Objective:
     huber_schedule: HuberSchedule = HuberSchedule.SNR
     huber_c: float = 0.1
     prior_loss_weight: float | None = None
+    edm_style: bool = False
 
     @classmethod
     def of(
@@ -87,6 +89,7 @@ class Objective:
             huber_schedule=spec.huber_schedule,
             huber_c=spec.huber_c,
             prior_loss_weight=spec.prior_loss_weight if spec.with_prior_preservation else None,
+            edm_style=spec.do_edm_style_training,
         )
 
     def loss(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
@@ -126,18 +129,35 @@ class Objective:
 
         SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
         """
-        noisy_BCHW = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
         predicted_BCHW: torch.Tensor = unet(
-            noisy_BCHW.to(self.dtype),
+            self.question(batch).to(self.dtype),
             batch.timesteps_B,
             embedding.prompt_BLD,
             added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
             return_dict=False,
         )[0]
-        return predicted_BCHW.float()
+        return self.compared(predicted_BCHW.float(), batch)
+
+    def question(self, batch: NoisyBatch) -> torch.Tensor:
+        """noisy_BCHW that the UNet is shown, at a variance of about 1."""
+        if self.edm_style:
+            return edm.question(self._edm_noisy(batch), self._sigmas(batch.timesteps_B))
+        noisy_BCHW: torch.Tensor = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
+        return noisy_BCHW
+
+    def compared(self, predicted_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
+        """What of the UNet's answer is compared with the target: itself, or the latents that it stands for."""
+        if not self.edm_style:
+            return predicted_BCHW
+        velocity = self.prediction_type == "v_prediction"
+        sigmas_B111 = self._sigmas(batch.timesteps_B)
+        return edm.denoised(predicted_BCHW, self._edm_noisy(batch), sigmas_B111, velocity=velocity)
 
     def target(self, batch: NoisyBatch) -> torch.Tensor:
-        """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022)."""
+        """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022);
+        in EDM's formulation the latents."""
+        if self.edm_style:
+            return batch.latents_BCHW
         if self.prediction_type == "epsilon":
             return batch.noise_BCHW
         velocity: torch.Tensor = self.scheduler.get_velocity(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
@@ -148,8 +168,10 @@ class Objective:
 
         min-SNR (Hang et al., 2023, arXiv 2303.09556): min(SNR, gamma) / SNR, for velocities / (SNR + 1). Debiased
         estimation (Yu et al., 2023, arXiv 2310.08442): 1 / sqrt(SNR), for velocities 1 / (SNR + 1), with the SNR
-        bounded by MOST_SNR.
+        bounded by MOST_SNR. EDM: 1 / sigma², which is the SNR.
         """
+        if self.edm_style:
+            return self._sigmas(timesteps_B).flatten() ** -2
         if self.snr_gamma is None and not self.debiased:
             return torch.ones_like(timesteps_B, dtype=torch.float32)
         snr_B = self._snr(timesteps_B)
@@ -158,6 +180,12 @@ class Objective:
             bounded_B = snr_B.clamp(max=MOST_SNR)
             return 1.0 / (bounded_B + 1.0) if velocity else bounded_B.rsqrt()
         return snr_B.clamp(max=self.snr_gamma) / (snr_B + 1.0 if velocity else snr_B)
+
+    def _edm_noisy(self, batch: NoisyBatch) -> torch.Tensor:
+        return edm.noisy(batch.latents_BCHW, batch.noise_BCHW, self._sigmas(batch.timesteps_B))
+
+    def _sigmas(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        return edm.sigmas(self.scheduler.alphas_cumprod, timesteps_B)
 
     def _snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         alphas_B = self.scheduler.alphas_cumprod.to(timesteps_B.device)[timesteps_B]

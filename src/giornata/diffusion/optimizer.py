@@ -1,6 +1,6 @@
 """The optimizer over the adapter, with a state that can be taken out and put back bit for bit."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +16,19 @@ GROUP = "optimizer.group."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Parameters that share a learning rate, by name. They learn in the first `stop_step` steps; None: in all."""
+    """Parameters that share a learning rate, by name. They learn in the first `stop_step` steps; None: in all.
+
+    `settle` is called after each update in these, and may change the parameters.
+    """
 
     learning_rate: float
     parameters: Mapping[str, torch.nn.Parameter]
     stop_step: int | None = None
+    settle: Callable[[], None] | None = None
+
+    def learns(self, step: int) -> bool:
+        """Whether optimizer step `step` (from 0) changes it."""
+        return self.stop_step is None or step < self.stop_step
 
 
 class AdapterOptimizer:
@@ -64,13 +72,13 @@ class AdapterOptimizer:
     def state(self) -> dict[str, torch.Tensor]:
         """All of it but the step; the tensors themselves, where they are.
 
-        `optimizer.<key>.<parameter>` (float32), `optimizer.group.<n>.<key>` (float64 scalars) and, where the result
-        is another than the weights, `ema.<parameter>` (float32).
+        `optimizer.<key>.<parameter>` (float32, or as the optimizer packs it), `optimizer.group.<n>.<key>` (float64
+        scalars) and, where the result is another than the weights, `ema.<parameter>` (float32).
         """
         found: dict[str, torch.Tensor] = {}
         for name, parameter in self._parameters.items():
             state = self._torch.state[parameter]
-            found |= {f"{STATE}{key}.{name}": state[key] for key in self._kind.tensors}
+            found |= {f"{STATE}{key}.{name}": state[key] for key in self._kind.tensors if key in state}
         for number, group in enumerate(self._torch.param_groups):
             for key in self._kind.numbers:
                 found[f"{GROUP}{number}.{key}"] = torch.tensor(group[key], dtype=torch.float64)
@@ -100,12 +108,18 @@ class AdapterOptimizer:
 
         Returns the UNet's learning rate of this step. Waits for no result of the device unless the optimizer does.
         """
+        learning = [group for group in self._groups if group.learns(step)]
+        for group in self._groups:
+            if not group.learns(step):
+                _clear(group.parameters.values())  # nothing of it shall count in the norm
         torch.nn.utils.clip_grad_norm_(list(self._parameters.values()), self._spec.max_grad_norm, foreach=True)
         factor = learning_rate_factor(self._spec, step)
         for settings, group in zip(self._torch.param_groups, self._groups, strict=True):
-            stopped = group.stop_step is not None and step >= group.stop_step
-            settings["lr"] = 0.0 if stopped else group.learning_rate * factor
+            settings["lr"] = group.learning_rate * factor if group.learns(step) else 0.0
         self._torch.step()
+        for group in learning:
+            if group.settle is not None:
+                group.settle()
         if self.average is not None:
             self.average.update(step + 1)
         self.forget_gradients()
@@ -114,3 +128,9 @@ class AdapterOptimizer:
     def forget_gradients(self) -> None:
         """Set them to zero."""
         self._torch.zero_grad(set_to_none=False)
+
+
+def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.zero_()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from giornata.diffusion import adamw_8bit
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Optimizer
 
@@ -29,9 +30,9 @@ class Begin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One optimizer. `tensors` of each parameter and `numbers` of each group, with their first values, are all that
-    it remembers besides the step. `result` makes a parameter's value for users, where that is not the parameter.
-    `package` is where it comes from, if not from torch.
+    """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
+    first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
+    is not the parameter. `package` is where it comes from, if not from torch.
     """
 
     make: Make
@@ -147,6 +148,9 @@ def _averaged(parameter: torch.nn.Parameter, state: State, spec: TrainSpec) -> t
 
 KINDS: Mapping[Optimizer, Kind] = {
     Optimizer.ADAMW: Kind(make=_make_adamw, begin=_begin_adamw, tensors=("exp_avg", "exp_avg_sq")),
+    Optimizer.ADAMW_8BIT: Kind(
+        make=adamw_8bit.make, begin=adamw_8bit.begin, tensors=adamw_8bit.TENSORS, package="bitsandbytes"
+    ),
     Optimizer.PRODIGY: Kind(
         make=_make_prodigy,
         begin=_begin_prodigy,

@@ -55,6 +55,36 @@ def test_the_stored_spec_is_whole(ctx: Context) -> None:
     assert (event.type, event.data) == ("job.submitted", {"kind": "train", "retry_of": None})
 
 
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "epochs", "steps"),
+    [(1, 1, 3, 12), (3, 1, 3, 6), (1, 3, 3, 6), (3, 2, 5, 5), (8, 1, 7, 7)],
+)
+def test_epochs_are_counted_into_steps(ctx: Context, batch: int, accumulation: int, epochs: int, steps: int) -> None:
+    """As diffusers' scripts count them: 4 pictures are ceil(ceil(4 / batch) / accumulation) steps."""
+    fields = {"train_batch_size": batch, "gradient_accumulation_steps": accumulation, "num_train_epochs": epochs}
+    request = train(new_dataset(ctx), **fields, lr_scheduler="constant_with_warmup", lr_warmup_steps=5)
+    spec = {name: value for name, value in request.spec.items() if name != "max_train_steps"}
+    job, _ = submit(ctx, ANN, request.model_copy(update={"spec": spec}), None)
+    assert (job.spec["max_train_steps"], job.spec["num_train_epochs"], job.total_steps) == (steps, None, steps)
+
+
+def test_epochs_that_come_to_too_few_or_too_many_steps_are_refused(ctx: Context) -> None:
+    request = train(new_dataset(ctx))
+    bare = {name: value for name, value in request.spec.items() if name != "max_train_steps"}
+    for fields, where in (
+        ({"num_train_epochs": 1, "lr_scheduler": "linear", "lr_warmup_steps": 5}, "spec.lr_warmup_steps"),
+        ({"num_train_epochs": 100_000, "gradient_accumulation_steps": 1}, None),
+        ({"num_train_epochs": 0}, "spec.num_train_epochs"),
+    ):
+        wanted = request.model_copy(update={"spec": bare | fields})
+        if where is None:
+            assert submit(ctx, ANN, wanted, None)[0].total_steps == 400_000
+            continue
+        with pytest.raises(InvalidInput) as caught:
+            submit(ctx, ANN, wanted, None)
+        assert where in {fault.where for fault in caught.value.faults}
+
+
 def test_d8_a_repeated_request_with_a_key_makes_one_job(ctx: Context, store: Database) -> None:
     dataset = new_dataset(ctx)
     first, created = submit(ctx, ANN, train(dataset), "key 1".replace(" ", "-"))

@@ -53,6 +53,32 @@ JOBS: dict[str, dict[str, Any]] = {
         "min_timestep": 100,
         "train_batch_size": 2,
     },
+    "edm style": {
+        "do_edm_style_training": True,
+        "prediction_type": "v_prediction",
+        "gradient_accumulation_steps": 2,
+        "lr_scheduler": "cosine",
+    },
+    "new tokens": {
+        "train_text_encoder_ti": True,
+        "instance_prompt": "a photo of TOK",
+        "text_encoder_lr": 1e-3,
+        "mixed_precision": "bf16",
+        "shuffle_caption": True,
+    },
+    "two kinds of new tokens, and text encoders": {
+        "instance_prompt": "a photo of TOK in the style of PAINT",
+        "train_text_encoder_ti": True,
+        "train_text_encoder_ti_frac": 0.8,
+        "token_abstraction": "TOK, PAINT",
+        "num_new_tokens_per_abstraction": 3,
+        "initializer_concept": "dog",
+        "train_text_encoder": True,
+        "stop_text_encoder_training": 4,
+        "text_encoder_lr": 1e-3,
+        "use_ema": True,
+        "gradient_accumulation_steps": 2,
+    },
     "averaged, and text encoders that stop": {
         "use_ema": True,
         "ema_decay": 0.9,
@@ -64,6 +90,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "prodigy": {"optimizer": "Prodigy", "learning_rate": 1.0, "lr_scheduler": "cosine"},
     "adafactor": {"optimizer_type": "Adafactor", "train_text_encoder": True},
     "schedule-free": {"optimizer": "adamw_schedule_free", "mixed_precision": "bf16"},
+    "eight bits": {"use_8bit_adam": True, "rank": 64, "lr_scheduler": "cosine", "train_text_encoder": True},
     "changing captions": {
         "instance_prompt": "a sks toy, red, on a table, at noon",
         "shuffle_caption": True,
@@ -139,11 +166,17 @@ STOPS = [
     ("own class pictures", 4),
     ("selective gradient checkpointing", 3),
     ("another objective", 6),
+    ("edm style", 5),
+    ("new tokens", 3),
+    ("new tokens", 8),  # they have stopped at 6
+    ("two kinds of new tokens, and text encoders", 5),
+    ("two kinds of new tokens, and text encoders", 9),
     ("averaged, and text encoders that stop", 4),
     ("averaged, and text encoders that stop", 8),
     ("prodigy", 5),
     ("adafactor", 3),
     ("schedule-free", 7),
+    ("eight bits", 5),
     ("changing captions", 5),
     ("dora, layer by layer", 4),
     ("dora, layer by layer", 9),
@@ -182,7 +215,8 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
         formats = fields.get("output_formats", ("kohya", "diffusers"))
-        assert set(whole.artifacts) >= {"README.md", *(FILE_NAMES[kind] for kind in formats)}
+        embeddings = {"embeddings.safetensors"} if fields.get("train_text_encoder_ti") else set()
+        assert set(whole.artifacts) >= embeddings | {"README.md", *(FILE_NAMES[kind] for kind in formats)}
         return made, whole.artifacts
 
     return studio

@@ -90,6 +90,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adafactor": {},
     "adamw_schedule_free": {"lr_scheduler": "constant_with_warmup"},
     "adamw with ema": {"use_ema": True},
+    "adamw_8bit": {},
 }
 
 
@@ -236,3 +237,46 @@ def test_a_group_that_has_stopped_stays_as_it_is() -> None:
     changed = [not torch.equal(now["text"], then["text"]) for then, now in itertools.pairwise(seen)]
     assert changed == [True, True, False, False]
     assert all(not torch.equal(now["a"], then["a"]) for then, now in itertools.pairwise(seen))
+
+
+def test_what_has_stopped_does_not_count_in_the_norm() -> None:
+    """Its gradient would shrink the steps of what still learns."""
+
+    def moved(large: float) -> torch.Tensor:
+        named = parameters()
+        groups = [
+            Group(learning_rate=0.1, parameters={"a": named["a"]}),
+            Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=0),
+        ]
+        optimizer = AdapterOptimizer(groups, spec_with(max_grad_norm=0.1, adam_epsilon=0.1))
+        for name, factor in (("a", 1.0), ("text", large)):
+            grad = named[name].grad
+            assert grad is not None
+            grad.fill_(factor)
+        optimizer.step(0)
+        return named["a"].detach()
+
+    assert torch.equal(moved(1000.0), moved(0.0))
+
+
+def test_a_group_is_settled_after_each_update_in_which_it_learns_and_before_the_average() -> None:
+    named, settled = parameters(), []
+
+    def settle() -> None:
+        settled.append(named["text"].detach().clone())
+        with torch.no_grad():
+            named["text"].fill_(3.0)
+
+    groups = [
+        Group(learning_rate=0.1, parameters={"a": named["a"]}),
+        Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=2, settle=settle),
+    ]
+    optimizer = AdapterOptimizer(groups, spec_with(use_ema=True, adam_weight_decay=0.0))
+    for step in range(4):
+        grad = named["text"].grad
+        assert grad is not None
+        grad.fill_(1.0)
+        optimizer.step(step)
+    assert len(settled) == 2
+    assert not torch.equal(settled[0], parameters()["text"].detach())
+    assert torch.equal(optimizer.result()["text"], torch.full((3, 4), 3.0))

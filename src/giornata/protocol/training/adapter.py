@@ -49,6 +49,20 @@ Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterV
 Block = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_block)]
 Rank = Annotated[int, Field(ge=1, le=512)]
 Alpha = Annotated[float, Field(gt=0, le=4096)]
+# No dot and no angle bracket: the word is part of a key in files, and tokens are called <s0>, <s1> …
+Abstraction = Annotated[str, StringConstraints(pattern=r"^[^\s,;.<>]{1,32}$")]
+
+
+TOKEN_FIELDS = (
+    "train_text_encoder_ti_frac",
+    "num_new_tokens_per_abstraction",
+    "token_abstraction",
+    "initializer_concept",
+)
+
+
+def _listed(words: Any) -> Any:
+    return [word.strip() for word in words.split(",")] if isinstance(words, str) else words
 
 
 class AdapterFields(Message):
@@ -113,6 +127,23 @@ class AdapterFields(Message):
     stop_text_encoder_training: int | None = Field(
         None, ge=1, description="Optimizer steps after which the text encoders' adapters stay as they are."
     )
+    train_text_encoder_ti: bool = Field(
+        False, description="Also train new tokens of both text encoders: textual inversion, pivotal tuning."
+    )
+    train_text_encoder_ti_frac: float = Field(
+        0.5, gt=0, le=1, description="Part of the steps in which the new tokens learn, at text_encoder_lr."
+    )
+    num_new_tokens_per_abstraction: int = Field(2, ge=1, le=16)
+    token_abstraction: Annotated[tuple[Abstraction, ...], BeforeValidator(_listed)] = Field(
+        ("TOK",), min_length=1, max_length=8, description="What captions say for the new tokens."
+    )
+    initializer_concept: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Words that the new tokens start as; by default they start as noise.",
+        validation_alias=AliasChoices("initializer_concept", "init_word", "initializer_token"),
+    )
     use_ema: bool = Field(False, description="The result is a running average of the weights.")
     ema_decay: float = Field(0.999, gt=0, lt=1, description="The average's inertia, once it has warmed up.")
 
@@ -125,6 +156,7 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             spec.stop_text_encoder_training is not None and not spec.train_text_encoder,
             "stop_text_encoder_training means nothing without train_text_encoder",
         ),
+        *_token_contradictions(spec),
         (
             spec.text_encoder_target_modules != TEXT_TARGETS and not spec.train_text_encoder,
             "text_encoder_target_modules mean nothing without train_text_encoder",
@@ -138,6 +170,30 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             lokr and "diffusers" in spec.output_formats,
             "output_formats cannot be diffusers with adapter_type lokr, for diffusers loads no LoKr into SDXL; "
             'use ["kohya"]',
+        ),
+    ]
+
+
+def _token_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    wanted, words = spec.train_text_encoder_ti, spec.token_abstraction
+    fields = AdapterFields.model_fields
+    within = any(one in other for place, one in enumerate(words) for other in words[:place] + words[place + 1 :])
+    return [
+        *(
+            (
+                not wanted and getattr(spec, name) != fields[name].default,
+                f"{name} means nothing without train_text_encoder_ti",
+            )
+            for name in TOKEN_FIELDS
+        ),
+        (wanted and within, "token_abstraction has a word that is part of another"),
+        (
+            wanted and any(word in (spec.class_prompt or "") for word in words),
+            "class_prompt says a token_abstraction, but class pictures show what is known already",
+        ),
+        (
+            wanted and spec.shuffle_caption and any(spec.caption_separator in word for word in words),
+            "token_abstraction has the caption_separator in it",
         ),
     ]
 

@@ -56,6 +56,10 @@ class ObjectiveFields(Message):
         description="Zero terminal SNR: the last timestep is pure noise. Needs v_prediction.",
         validation_alias=AliasChoices("rescale_betas_zero_snr", "zero_terminal_snr"),
     )
+    do_edm_style_training: bool = Field(
+        False,
+        description="Compare denoised latents, weighted by 1 / sigma² (Karras et al., 2022), as diffusers does.",
+    )
     min_timestep: int = Field(0, ge=0, le=999, description="First of the timesteps that are trained on.")
     max_timestep: int = Field(1000, ge=1, le=1000, description="End of the timesteps that are trained on.")
 
@@ -71,5 +75,28 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             spec.rescale_betas_zero_snr and spec.prediction_type == "epsilon",
             "rescale_betas_zero_snr needs prediction_type v_prediction: of pure noise, noise is no riddle",
         ),
+        *_edm_contradictions(spec),
         (spec.min_timestep >= spec.max_timestep, "min_timestep is not below max_timestep"),
+    ]
+
+
+def _edm_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    edm = spec.do_edm_style_training
+    return [
+        (
+            edm and spec.snr_gamma is not None,
+            "snr_gamma does not go with do_edm_style_training, which has a weighting of its own",
+        ),
+        (
+            edm and spec.debiased_estimation_loss,
+            "debiased_estimation_loss does not go with do_edm_style_training, which has a weighting of its own",
+        ),
+        (
+            edm and spec.loss_type is not LossType.L2,
+            "loss_type has to be l2 with do_edm_style_training, whose weighting is one of squares",
+        ),
+        (
+            edm and spec.rescale_betas_zero_snr,
+            "rescale_betas_zero_snr does not go with do_edm_style_training: pure noise has no finite sigma",
+        ),
     ]

@@ -1,9 +1,10 @@
 """How it is minimised."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from giornata.protocol.model import Message
 
@@ -26,6 +27,7 @@ class Optimizer(StrEnum):
     """The optimizers, by their names in diffusers, kohya and OneTrainer, whatever the case and the separators."""
 
     ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
     PRODIGY = "prodigy"
     ADAFACTOR = "adafactor"
     SCHEDULE_FREE = "adamw_schedule_free"
@@ -36,16 +38,31 @@ def _optimizer_name(name: Any) -> Any:
     return next((each for each in Optimizer if each.replace("_", "") == plain), name)
 
 
+def _precision(name: Any) -> Any:
+    """fp16 is taken for bf16, which has fp32's range: so there is no loss scale whose history would be a state."""
+    return "bf16" if name == "fp16" else name
+
+
 class OptimisationFields(Message):
     """How it is minimised."""
 
     max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Optimizer steps.")
+    num_train_epochs: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Instead of max_train_steps, which it is turned into at submission by the number of pictures.",
+        validation_alias=AliasChoices("num_train_epochs", "max_train_epochs"),
+    )
     train_batch_size: int = Field(1, ge=1, le=256)
     gradient_accumulation_steps: int = Field(1, ge=1, le=1024)
     optimizer: Annotated[Optimizer, BeforeValidator(_optimizer_name)] = Field(
         Optimizer.ADAMW,
         description="All resume exactly. adam_* holds for each that has such a thing.",
         validation_alias=AliasChoices("optimizer", "optimizer_type"),
+    )
+    use_8bit_adam: bool = Field(
+        False, exclude=True, description="diffusers' way to say optimizer adamw_8bit, which is how it is kept."
     )
     learning_rate: float = Field(1e-4, gt=0, le=10, validation_alias=AliasChoices("learning_rate", "unet_lr"))
     text_encoder_lr: float = Field(5e-6, gt=0, le=10)
@@ -60,7 +77,9 @@ class OptimisationFields(Message):
     adam_weight_decay: float = Field(1e-4, ge=0, le=1)
     adam_epsilon: float = Field(1e-8, gt=0, le=1)
     max_grad_norm: float = Field(1.0, gt=0, le=1e6)
-    mixed_precision: Literal["no", "bf16"] = Field("bf16", description="Autocast; adapter weights stay fp32.")
+    mixed_precision: Annotated[Literal["no", "bf16"], BeforeValidator(_precision)] = Field(
+        "bf16", description="Autocast; adapter weights stay fp32. fp16 is taken for bf16."
+    )
     gradient_checkpointing: bool | Literal["selective"] = Field(
         False,
         description="Compute activations twice instead of keeping them: all, or selective: only those of the higher "
@@ -68,13 +87,33 @@ class OptimisationFields(Message):
     )
     seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _eight_bits(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("use_8bit_adam") is not True:
+            return given
+        name = "optimizer_type" if "optimizer_type" in given else "optimizer"
+        plain = _optimizer_name(given.get(name, Optimizer.ADAMW)) is Optimizer.ADAMW
+        return {**given, name: Optimizer.ADAMW_8BIT} if plain else given
+
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
     prodigy, schedule_free = spec.optimizer is Optimizer.PRODIGY, spec.optimizer is Optimizer.SCHEDULE_FREE
     constant = {LrScheduler.CONSTANT, LrScheduler.CONSTANT_WITH_WARMUP}
     return [
-        (spec.lr_warmup_steps > spec.max_train_steps, "lr_warmup_steps is larger than max_train_steps"),
+        (
+            spec.use_8bit_adam and spec.optimizer is not Optimizer.ADAMW_8BIT,
+            f"use_8bit_adam does not go with optimizer {spec.optimizer}; choose one",
+        ),
+        (
+            spec.num_train_epochs is not None and "max_train_steps" in spec.model_fields_set,
+            "num_train_epochs does not go with max_train_steps; choose one",
+        ),
+        (
+            spec.num_train_epochs is None and spec.lr_warmup_steps > spec.max_train_steps,
+            "lr_warmup_steps is larger than max_train_steps",
+        ),
         (
             spec.lr_scheduler is LrScheduler.CONSTANT and spec.lr_warmup_steps > 0,
             "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
@@ -84,7 +123,9 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             "learning_rate is a factor of the rate that prodigy finds by itself; use 1.0",
         ),
         (
-            prodigy and spec.train_text_encoder and spec.text_encoder_lr != spec.learning_rate,
+            prodigy
+            and (spec.train_text_encoder or spec.train_text_encoder_ti)
+            and spec.text_encoder_lr != spec.learning_rate,
             "text_encoder_lr has to be the learning_rate with prodigy, which finds one for all",
         ),
         (
@@ -102,5 +143,14 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
         (
             (prodigy or schedule_free) and spec.stop_text_encoder_training is not None,
             "stop_text_encoder_training does not go with prodigy and adamw_schedule_free, which move all weights",
+        ),
+        (
+            prodigy and spec.train_text_encoder_ti and spec.train_text_encoder_ti_frac < 1,
+            "train_text_encoder_ti_frac has to be 1 with prodigy, which moves all weights",
+        ),
+        (
+            schedule_free and spec.train_text_encoder_ti,
+            "train_text_encoder_ti does not go with adamw_schedule_free, whose average knows nothing of the new "
+            "tokens' rescaling",
         ),
     ]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from giornata.diffusion.captions import too_long
 from giornata.diffusion.checkpoint import (
     ADAPTER,
     Header,
+    base_faults,
     data_sha256,
     header_faults,
     read_checkpoint,
@@ -24,6 +25,7 @@ from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.diffusion.recompute import recomputing
+from giornata.diffusion.tokens import add_tokens, spoken, unsaid
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
@@ -56,6 +58,7 @@ class Attempt:
     start: Start
     spec: TrainSpec
     base: BaseModel
+    base_sha256: str
     reporter: Reporter
     clock: Clock
     room_of: RoomOf = room_of
@@ -91,12 +94,14 @@ class Attempt:
         elif header is not None and "class_pictures" in header.fingerprint:
             print_of_this["class_pictures"] = header.fingerprint["class_pictures"]  # none are needed any more
         with (
-            add_adapters(self.base, self.spec) as adapters,
+            add_tokens(self.base, self.spec) as tokens,
+            add_adapters(self.base, self.spec) as put_on,
             self._keeper(data_hash, print_of_this, header) as keeper,
         ):
             if self._starts_from_file:
-                load_init_lora(self.base, self.spec, self.start.inputs, adapters)
-            optimizer = optimizer_of(adapters, self.spec)
+                load_init_lora(self.base, self.spec, self.start.inputs, put_on)
+            adapters = replace(put_on, parameters=put_on.parameters | tokens.rows)
+            optimizer = optimizer_of(adapters, tokens, self.spec)
             keeper.losses += self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
                 self._train(supplies, adapters, optimizer, keeper, first_step=first_step, layout=layout)
@@ -148,7 +153,9 @@ class Attempt:
         named = [(sample.name, sample.caption) for one in (instances, classes) if one for sample in one.samples]
         prompts = (("spec.class_prompt", self.spec.class_prompt), ("spec.instance_prompt", self.spec.instance_prompt))
         fields = [(where, prompt) for where, prompt in prompts if prompt is not None]
-        refuse_if(too_long([*fields, *named], self.base.tokenizers))
+        refuse_if(unsaid(self.spec, [sample.caption for sample in instances.samples]), Reason.BAD_SPEC)
+        heard = [(where, spoken(self.spec, caption)) for where, caption in (*fields, *named)]
+        refuse_if(too_long(heard, self.base.tokenizers))
         if self._starts_from_file:
             check_init_lora(self.base, self.spec, self.start.inputs)
 
@@ -158,6 +165,8 @@ class Attempt:
         if resume is None:
             return None
         header = read_header(resume.path)
+        # Blamed on nobody yet: it may be this node's copy, or the hub's branch. A second machine should have a look.
+        refuse(resume.path, base_faults(header, self.base_sha256), Reason.CRASHED)
         refuse(resume.path, header_faults(header, step=resume.step, spec=self.spec, data_hash=data_hash))
         return header
 
@@ -209,6 +218,7 @@ class Attempt:
         return Keeper(
             spec=self.spec,
             data_hash=data_hash,
+            base_sha256=self.base_sha256,
             fingerprint=ours,
             history=history,
             directory=self.start.directory,
@@ -309,6 +319,7 @@ class Attempt:
         report(self.spec, keeper.losses, self.start.directory, self.reporter)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
+            "base_sha256": self.base_sha256,
             "data_sha256": keeper.data_hash,
             "fingerprints": list(keeper.history),
             "images": images_per_step(self.spec) * self.spec.max_train_steps,

@@ -89,7 +89,7 @@ def prepare(
 
 def _texts(spec: TrainSpec, draws: Draws) -> list[str] | None:
     """All that will be said; None when text encoders have to run at every step."""
-    if spec.train_text_encoder:
+    if spec.train_text_encoder or spec.train_text_encoder_ti:
         return None
     captions = [sample.caption for material in draws.materials for sample in material.samples]
     texts = draws.wording.all_of(captions)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from giornata.diffusion.checkpoint import canonical_json
-from giornata.diffusion.formats import FILE_NAMES, write_lora
+from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES, write_embeddings, write_lora
 from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.model_card import CARD, hashes_of, model_card
 from giornata.diffusion.models import BaseModel
@@ -61,3 +61,7 @@ def export(
         )
         write_durably(directory / CARD, card.encode())
         reporter.artifact(CARD, directory / CARD, "text/markdown")
+    if spec.train_text_encoder_ti:
+        path = directory / EMBEDDINGS_FILE_NAME
+        write_embeddings(path, tensors, dtype=spec.output_dtype, extra=extra)
+        reporter.artifact(EMBEDDINGS_FILE_NAME, path)

@@ -34,6 +34,7 @@ class Keeper:
         *,
         spec: TrainSpec,
         data_hash: str,
+        base_sha256: str,
         fingerprint: Fingerprint,
         history: tuple[dict[str, Any], ...],
         directory: Path,
@@ -42,7 +43,7 @@ class Keeper:
         announced: int | None,
     ) -> None:
         self.data_hash, self.history, self.announced = data_hash, history, announced
-        self._spec, self._fingerprint = spec, fingerprint
+        self._spec, self._fingerprint, self._base_sha256 = spec, fingerprint, base_sha256
         self._directory, self._reporter, self._clock = directory, reporter, clock
         self.losses: list[float] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -115,6 +116,7 @@ class Keeper:
             spec=self._spec.model_dump(mode="json"),
             spec_sha256=spec_sha256(self._spec),
             data_sha256=self.data_hash,
+            base_sha256=self._base_sha256,
             fingerprint=self._fingerprint,
             history=self.history,
         )

@@ -15,22 +15,25 @@ from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.tokens import NewTokens, learning_steps, spoken
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.feed import Feed, Ready
 
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 
 
-def optimizer_of(adapters: Adapters, spec: TrainSpec) -> AdapterOptimizer:
-    """The job's optimizer over the adapter; the text encoders' part has its own learning rate."""
-    rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr}
-    stops = {"text_encoders": spec.stop_text_encoder_training}
+def optimizer_of(adapters: Adapters, tokens: NewTokens, spec: TrainSpec) -> AdapterOptimizer:
+    """The job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
+    encoders has its own learning rate."""
+    rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr, "tokens": spec.text_encoder_lr}
+    stops = {"text_encoders": spec.stop_text_encoder_training, "tokens": learning_steps(spec)}
     names = {id(parameter): name for name, parameter in adapters.parameters.items()}
     groups = [
         Group(
             learning_rate=rates[group],
             parameters={names[id(parameter)]: parameter for parameter in parameters},
             stop_step=stops.get(group),
+            settle=tokens.settle if group == "tokens" else None,
         )
         for group, parameters in adapters.parameter_groups.items()
     ]
@@ -95,7 +98,11 @@ class Stepper:
     def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
         if self.embeddings is not None:
             return self.embeddings.batch(texts)
-        stop = self.spec.stop_text_encoder_training
-        learns = self.spec.train_text_encoder and (stop is None or step < stop)
-        with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
-            return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
+        heard = [spoken(self.spec, text) for text in texts]
+        with torch.set_grad_enabled(self._text_encoders_learn(step) and torch.is_grad_enabled()):
+            return captions.encode(self.base.tokenizers, self.base.text_encoders, heard)
+
+    def _text_encoders_learn(self, step: int) -> bool:
+        spec, stop = self.spec, self.spec.stop_text_encoder_training
+        adapters_learn = spec.train_text_encoder and (stop is None or step < stop)
+        return adapters_learn or (spec.train_text_encoder_ti and step < learning_steps(spec))

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from pydantic import ValidationError
 
+from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.tokens import taught
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, WorkloadFailed
@@ -44,6 +46,7 @@ class TrainWorkload:
         self._pack_worth_pixels = pack_worth_pixels
         self._base: BaseModel | None = None
         self._peaks: dict[torch.dtype, float | None] = {}
+        self._base_sha256 = ""
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -55,11 +58,12 @@ class TrainWorkload:
         try:
             with blamed():
                 reporter.phase("loading")
-                base = self._warm(spec)
+                base = taught(self._warm(spec), spec)
                 return Attempt(
                     start=start,
                     spec=spec,
                     base=base,
+                    base_sha256=self._base_sha256,
                     reporter=reporter,
                     clock=self._clock,
                     room_of=self._room_of,
@@ -82,6 +86,7 @@ class TrainWorkload:
         if self._base is None or self._base.key != key or self._base.dtype != dtype:
             self._drop()
             self._base = self._load(spec, device=self._device, dtype=dtype)
+            self._base_sha256 = base_sha256(self._base)
         return self._base
 
     def _peak(self, dtype: torch.dtype) -> float | None:
@@ -111,7 +116,11 @@ def parse(start: Start) -> TrainSpec:
             Fault(where=".".join(["spec", *map(str, fault["loc"])]), message=fault["msg"]) for fault in error.errors()
         )
         raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults) from error
+    unset = []
     if spec.seed is None:
-        fault = Fault(where="spec.seed", message="is not set", hint="submission draws and records one")
-        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
+        unset.append(Fault(where="spec.seed", message="is not set", hint="submission draws and records one"))
+    if spec.num_train_epochs is not None:
+        unset.append(Fault(where="spec.num_train_epochs", message="is turned into max_train_steps at submission"))
+    if unset:
+        raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, unset)), tuple(unset))
     return spec
