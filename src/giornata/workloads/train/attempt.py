@@ -101,7 +101,7 @@ class Attempt:
             if self._starts_from_file:
                 load_init_lora(self.base, self.spec, self.start.inputs, put_on)
             adapters = replace(put_on, parameters=put_on.parameters | tokens.rows)
-            optimizer = optimizer_of(adapters, tokens, self.spec)
+            optimizer = optimizer_of(adapters, self.spec, tokens)
             keeper.losses += self._restore(adapters, optimizer, data_hash)
             if supplies is not None:
                 self._train(supplies, adapters, optimizer, keeper, first_step=first_step, layout=layout)
