@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.families import SDXL
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -38,7 +39,8 @@ class Header:
     """What a checkpoint says about itself. `step` counts the optimizer steps that are done.
 
     `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
-    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last.
+    through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `family` is the base model's,
+    which not every spec tells.
     """
 
     step: int
@@ -48,6 +50,7 @@ class Header:
     fingerprint: Fingerprint
     history: tuple[dict[str, Any], ...]
     format: int = FORMAT
+    family: str = SDXL.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

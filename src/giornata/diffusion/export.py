@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.ema import EMA
+from giornata.diffusion.families import SDXL, Family, family_named
 from giornata.diffusion.formats import FILE_NAMES, Dtype, Format, write_lora
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
@@ -37,7 +38,13 @@ def export_checkpoint(
     Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
     """
     spec, step, tensors = read_adapter(checkpoint)
-    facts = _facts(spec, step, output_name or out.stem, layers_per_block=layers_per_block_of(tensors))
+    facts = _facts(
+        spec,
+        step,
+        output_name or out.stem,
+        layers_per_block=layers_per_block_of(tensors),
+        family=_family(checkpoint),
+    )
     return write_lora(kind, out, tensors, facts, dtype=dtype or spec.output_dtype)
 
 
@@ -63,7 +70,20 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
     return spec, step, tensors
 
 
-def _facts(spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None) -> LoraFacts:
+def _family(checkpoint: Path) -> Family:
+    """That of the checkpoint's base model. Those of before there were several do not say."""
+    with safe_open(checkpoint, framework="pt") as opened:
+        name = json.loads((opened.metadata() or {})[METADATA_KEY]).get("family", SDXL.name)
+    try:
+        return family_named(name)
+    except KeyError as error:
+        message = f"is of a kind of base model that this version does not know: {name}"
+        raise _no_checkpoint(checkpoint, message) from error
+
+
+def _facts(
+    spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None, family: Family
+) -> LoraFacts:
     """The UNet's depth and the prediction type come from the base model's folder, where there is one.
 
     Where there is none (any more), what the names of the weights tell of the depth stands in.
@@ -76,6 +96,7 @@ def _facts(spec: TrainSpec, step: int, output_name: str, *, layers_per_block: in
         layers_per_block=_setting(
             folder / "unet" / "config.json", "layers_per_block", layers_per_block or SDXL_LAYERS_PER_BLOCK
         ),
+        family=family,
         prediction_type=_setting(folder / "scheduler" / "scheduler_config.json", "prediction_type", "epsilon"),
     )
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
-from diffusers import StableDiffusionXLPipeline
 from diffusers.utils import (
     convert_state_dict_to_diffusers,
     convert_state_dict_to_peft,
@@ -23,7 +22,7 @@ from diffusers.utils import (
 )
 from safetensors.torch import load as load_bytes
 
-from giornata.diffusion.kohya_names import kohya_name
+from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.lora import TEXT_TARGETS
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
@@ -63,7 +62,8 @@ def write_kohya(
     dtype: Dtype = "float16",
     extra: Mapping[str, str] | None = None,
 ) -> Path:
-    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…`, each with lora_down, lora_up and alpha.
+    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…` (`lora_te_…` where there is one text encoder), each
+    with lora_down, lora_up and alpha.
 
     `tensors` are named as `Adapters.tensors()` names them; `extra` is put into the metadata beside the ss_ and
     modelspec fields. Raises WorkloadFailed when a weight is not finite in `dtype`, or when reading back fails.
@@ -71,7 +71,7 @@ def write_kohya(
     content: dict[str, torch.Tensor] = {}
     for name, tensor in _cast(tensors, dtype).items():
         layer, suffix = _split(name)
-        target = kohya_name(layer, layers_per_block=facts.layers_per_block)
+        target = facts.family.kohya_name(layer, layers_per_block=facts.layers_per_block)
         content[target + _SUFFIXES[suffix]] = tensor
         content[f"{target}.alpha"] = torch.tensor(facts.alpha, dtype=torch.float32)
     data = data_of(safetensors_bytes(content, {}))
@@ -100,16 +100,18 @@ def write_diffusers(
     return _write(path, _cast(tensors, dtype), metadata, tensors, facts)
 
 
-def lost_tensors(content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int) -> list[str]:
+def lost_tensors(
+    content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int, family: Family = SDXL
+) -> list[str]:
     """Names that would not arrive, or would arrive uninvited, were diffusers to load `content`.
 
-    Follows `StableDiffusionXLPipeline.load_lora_weights`: to one dictionary, then each model's part to peft's keys.
+    Follows `load_lora_weights` of the family's pipeline: to one dictionary, then each model's part to peft's keys.
     """
-    loaded, _ = StableDiffusionXLPipeline.lora_state_dict(
+    loaded, _ = family.pipeline_class().lora_state_dict(
         dict(content), unet_config=SimpleNamespace(layers_per_block=layers_per_block)
     )
     arrived: set[str] = set()
-    for prefix in ("unet", "text_encoder", "text_encoder_2"):
+    for prefix in ("unet", *family.encoder_names):
         start = f"{prefix}."
         part = {key.removeprefix(start): value for key, value in loaded.items() if key.startswith(start)}
         if not part:
@@ -132,7 +134,7 @@ def _write(
     data = safetensors_bytes(content, metadata)
     read = load_bytes(data)
     wrong = [name for name, tensor in content.items() if name not in read or not torch.equal(tensor, read[name])]
-    wrong += lost_tensors(read, tensors, layers_per_block=facts.layers_per_block)
+    wrong += lost_tensors(read, tensors, layers_per_block=facts.layers_per_block, family=facts.family)
     if wrong:
         message = f"{path.name} would lose {len(wrong)} of {len(tensors)} tensors when loaded, first {wrong[0]}"
         raise WorkloadFailed(Reason.CRASHED, message)

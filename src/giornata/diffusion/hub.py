@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 import huggingface_hub
-from diffusers import StableDiffusionXLPipeline
 from huggingface_hub.errors import (
     HFValidationError,
     RemoteEntryNotFoundError,
@@ -21,7 +20,7 @@ from huggingface_hub.errors import (
 # The root of the errors of whichever HTTP library the hub's client uses; that has changed twice.
 from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
 
-from giornata.diffusion.model_folder import PIPELINES
+from giornata.diffusion.families import family_of_index
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -45,10 +44,11 @@ class HuggingFaceHub:
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """As the protocol says. Looks at model_index.json first, so that a wrong model does not cost gigabytes."""
         index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision))
-        if json.loads(index.read_bytes()).get("_class_name") not in PIPELINES:
+        family = family_of_index(json.loads(index.read_bytes()).get("_class_name"))
+        if family is None:
             return index.parent
-        folder = StableDiffusionXLPipeline.download(name, revision=revision, variant=variant, use_safetensors=True)
-        return Path(folder)
+        options = {"revision": revision, "variant": variant, "use_safetensors": True, **family.download_options}
+        return Path(family.pipeline_class().download(name, **options))
 
     def vae(self, name: str) -> Path:
         """As the protocol says."""

@@ -25,7 +25,7 @@ from giornata.protocol.specs import TrainSpec
 
 ADAPTER = "giornata"
 TEXT_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
-UNET, TEXT_ENCODERS = "unet", ("text_encoder", "text_encoder_2")
+UNET = "unet"
 # Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
 TEXT_ROOT = "text_model."
 
@@ -95,7 +95,8 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
     targets: dict[str, tuple[nn.Module, tuple[str, ...]]] = {UNET: (base.unet, spec.target_modules)}
     if spec.train_text_encoder:
         targets |= {
-            name: (model, TEXT_TARGETS) for name, model in zip(TEXT_ENCODERS, base.text_encoders, strict=True)
+            name: (model, TEXT_TARGETS)
+            for name, model in zip(base.family.encoder_names, base.text_encoders, strict=True)
         }
     models = tuple(model for model, _ in targets.values())
     alpha = effective_alpha(spec)

@@ -9,13 +9,15 @@ from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
+from giornata.diffusion.families import Family
 from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_pipeline, fetched_vae, looks_like_path
 from giornata.diffusion.model_folder import (
     FIELD,
-    WEIGHT_STEMS,
+    VAE_STEM,
     FolderFaults,
     check_model_folder,
     component_faults,
+    family_of_folder,
     inspect_model_folder,
 )
 from giornata.domain.errors import Fault
@@ -31,16 +33,17 @@ PREDICTIONS = ("epsilon", "v_prediction")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseModel:
-    """A frozen SDXL: every module in eval mode, no parameter with a gradient.
+    """A frozen base model: every module in eval mode, no parameter with a gradient.
 
     `key` is `giornata.protocol.specs.model_key` of the spec; `dtype` that of UNet and text encoders. The VAE's
     own dtype is `vae.dtype` (see `vae_dtype`).
     """
 
+    family: Family
     unet: UNet2DConditionModel
     vae: AutoencoderKL
-    text_encoders: tuple[CLIPTextModel, CLIPTextModelWithProjection]
-    tokenizers: tuple[CLIPTokenizer, CLIPTokenizer]
+    text_encoders: tuple[CLIPTextModel | CLIPTextModelWithProjection, ...]
+    tokenizers: tuple[CLIPTokenizer, ...]
     noise_scheduler: DDPMScheduler
     prediction_type: str
     key: str
@@ -53,7 +56,7 @@ def load_base(
 ) -> BaseModel:
     """Load the base that `spec` names onto `device`, from a folder or from `hub`.
 
-    Raises WorkloadFailed: BAD_SPEC when there is no such model or it is not an SDXL, with all faults;
+    Raises WorkloadFailed: BAD_SPEC when there is no such model or none that can be trained, with all faults;
     NODE_DOWNLOAD when the hub is out of reach, or when files of this copy are cut short; NODE_DISK when the disk
     cannot be read.
     """
@@ -70,7 +73,7 @@ def load_base(
         # Cut files were found before, so what does not load now will not load elsewhere either; unless it was
         # the disk: only the operating system's own errors carry a number.
         of_disk = isinstance(error, OSError) and error.errno is not None
-        fault = Fault(where=FIELD, message=f"{folder} cannot be loaded: {error}", hint="is it a whole SDXL model?")
+        fault = Fault(where=FIELD, message=f"{folder} cannot be loaded: {error}", hint="is it a whole model?")
         raise WorkloadFailed(Reason.NODE_DISK if of_disk else Reason.BAD_SPEC, str(fault), (fault,)) from error
 
 
@@ -105,7 +108,7 @@ def _vae_folder(spec: TrainSpec, base: Path, hub: Hub) -> Path:
         hint = "give a hub id, or a folder with an AutoencoderKL in diffusers layout"
         fault = Fault(where=VAE_FIELD, message=f"{folder} holds no config.json of a VAE", hint=hint)
         _refuse(FolderFaults(layout=(fault,)), folder)
-    layout, damage = component_faults(folder, stem=WEIGHT_STEMS["vae"], variant=None, field=VAE_FIELD)
+    layout, damage = component_faults(folder, stem=VAE_STEM, variant=None, field=VAE_FIELD)
     _refuse(FolderFaults(layout=tuple(layout), damage=tuple(damage)), folder)
     return folder
 
@@ -114,7 +117,8 @@ def _load(spec: TrainSpec, folder: Path, vae_folder: Path, device: torch.device,
     files = {"use_safetensors": True, "local_files_only": True}
     scheduler = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
     vae_config = AutoencoderKL.load_config(vae_folder)
-    _refuse(_semantic_faults(scheduler.config.prediction_type, vae_config), folder)
+    family = family_of_folder(folder)
+    _refuse(_semantic_faults(scheduler.config.prediction_type, vae_config, family), folder)
     vae = AutoencoderKL.from_pretrained(
         vae_folder,
         torch_dtype=vae_dtype(vae_config, dtype),
@@ -123,18 +127,18 @@ def _load(spec: TrainSpec, folder: Path, vae_folder: Path, device: torch.device,
     )
     common = {"torch_dtype": dtype, "variant": spec.variant, **files}
     unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet", **common)
-    first = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder", **_text_options(common))
-    second = CLIPTextModelWithProjection.from_pretrained(folder, subfolder="text_encoder_2", **_text_options(common))
-    for module in (unet, vae, first, second):
+    encoders = tuple(
+        kind.from_pretrained(folder, subfolder=name, **_text_options(common))
+        for kind, name in zip(family.encoder_classes(), family.encoder_names, strict=True)
+    )
+    for module in (unet, vae, *encoders):
         module.requires_grad_(False).eval().to(device)
     return BaseModel(
+        family=family,
         unet=unet,
         vae=vae,
-        text_encoders=(first, second),
-        tokenizers=(
-            CLIPTokenizer.from_pretrained(folder / "tokenizer"),
-            CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
-        ),
+        text_encoders=encoders,
+        tokenizers=tuple(CLIPTokenizer.from_pretrained(folder / each.tokenizer) for each in family.text_encoders),
         noise_scheduler=scheduler,
         prediction_type=scheduler.config.prediction_type,
         key=model_key("train", spec.model_dump()),
@@ -148,14 +152,14 @@ def _text_options(common: dict[str, Any]) -> dict[str, Any]:
     return {"dtype": common["torch_dtype"], **{key: common[key] for key in common if key != "torch_dtype"}}
 
 
-def _semantic_faults(prediction_type: str, vae_config: dict[str, Any]) -> FolderFaults:
+def _semantic_faults(prediction_type: str, vae_config: dict[str, Any], family: Family) -> FolderFaults:
     faults = []
     if prediction_type not in PREDICTIONS:
         message = f"the scheduler's prediction_type is {prediction_type!r}"
         faults.append(Fault(where=FIELD, message=message, hint="it has to be " + " or ".join(PREDICTIONS)))
     if vae_config.get("latent_channels") != 4 or len(vae_config.get("block_out_channels", ())) != 4:
-        message = "the VAE does not make 4 channels of an eighth of the picture's side, as SDXL's does"
-        faults.append(Fault(where=VAE_FIELD, message=message, hint="use an SDXL VAE"))
+        message = f"the VAE does not make 4 channels of an eighth of the picture's side, as {family.title}'s does"
+        faults.append(Fault(where=VAE_FIELD, message=message, hint=f"use a VAE of {family.title}"))
     return FolderFaults(layout=tuple(faults))
 
 

@@ -87,7 +87,7 @@ class Objective:
             noisy_BCHW.to(self.dtype),
             batch.timesteps_B,
             embedding.prompt_BLD,
-            added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
+            added_cond_kwargs=added_conditions(batch, embedding),
             return_dict=False,
         )[0].float()
         distance_BCHW = self._distance(predicted_BCHW, self.target(batch).float(), batch.timesteps_B)
@@ -146,6 +146,13 @@ class Objective:
             return torch.exp(rate * timesteps_B.float())
         sigmas_B = self._snr(timesteps_B).rsqrt()
         return (1.0 - self.huber_c) / (1.0 + sigmas_B) ** 2 + self.huber_c
+
+
+def added_conditions(batch: NoisyBatch, embedding: Embedding) -> dict[str, torch.Tensor] | None:
+    """What goes into the UNet beside the text: sizes and pooled text for SDXL, nothing where no text is pooled."""
+    if embedding.pooled_BP is None:
+        return None
+    return {"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP}
 
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:

@@ -1,6 +1,8 @@
 """Builds a model of SDXL's architecture that is small enough for a test: 1.5 million parameters, 6 MB.
 
-    python -m giornata.diffusion.tiny_model DIR
+    python -m giornata.diffusion.tiny_model DIR [--family sd15]
+
+And one of Stable Diffusion 1.5's, made in the same way.
 
 Every weight is a function of its name (`giornata.diffusion.randomness`), so two builds give the same bytes,
 whatever the state of torch's generators or the number of threads. Most weights stay random; a few are set by
@@ -13,16 +15,30 @@ import tempfile
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from giornata.diffusion.model_folder import check_model_folder
+from giornata.diffusion.families import FAMILIES, SD15, SDXL, Family, family_named
+from giornata.diffusion.model_folder import check_model_folder, family_of_folder
 from giornata.diffusion.tiny_weights import set_text_weights, set_unet_weights, set_vae_weights
 from giornata.domain.errors import Fault, InvalidInput
 
 MAX_TOKENS = 77
 HIDDEN = 32
+SCHEDULE = {
+    "num_train_timesteps": 1000,
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+}
 WORDS = (  # noqa: SIM905 - a list of fifty lines reads worse
     "a an the of on in with and photo picture painting drawing sks toy dog cat bird person man woman house car "
     "tree flower heart star circle square triangle ring cross shape red green blue yellow purple orange pink "
@@ -30,27 +46,27 @@ WORDS = (  # noqa: SIM905 - a list of fifty lines reads worse
 ).split()
 
 
-def build_tiny_model(directory: Path) -> Path:
+def build_tiny_model(directory: Path, family: Family = SDXL) -> Path:
     """Build the model at `directory` and return it. A complete one that is there already is kept.
 
     It is built aside and renamed, so nobody ever sees half of it. Raises InvalidInput when something else is at
     `directory`.
     """
-    if _complete(directory):
+    if _complete(directory, family):
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as aside:
         built = Path(aside) / "model"
-        tiny_pipeline().save_pretrained(built, safe_serialization=True)
+        PIPELINES[family.name]().save_pretrained(built, safe_serialization=True)
         for weights in built.rglob("*.safetensors"):
             weights.chmod(0o644)  # the library makes them private
         try:
             built.rename(directory)
         except OSError as error:
-            if not _complete(directory):  # somebody else may have been quicker
+            if not _complete(directory, family):  # somebody else may have been quicker
                 fault = Fault(
                     where=str(directory),
-                    message="is there already, and is no complete SDXL model",
+                    message=f"is there already, and is no complete {family.title} model",
                     hint="remove it, or name another folder",
                 )
                 raise InvalidInput([fault]) from error
@@ -80,20 +96,50 @@ def tiny_pipeline() -> StableDiffusionXLPipeline:
     )
 
 
-def _complete(directory: Path) -> bool:
-    return directory.is_dir() and not check_model_folder(directory)
+def tiny_sd15_pipeline() -> StableDiffusionPipeline:
+    """As `tiny_pipeline`, of Stable Diffusion 1.5's architecture: one text encoder, convolutions around its
+    attention, nothing added to the time."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        tokenizer = _tokenizer(pad_token="<|endoftext|>")  # noqa: S106 - no password
+        encoder = CLIPTextModel(_text_config(tokenizer))
+        unet, vae = _sd15_unet(), _vae(scaling_factor=0.18215)
+    set_text_weights(encoder, "text_encoder")
+    set_unet_weights(unet)
+    set_vae_weights(vae)
+    return StableDiffusionPipeline(
+        vae=vae,
+        text_encoder=encoder,
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=PNDMScheduler(
+            **SCHEDULE, set_alpha_to_one=False, skip_prk_steps=True, timestep_spacing="leading", steps_offset=1
+        ),
+        **SD15.pipeline_options,
+    )
+
+
+PIPELINES = {SDXL.name: tiny_pipeline, SD15.name: tiny_sd15_pipeline}
+
+
+def _complete(directory: Path, family: Family) -> bool:
+    return directory.is_dir() and not check_model_folder(directory) and family_of_folder(directory) is family
+
+
+UNET_SHAPE = {
+    "sample_size": 8,
+    "in_channels": 4,
+    "out_channels": 4,
+    "block_out_channels": (32, 64),
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+}
 
 
 def _unet() -> UNet2DConditionModel:
     return UNet2DConditionModel(
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
-        block_out_channels=(32, 64),
-        layers_per_block=1,
-        norm_num_groups=8,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        **UNET_SHAPE,
         transformer_layers_per_block=(1, 2),
         attention_head_dim=(2, 4),
         cross_attention_dim=2 * HIDDEN,
@@ -104,7 +150,13 @@ def _unet() -> UNet2DConditionModel:
     )
 
 
-def _vae() -> AutoencoderKL:
+def _sd15_unet() -> UNet2DConditionModel:
+    return UNet2DConditionModel(
+        **UNET_SHAPE, attention_head_dim=4, cross_attention_dim=HIDDEN, use_linear_projection=False
+    )
+
+
+def _vae(scaling_factor: float = 0.13025) -> AutoencoderKL:
     return AutoencoderKL(
         sample_size=64,
         block_out_channels=(8, 16, 16, 16),
@@ -113,7 +165,7 @@ def _vae() -> AutoencoderKL:
         latent_channels=4,
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
-        scaling_factor=0.13025,
+        scaling_factor=scaling_factor,
         force_upcast=True,
     )
 
@@ -135,15 +187,7 @@ def _text_config(tokenizer: CLIPTokenizer) -> CLIPTextConfig:
 
 def _scheduler() -> EulerDiscreteScheduler:
     """SDXL's own settings."""
-    return EulerDiscreteScheduler(
-        num_train_timesteps=1000,
-        beta_schedule="scaled_linear",
-        beta_start=0.00085,
-        beta_end=0.012,
-        prediction_type="epsilon",
-        timestep_spacing="leading",
-        steps_offset=1,
-    )
+    return EulerDiscreteScheduler(**SCHEDULE, prediction_type="epsilon", timestep_spacing="leading", steps_offset=1)
 
 
 def _tokenizer(*, pad_token: str) -> CLIPTokenizer:
@@ -176,8 +220,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.tiny_model", description=__doc__)
     parser.add_argument("directory", type=Path, help="where to put the model")
+    names = [family.name for family in FAMILIES]
+    parser.add_argument("--family", choices=names, default=SDXL.name, help="which architecture; default: sdxl")
+    given = parser.parse_args(arguments)
     try:
-        build_tiny_model(parser.parse_args(arguments).directory)
+        build_tiny_model(given.directory, family_named(given.family))
     except InvalidInput as error:
         parser.exit(2, f"{error}\n")
 

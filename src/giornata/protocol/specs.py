@@ -28,7 +28,7 @@ class TrainSpec(  # pydantic collects fields from the last to the first
     DataFields,
     BaseModelFields,
 ):
-    """SDXL DreamBooth LoRA."""
+    """DreamBooth LoRA of a Stable Diffusion XL or 1.5."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

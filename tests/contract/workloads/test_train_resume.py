@@ -64,6 +64,18 @@ JOBS: dict[str, dict[str, Any]] = {
         "keep_tokens": 1,
         "caption_dropout_rate": 0.3,
     },
+    "Stable Diffusion 1.5": {"train_batch_size": 2, "snr_gamma": 5.0, "use_ema": True, "ema_decay": 0.9},
+    "Stable Diffusion 1.5, everything": {
+        "gradient_accumulation_steps": 2,
+        "with_prior_preservation": True,
+        "class_prompt": "a toy",
+        "num_class_images": 2,
+        "train_text_encoder": True,
+        "text_encoder_lr": 1e-3,
+        "mixed_precision": "bf16",
+        "target_modules": ("to_q", "to_out.0", "proj_in", "conv1"),
+        "gradient_checkpointing": True,
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 STOPS = [
@@ -81,12 +93,14 @@ STOPS = [
     ("adafactor", 3),
     ("schedule-free", 7),
     ("changing captions", 5),
+    ("Stable Diffusion 1.5", 4),
+    ("Stable Diffusion 1.5, everything", 7),
     ("bf16 with text encoders", 7),
 ]
 
 
 @pytest.fixture(scope="module")
-def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The studio of a job by its name, with the files of an uninterrupted run."""
     root = tmp_path_factory.mktemp("jobs")
 
@@ -95,7 +109,8 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         inputs = draw_pictures(root / "pictures", 5)
         if JOBS[name].get("class_dataset"):
             inputs += draw_pictures(root / "class", 4, first=50, role="class")
-        made = Studio(root=root / name, spec=spec_for(tiny_folder, **JOBS[name]), inputs=inputs)
+        model = tiny_sd15_folder if name.startswith("Stable Diffusion 1.5") else tiny_folder
+        made = Studio(root=root / name, spec=spec_for(model, **JOBS[name]), inputs=inputs)
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
         assert set(whole.artifacts) == {"lora-kohya.safetensors", "pytorch_lora_weights.safetensors"}

@@ -111,7 +111,7 @@ def test_v_prediction_comes_from_the_scheduler_and_others_are_refused(copy: Path
 
 
 def not_sdxl(folder: Path) -> None:
-    edit(folder / "model_index.json", _class_name="StableDiffusionPipeline")
+    edit(folder / "model_index.json", _class_name="FluxPipeline")
 
 
 def no_second_encoder(folder: Path) -> None:
@@ -137,7 +137,7 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (not_sdxl, "StableDiffusionPipeline, not StableDiffusionXLPipeline"),
+        (not_sdxl, "FluxPipeline, not StableDiffusionXLPipeline or StableDiffusionPipeline"),
         (no_second_encoder, "holds no text_encoder_2/"),
         (wrong_second_encoder, "text_encoder_2 is CLIPTextModel,"),
         (no_text_time, "addition_embed_type is None"),

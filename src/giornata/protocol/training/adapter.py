@@ -28,7 +28,7 @@ class AdapterFields(Message):
         description="Suffixes of UNet modules.",
     )
     use_rslora: bool = Field(False, description="Scale the adapter by alpha / sqrt(rank) instead of alpha / rank.")
-    train_text_encoder: bool = Field(False, description="Also train adapters on both text encoders.")
+    train_text_encoder: bool = Field(False, description="Also train adapters on the text encoders.")
     stop_text_encoder_training: int | None = Field(
         None, ge=1, description="Optimizer steps after which the text encoders' adapters stay as they are."
     )

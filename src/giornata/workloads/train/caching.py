@@ -65,7 +65,10 @@ def prepare(
     embeddings = None
     if texts is not None:
         embeddings = EmbeddingCache(
-            tokenizers=base.tokenizers, text_encoders=base.text_encoders, encoder_key=f"{base.key}|{base.dtype}"
+            tokenizers=base.tokenizers,
+            text_encoders=base.text_encoders,
+            encoder_key=f"{base.key}|{base.dtype}",
+            family=base.family,
         )
         embeddings.fill(texts, count)
     _encode_pictures(latents, materials, views, look_at_all=first_step == 0, done_one=count)

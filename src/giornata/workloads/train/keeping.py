@@ -9,6 +9,7 @@ import torch
 
 from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, write_checkpoint
 from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.snapshot import Snapshot
@@ -38,9 +39,10 @@ class Keeper:
         reporter: Reporter,
         clock: Clock,
         announced: int | None,
+        family: Family,
     ) -> None:
         self.data_hash, self.history, self.announced = data_hash, history, announced
-        self._spec, self._fingerprint = spec, fingerprint
+        self._spec, self._fingerprint, self._family = spec, fingerprint, family
         self._directory, self._reporter, self._clock = directory, reporter, clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[float] | None = None
@@ -103,6 +105,7 @@ class Keeper:
             data_sha256=self.data_hash,
             fingerprint=self._fingerprint,
             history=self.history,
+            family=self._family.name,
         )
 
 

@@ -70,7 +70,7 @@ class Stepper:
             return self.embeddings.batch(texts)
         stop = self.spec.stop_text_encoder_training
         with torch.set_grad_enabled(self.spec.train_text_encoder and (stop is None or step < stop)):
-            return captions.encode(self.base.tokenizers, self.base.text_encoders, texts)
+            return captions.encode(self.base.tokenizers, self.base.text_encoders, texts, family=self.base.family)
 
 
 @contextmanager

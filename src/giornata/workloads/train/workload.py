@@ -1,4 +1,4 @@
-"""The `train` kind: SDXL DreamBooth LoRA whose result does not show where it was interrupted."""
+"""The `train` kind: DreamBooth LoRA whose result does not show where it was interrupted."""
 
 import gc
 import time
