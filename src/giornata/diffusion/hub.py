@@ -24,18 +24,22 @@ from giornata.diffusion.families import family_of_index
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
+from giornata.protocol.training.model_names import HubFile
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})
 
 
 class Hub(Protocol):
-    """Where models come from. Both raise what `huggingface_hub` raises."""
+    """Where models come from. All raise what `huggingface_hub` raises."""
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """The folder of a whole pipeline, downloaded unless it is here already."""
 
     def vae(self, name: str) -> Path:
         """The folder of a repository that holds an autoencoder, at its top or under vae/."""
+
+    def file(self, name: str, file: str, *, revision: str | None) -> Path:
+        """One file of a repository."""
 
 
 class HuggingFaceHub:
@@ -54,6 +58,10 @@ class HuggingFaceHub:
         """As the protocol says."""
         patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+
+    def file(self, name: str, file: str, *, revision: str | None) -> Path:
+        """As the protocol says."""
+        return Path(huggingface_hub.hf_hub_download(name, file, revision=revision))
 
 
 def looks_like_path(name: str) -> bool:
@@ -75,6 +83,18 @@ def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
         return hub.vae(name)
     except (OSError, TransportError, ValueError) as error:
         raise download_failed(name, None, None, field, error) from error
+
+
+def fetched_file(hub: Hub, file: HubFile, *, revision: str | None, field: str) -> Path:
+    """As `fetched_pipeline`, for a single file."""
+    try:
+        return hub.file(file.repository, file.file, revision=revision)
+    except RemoteEntryNotFoundError as error:
+        hint = "check the spelling"
+        fault = Fault(where=field, message=f"{file.repository} on the hub has no file {file.file}", hint=hint)
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,)) from error
+    except (OSError, TransportError, ValueError) as error:
+        raise download_failed(file.repository, revision, None, field, error) from error
 
 
 def download_failed(

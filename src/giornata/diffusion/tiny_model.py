@@ -73,13 +73,14 @@ def build_tiny_model(directory: Path, family: Family = SDXL) -> Path:
     return directory
 
 
-def tiny_pipeline() -> StableDiffusionXLPipeline:
-    """The tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was."""
+def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
+    """The tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was. SDXL's own second text
+    encoder is wider than its first: `second_hidden` is that of the second."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         tokenizers = [_tokenizer(pad_token=pad) for pad in ("<|endoftext|>", "!")]
-        config = _text_config(tokenizers[0])
-        first, second = CLIPTextModel(config), CLIPTextModelWithProjection(config)
-        unet, vae = _unet(), _vae()
+        first = CLIPTextModel(_text_config(tokenizers[0]))
+        second = CLIPTextModelWithProjection(_text_config(tokenizers[0], second_hidden))
+        unet, vae = _unet(second_hidden), _vae()
     set_text_weights(first, "text_encoder")
     set_text_weights(second, "text_encoder_2")
     set_unet_weights(unet)
@@ -137,16 +138,16 @@ UNET_SHAPE = {
 }
 
 
-def _unet() -> UNet2DConditionModel:
+def _unet(second_hidden: int) -> UNet2DConditionModel:
     return UNet2DConditionModel(
         **UNET_SHAPE,
         transformer_layers_per_block=(1, 2),
         attention_head_dim=(2, 4),
-        cross_attention_dim=2 * HIDDEN,
+        cross_attention_dim=HIDDEN + second_hidden,
         use_linear_projection=True,
         addition_embed_type="text_time",
         addition_time_embed_dim=8,
-        projection_class_embeddings_input_dim=6 * 8 + HIDDEN,
+        projection_class_embeddings_input_dim=6 * 8 + second_hidden,
     )
 
 
@@ -170,12 +171,12 @@ def _vae(scaling_factor: float = 0.13025) -> AutoencoderKL:
     )
 
 
-def _text_config(tokenizer: CLIPTokenizer) -> CLIPTextConfig:
+def _text_config(tokenizer: CLIPTokenizer, hidden: int = HIDDEN) -> CLIPTextConfig:
     return CLIPTextConfig(
         vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=2 * HIDDEN,
-        projection_dim=HIDDEN,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        projection_dim=hidden,
         num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=MAX_TOKENS,
