@@ -17,6 +17,7 @@ from giornata.cli import (
     node,
     nodes,
     presets,
+    secrets,
     serve,
     train,
 )
@@ -48,7 +49,21 @@ def root(
         raise typer.Exit
 
 
-for module in (train, presets, jobs, follow, cancel_and_retry, download, nodes, keys, serve, node, model, demo):
+for module in (
+    train,
+    presets,
+    jobs,
+    follow,
+    cancel_and_retry,
+    download,
+    nodes,
+    keys,
+    secrets,
+    serve,
+    node,
+    model,
+    demo,
+):
     module.register(app)
 
 

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     )
     s3_access_key_id: str | None = Field(None, description="Default: what boto3 finds by itself.")
     s3_secret_access_key: str | None = Field(None, description="Default: what boto3 finds by itself.")
+    secrets_key: str | None = Field(
+        None, description="Encrypts projects' secrets (a Fernet key). Default: made once in data, with SQLite."
+    )
     cors_origins: tuple[str, ...] = Field((), description="Web origins that may call the API from a browser.")
     lease_s: float = Field(90.0, ge=1, le=3600, description="How long a node may be silent.")
     max_at_risk_s: float = Field(60.0, ge=1, description="Most seconds of work between two checkpoints (auto).")

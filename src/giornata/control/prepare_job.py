@@ -1,5 +1,6 @@
 """From a request to a job that could be queued: every check, and every default that is drawn or derived."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.specs import TrainSpec, model_key, total_steps
 
 SHOWN = 5
@@ -25,6 +27,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     parsed, faults = parse_spec(request.kind, request.spec)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)
+    faults += _secret_faults(tx, caller, request)
     if faults or parsed is None:
         raise InvalidInput(faults)
     spec = parsed.model_dump(mode="json")
@@ -72,6 +75,15 @@ def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: Subm
         yield _no_dataset(request.spec, "dataset")
     if _is_text(request.spec, "class_dataset") and _items(tx, caller, request.spec, "class_dataset") is None:
         yield _no_dataset(request.spec, "class_dataset")
+
+
+def _secret_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
+    name = request.spec.get("hub_token_secret") if request.kind == "train" else None
+    if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+        return
+    if tx.secrets.get(caller.project_id, name) is None:
+        hint = f"keep it first: giornata secrets set {name}"
+        yield Fault(where="spec.hub_token_secret", message=f"this project has no secret {name}", hint=hint)
 
 
 def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:

@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
 
 # The root of the errors of whichever HTTP library the hub's client uses; that has changed twice.
 from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
+from pydantic import SecretStr
 
 from giornata.diffusion.families import family_of_index
 from giornata.domain.errors import Fault
@@ -43,25 +44,35 @@ class Hub(Protocol):
 
 
 class HuggingFaceHub:
-    """The real hub, with its cache on disk. Fetches safetensors only: nothing from a network is unpickled."""
+    """The real hub, with its cache on disk. Fetches safetensors only: nothing from a network is unpickled.
+
+    `token` opens gated models; without one, whatever this machine is logged in with does.
+    """
+
+    def __init__(self, token: SecretStr | None = None) -> None:
+        self._token = token
+
+    @property
+    def _plain(self) -> str | None:
+        return None if self._token is None else self._token.get_secret_value()
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """As the protocol says. Looks at model_index.json first, so that a wrong model does not cost gigabytes."""
-        index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision))
+        index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision, token=self._plain))
         family = family_of_index(json.loads(index.read_bytes()).get("_class_name"))
         if family is None:
             return index.parent
-        options = {"revision": revision, "variant": variant, "use_safetensors": True, **family.download_options}
-        return Path(family.pipeline_class().download(name, **options))
+        options = {"revision": revision, "variant": variant, "use_safetensors": True, "token": self._plain}
+        return Path(family.pipeline_class().download(name, **options, **family.download_options))
 
     def vae(self, name: str) -> Path:
         """As the protocol says."""
         patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, token=self._plain))
 
     def file(self, name: str, file: str, *, revision: str | None) -> Path:
         """As the protocol says."""
-        return Path(huggingface_hub.hf_hub_download(name, file, revision=revision))
+        return Path(huggingface_hub.hf_hub_download(name, file, revision=revision, token=self._plain))
 
 
 def looks_like_path(name: str) -> bool:
@@ -102,7 +113,7 @@ def download_failed(
 ) -> WorkloadFailed:
     """What an error of the hub's client means for the attempt."""
     what = f"{name}" + (f" at revision {revision}" if revision else "")
-    hint = "check the spelling; private and gated models have to be put into a folder on the node"
+    hint = "check the spelling; for a private or gated model, name the secret with your token: hub_token_secret"
     if isinstance(error, RevisionNotFoundError):
         fault = Fault(where="spec.revision", message=f"{name} has no revision {revision}", hint=hint)
     elif isinstance(error, RepositoryNotFoundError):

@@ -84,7 +84,8 @@ def load_base(
         vae = None if vae_folder is None else _load_vae(vae_folder, family, dtype, variant=None)
         load = _parts_of_file if place.is_file() else _parts_of_folder
         parts = load(place, family, dtype, own_vae=vae is None, variant=spec.variant, layouts=layouts)
-        return _frozen(spec, family, parts, parts.vae if vae is None else vae, torch.device(device), dtype)
+        vae = parts.vae if vae is None else vae
+        return _frozen(spec, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         if isinstance(error, RuntimeError) and _is_device_error(error):
             raise
@@ -193,7 +194,7 @@ def _parts_of_folder(
 
 
 def _frozen(
-    spec: TrainSpec, family: Family, parts: Parts, vae: Any, device: torch.device, dtype: torch.dtype
+    spec: TrainSpec, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
 ) -> BaseModel:
     for module in (parts.unet, vae, *parts.text_encoders):
         align(module.requires_grad_(False).eval().to(device))

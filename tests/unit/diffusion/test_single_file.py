@@ -223,7 +223,7 @@ def test_a_file_cut_short_is_this_copys_fault(
     assert refused(tmp_path / "none.safetensors", layouts).reason is Reason.BAD_SPEC
 
 
-# ---- what is shipped ------------------------------------------------------------------------------------------------
+# ---- what is shipped -----------------------------------------------------------------------------------------------
 
 PUBLISHED_PARAMETERS = {  # of the published models
     "sdxl": {"unet": 2_567_463_684, "vae": 83_653_863, "text_encoder": 123_060_480, "text_encoder_2": 694_659_840},

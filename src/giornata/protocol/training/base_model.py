@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pydantic import AliasChoices, Field
 
 from giornata.protocol.model import Message, Sha256
+from giornata.protocol.secrets import SecretName
 from giornata.protocol.training.model_names import hub_file, is_single_file, is_url
 from giornata.protocol.training.text import ModelName
 
@@ -27,6 +28,9 @@ class BaseModelFields(Message):
     variant: str | None = Field(None, max_length=32, description="Weight files' variant, such as fp16.")
     pretrained_vae_model_name_or_path: ModelName | None = Field(
         None, description="Another VAE, such as madebyollin/sdxl-vae-fp16-fix."
+    )
+    hub_token_secret: SecretName | None = Field(
+        None, description="Name of the project's secret that opens a gated model; its value is not in the spec."
     )
 
 

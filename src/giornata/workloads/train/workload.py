@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 
 import torch
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
+from giornata.diffusion.hub import HuggingFaceHub
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -32,6 +33,7 @@ class TrainWorkload:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._device, self._clock, self._load = torch.device(chosen), clock, load
         self._base: BaseModel | None = None
+        self._token: SecretStr | None = None
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -43,7 +45,7 @@ class TrainWorkload:
         try:
             with blamed():
                 reporter.phase("loading")
-                base = self._warm(spec)
+                base = self._warm(spec, start.hub_token)
                 return Attempt(start=start, spec=spec, base=base, reporter=reporter, clock=self._clock).run()
         except Stopped:
             raise
@@ -55,16 +57,20 @@ class TrainWorkload:
             self._drop()  # nobody knows in which state it left the model
             raise
 
-    def _warm(self, spec: TrainSpec) -> BaseModel:
-        """The base that the spec names; the one before is let go first, two might not fit."""
+    def _warm(self, spec: TrainSpec, token: SecretStr | None) -> BaseModel:
+        """The base that the spec names; the one before is let go first, two might not fit.
+
+        What was opened with one project's token is opened again for whoever has another: the hub decides.
+        """
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
-        if self._base is None or self._base.key != key or self._base.dtype != dtype:
+        if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
             self._drop()
-            self._base = self._load(spec, device=self._device, dtype=dtype)
+            opened = {} if token is None else {"hub": HuggingFaceHub(token)}
+            self._base, self._token = self._load(spec, device=self._device, dtype=dtype, **opened), token
         return self._base
 
     def _drop(self) -> None:
-        self._base = None
+        self._base = self._token = None
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -86,5 +92,9 @@ def parse(start: Start) -> TrainSpec:
         raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), faults) from error
     if spec.seed is None:
         fault = Fault(where="spec.seed", message="is not set", hint="submission draws and records one")
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
+    if spec.hub_token_secret is not None and start.hub_token is None:
+        message = f"the server could not hand out {spec.hub_token_secret}: it was deleted, or cannot be decrypted"
+        fault = Fault(where="spec.hub_token_secret", message=message, hint="set the secret again, and retry the job")
         raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
     return spec
