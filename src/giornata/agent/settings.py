@@ -36,6 +36,7 @@ class AgentSettings:
     kinds: tuple[str, ...] = ("train",)
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     threads: int = 1
+    model_cache_bytes: int = 100 * 2**30
     device: str = "auto"
     claim_wait_s: float = 5.0
     grace_s: float = 25.0  # from the order to leave to the end of the process
@@ -54,6 +55,7 @@ class AgentSettings:
         built_in = (
             *(sys.executable, "-m", "giornata.engine", "--kinds", ",".join(self.kinds)),
             *("--threads", str(self.threads), "--device", self.device),
+            *("--model-cache-bytes", str(self.model_cache_bytes)),
         )
         return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 

@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     )
     work_directory: Path | None = Field(None, description="Scratch space of the node. Default: below data.")
     cache_bytes: int = Field(20 * 2**30, ge=0, description="Bound of the node's cache of inputs.")
+    model_cache_bytes: int = Field(
+        100 * 2**30, ge=0, description="Bound of the models that the node has fetched from the hub."
+    )
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine; part of a result's fingerprint.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")

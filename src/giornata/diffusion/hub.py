@@ -22,6 +22,7 @@ from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[a
 from pydantic import SecretStr
 
 from giornata.diffusion.families import family_of_index
+from giornata.diffusion.hub_cache import HubCache
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -46,11 +47,16 @@ class Hub(Protocol):
 class HuggingFaceHub:
     """The real hub, with its cache on disk. Fetches safetensors only: nothing from a network is unpickled.
 
-    `token` opens gated models; without one, whatever this machine is logged in with does.
+    `token` opens gated models; without one, whatever this machine is logged in with does. After each fetch the cache
+    is brought back within its bound; what was fetched stays at least until `close`.
     """
 
-    def __init__(self, token: SecretStr | None = None) -> None:
-        self._token = token
+    def __init__(self, token: SecretStr | None = None, cache: HubCache | None = None) -> None:
+        self._token, self._cache = token, cache or HubCache()
+
+    def close(self) -> None:
+        """What was fetched has been read."""
+        self._cache.close()
 
     @property
     def _plain(self) -> str | None:
@@ -58,21 +64,30 @@ class HuggingFaceHub:
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """As the protocol says. Looks at model_index.json first, so that a wrong model does not cost gigabytes."""
+        self._cache.using(name)
         index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision, token=self._plain))
         family = family_of_index(json.loads(index.read_bytes()).get("_class_name"))
         if family is None:
             return index.parent
         options = {"revision": revision, "variant": variant, "use_safetensors": True, "token": self._plain}
-        return Path(family.pipeline_class().download(name, **options, **family.download_options))
+        folder = Path(family.pipeline_class().download(name, **options, **family.download_options))
+        self._cache.trim()
+        return folder
 
     def vae(self, name: str) -> Path:
         """As the protocol says."""
         patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, token=self._plain))
+        self._cache.using(name)
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, token=self._plain))
+        self._cache.trim()
+        return folder
 
     def file(self, name: str, file: str, *, revision: str | None) -> Path:
         """As the protocol says."""
-        return Path(huggingface_hub.hf_hub_download(name, file, revision=revision, token=self._plain))
+        self._cache.using(name)
+        path = Path(huggingface_hub.hf_hub_download(name, file, revision=revision, token=self._plain))
+        self._cache.trim()
+        return path
 
 
 def looks_like_path(name: str) -> bool:

@@ -73,7 +73,9 @@ def test_only_admins_of_the_project_reach_them(served: Served) -> None:
         other.delete_secret("HUB")
 
 
-@pytest.mark.parametrize("value", ["", "short", "two words", "two\nlines", 'a"quote"d', "ünïcode-ünïcode", "x" * 4097])
+@pytest.mark.parametrize(
+    "value", ["", "short", "two words", "two\nlines", 'a"quote"d', "ünïcode-ünïcode", "x" * 4097]
+)
 def test_what_is_no_token_is_refused_without_saying_it(served: Served, value: str) -> None:
     reply = served.call("PUT", "/v1/secrets/HUB", served.keys.admin, json={"value": value})
     assert reply.status_code == 400

@@ -3,11 +3,13 @@
 import gc
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import torch
 from pydantic import SecretStr, ValidationError
 
 from giornata.diffusion.hub import HuggingFaceHub
+from giornata.diffusion.hub_cache import HubCache
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -25,11 +27,18 @@ class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow.
+    `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
     """
 
     def __init__(
-        self, *, device: torch.device | str | None = None, clock: Clock = time.monotonic, load: Loader = load_base
+        self,
+        *,
+        device: torch.device | str | None = None,
+        clock: Clock = time.monotonic,
+        load: Loader = load_base,
+        model_cache_bytes: int | None = None,
     ) -> None:
+        self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._device, self._clock, self._load = torch.device(chosen), clock, load
         self._base: BaseModel | None = None
@@ -65,8 +74,9 @@ class TrainWorkload:
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
             self._drop()
-            opened = {} if token is None else {"hub": HuggingFaceHub(token)}
-            self._base, self._token = self._load(spec, device=self._device, dtype=dtype, **opened), token
+            with closing(HuggingFaceHub(token, HubCache(bound_bytes=self._model_cache_bytes))) as hub:
+                self._base = self._load(spec, device=self._device, dtype=dtype, hub=hub)
+            self._token = token
         return self._base
 
     def _drop(self) -> None:
