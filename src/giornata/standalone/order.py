@@ -41,6 +41,9 @@ def spec_faults(fields: Mapping[str, Any]) -> list[Fault]:
     if fields.get("class_dataset") is not None:
         hint = "leave it out: the base model then draws the class pictures once"
         faults.append(Fault(where="spec.class_dataset", message="there is no server that holds it", hint=hint))
+    if fields.get("hub_token_secret") is not None:
+        hint = "leave it out, and log in to the hub on this machine: hf auth login"
+        faults.append(Fault(where="spec.hub_token_secret", message="there is no server that keeps it", hint=hint))
     return faults
 
 

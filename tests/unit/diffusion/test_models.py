@@ -39,6 +39,9 @@ class StubHub:
     def vae(self, name: str) -> Path:
         return self._answer(name)
 
+    def file(self, name: str, file: str, *, revision: str | None) -> Path:
+        return self._answer(name, file, revision)
+
 
 def load(model: Path | str, hub: StubHub | None = None, **fields: Any) -> BaseModel:
     spec = TrainSpec.model_validate({"model": str(model), "dataset": "ds_1", **fields})
@@ -111,7 +114,7 @@ def test_v_prediction_comes_from_the_scheduler_and_others_are_refused(copy: Path
 
 
 def not_sdxl(folder: Path) -> None:
-    edit(folder / "model_index.json", _class_name="StableDiffusionPipeline")
+    edit(folder / "model_index.json", _class_name="FluxPipeline")
 
 
 def no_second_encoder(folder: Path) -> None:
@@ -137,7 +140,7 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (not_sdxl, "StableDiffusionPipeline, not StableDiffusionXLPipeline"),
+        (not_sdxl, "FluxPipeline, not StableDiffusionXLPipeline or StableDiffusionPipeline"),
         (no_second_encoder, "holds no text_encoder_2/"),
         (wrong_second_encoder, "text_encoder_2 is CLIPTextModel,"),
         (no_text_time, "addition_embed_type is None"),
@@ -166,8 +169,8 @@ def test_all_faults_are_told_at_once(copy: Path) -> None:
 
 
 def test_a_folder_or_file_that_is_not_there_or_not_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"x")
-    for name, told in ((tmp_path / "none", "does not exist"), (tmp_path / "model.safetensors", "is a file")):
+    (tmp_path / "model.ckpt").write_bytes(b"x")
+    for name, told in ((tmp_path / "none", "does not exist"), (tmp_path / "model.ckpt", "is a file")):
         failure = refused(name)
         assert failure.reason is Reason.BAD_SPEC
         assert told in failure.message
