@@ -234,10 +234,9 @@ def _schedule_faults(config: dict[str, Any]) -> FolderFaults:
     name = str(config.get("_class_name"))
     if not name.startswith("EDM"):
         return FolderFaults()
-    message = f"the scheduler is {name}: the model was trained in EDM's formulation, with noise that is not SDXL's"
-    return FolderFaults(
-        layout=(Fault(where=FIELD, message=message, hint="use a base with SDXL's own noise schedule"),)
-    )
+    message = f"the scheduler is {name}: the model was trained in EDM's formulation, with other noise"
+    hint = "choose a base that predicts epsilon or velocities; do_edm_style_training is for those too"
+    return FolderFaults(layout=(Fault(where=FIELD, message=message, hint=hint),))
 
 
 def _prediction_faults(scheduler: DDPMScheduler) -> FolderFaults:

@@ -1,7 +1,8 @@
 """New words for the text encoders: textual inversion (Gal et al., 2022, arXiv 2208.01618) beside an adapter, which
 is called pivotal tuning. As diffusers' advanced script does it with `--train_text_encoder_ti`.
 
-Shapes: N new tokens; E the width of a text encoder's token embeddings (768 and 1280 for SDXL, 768 for SD 1.5); B captions, L tokens.
+Shapes: N new tokens; E the width of a text encoder's token embeddings (768 and 1280 for SDXL, 768 for SD 1.5);
+B captions, L tokens.
 
 A caption says `TOK`; the text encoders hear `<s0><s1>`. The base is not touched: the new rows lie beside its
 embedding matrix, not in it, and its tokenizers are copied before they learn the words.
@@ -99,8 +100,8 @@ class _Extended(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTokens:
-    """The trainable rows, fp32: `tokens.clip_l` and `tokens.clip_g`, as many as text encoders, each of N × E. As a context manager it gives the
-    text encoders back as they were, whatever happened."""
+    """The trainable rows, fp32: `tokens.clip_l` and `tokens.clip_g`, one for each text encoder, of N × E. As a
+    context manager it gives the text encoders back as they were, whatever happened."""
 
     rows: dict[str, nn.Parameter]
     spreads: dict[str, torch.Tensor]

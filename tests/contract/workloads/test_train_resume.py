@@ -149,6 +149,12 @@ JOBS: dict[str, dict[str, Any]] = {
         "stop_text_encoder_training": 6,
         "gradient_checkpointing": True,
     },
+    "Stable Diffusion 1.5, new tokens": {
+        "train_text_encoder_ti": True,
+        "text_encoder_lr": 1e-2,
+        "instance_prompt": "a photo of TOK",
+        "mixed_precision": "bf16",
+    },
     "Stable Diffusion 1.5": {"train_batch_size": 2, "snr_gamma": 5.0, "use_ema": True, "ema_decay": 0.9},
     "Stable Diffusion 1.5, everything": {
         "gradient_accumulation_steps": 2,
@@ -202,6 +208,8 @@ STOPS = [
     ("masks and the base's own prediction", 8),
     ("the base's own prediction, and text encoders", 4),
     ("the base's own prediction, and text encoders", 7),
+    ("Stable Diffusion 1.5, new tokens", 3),
+    ("Stable Diffusion 1.5, new tokens", 8),
     ("Stable Diffusion 1.5", 4),
     ("Stable Diffusion 1.5, everything", 7),
     ("bf16 with text encoders", 7),
