@@ -92,3 +92,9 @@ def test_all_faults_of_a_spec_come_at_once():
         "spec.class_dataset",
     }
     assert spec_faults(FIELDS) == []
+
+
+def test_a_secret_of_a_project_is_refused():
+    (fault,) = spec_faults(FIELDS | {"hub_token_secret": "HUB"})
+    assert fault.where == "spec.hub_token_secret"
+    assert "log in" in fault.hint
