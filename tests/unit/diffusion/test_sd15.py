@@ -21,6 +21,7 @@ from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.models import BaseModel, check_model_folder, load_base
 from giornata.diffusion.tiny_model import build_tiny_model
+from giornata.diffusion.tokens import add_tokens, taught
 from giornata.domain.errors import InvalidInput
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -262,3 +263,24 @@ def test_all_faults_are_told_at_once(model: Path) -> None:
     assert "text_time" in told[2]
     assert "tokenizer/" in told[3]
     assert "vae/ holds no" in told[4]
+
+
+def test_new_tokens_lie_beside_the_one_text_encoder(
+    tiny_sd15_base: BaseModel, tiny_sd15_folder: Path, tmp_path: Path
+) -> None:
+    spec = spec_of(tiny_sd15_folder, train_text_encoder_ti=True, instance_prompt="a photo of TOK")
+    base = taught(tiny_sd15_base, spec)
+    before = encode(base.tokenizers, base.text_encoders, ["a toy", "a toy"], family=SD15).prompt_BLD
+    with add_tokens(base, spec) as tokens, add_adapters(base, spec) as adapters:
+        assert {name: tuple(rows.shape) for name, rows in tokens.rows.items()} == {"tokens.clip_l": (2, 32)}
+        said = encode(base.tokenizers, base.text_encoders, ["<s0><s1>", "a toy"], family=SD15)
+        assert said.pooled_BP is None
+        assert not torch.equal(said.prompt_BLD[0], before[0])
+        assert torch.equal(said.prompt_BLD[1], before[1])
+        said.prompt_BLD.sum().backward()
+        assert tokens.rows["tokens.clip_l"].grad is not None
+        tensors = adapters.tensors() | {name: rows.detach() for name, rows in tokens.rows.items()}
+    facts = facts_of(spec, step=1, captions=["a"], layers_per_block=1, family=SD15)
+    write_kohya(tmp_path / "a", tensors, facts, dtype="float32")
+    with safe_open(tmp_path / "a", framework="pt") as opened:
+        assert [key for key in opened.keys() if key.startswith("bundle_emb")] == ["bundle_emb.TOK.clip_l"]  # noqa: SIM118
