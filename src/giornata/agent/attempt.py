@@ -157,6 +157,7 @@ class Attempt:
             resume=resume,
             mtbi_s=lease.mtbi_s,
             max_at_risk_s=lease.max_at_risk_s,
+            hub_token=lease.hub_token,
         )
 
     def _ready(self) -> EngineProcess:

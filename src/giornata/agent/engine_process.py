@@ -16,10 +16,11 @@ from giornata.agent.events import Event, Gone, Muttered, Said
 from giornata.agent.held_lease import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol import VERSION
-from giornata.protocol.pipe import FROM_ENGINE, TO_ENGINE, Alive, FromEngine, Held, Hello, Shutdown, ToEngine
+from giornata.protocol.pipe import FROM_ENGINE, TO_ENGINE, Alive, FromEngine, Held, Hello, Shutdown, Start, ToEngine
 
 TAIL_LINES = 200
 LONGEST_LINE_BYTES = 2**20
+HIDDEN = b"[secret]"
 LAST_WORDS_S = 5.0  # for what is still in the pipes when the process has ended
 
 Sink = Callable[[Event], None]
@@ -41,6 +42,7 @@ class EngineProcess:
         self.says_alive = False
         self.heard_at_s = monotonic_s()
         self.exit_code: int | None = None
+        self._hidden: bytes | None = None
         self._sink: Sink | None = None
         self._sink_lock = threading.Lock()
         self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
@@ -93,6 +95,9 @@ class EngineProcess:
 
     def send(self, message: ToEngine) -> None:
         """Queue a message. Never blocks; a message to an engine that is gone is lost, and its end is an event."""
+        if isinstance(message, Start):
+            token = message.hub_token
+            self._hidden = None if token is None else token.get_secret_value().encode()
         self._outbox.put(TO_ENGINE.dump_json(message) + b"\n")
 
     def is_alive(self) -> bool:
@@ -133,7 +138,7 @@ class EngineProcess:
         self._hello.put(None)
 
     def _read_messages(self, stream: IO[bytes]) -> None:
-        for line in _lines(stream):
+        for line in self._lines(stream):
             self.heard_at_s = self._monotonic_s()
             try:
                 message = FROM_ENGINE.validate_json(line)
@@ -154,8 +159,14 @@ class EngineProcess:
                 self._post(Said(message=message))
 
     def _read_mutterings(self, stream: IO[bytes]) -> None:
-        for line in _lines(stream):
+        for line in self._lines(stream):
             self._mutter(line)
+
+    def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
+        """What the engine says, without the job's secret: it may stand in the error of some library."""
+        for line in _lines(stream):
+            hidden = self._hidden
+            yield line if hidden is None else line.replace(hidden, HIDDEN)
 
     def _mutter(self, line: bytes) -> None:
         # A progress bar redraws its line after a carriage return: what it showed last is what counts.

@@ -17,11 +17,15 @@ def draw_node_id() -> str:
     return f"node_{secrets.token_hex(8)}"
 
 
-def engine_command(kinds: Sequence[str], *, threads: int, device: str) -> tuple[str, ...]:
-    """The command line of the built-in engine."""
+def engine_command(
+    kinds: Sequence[str], *, threads: int, device: str, model_cache_bytes: int | None = None
+) -> tuple[str, ...]:
+    """The command line of the built-in engine. Without `model_cache_bytes` it keeps all models that it fetches."""
+    bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
     return (
         *(sys.executable, "-m", "giornata.engine", "--kinds", ",".join(kinds)),
         *("--threads", str(threads), "--device", device),
+        *bound,
     )
 
 
@@ -44,6 +48,7 @@ class AgentSettings:
     kinds: tuple[str, ...] = ("train",)
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     threads: int = 1
+    model_cache_bytes: int = 100 * 2**30
     device: str = "auto"
     claim_wait_s: float = 5.0
     grace_s: float = 25.0  # from the order to leave to the end of the process
@@ -59,7 +64,9 @@ class AgentSettings:
 
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """The command of the engine for each kind; kinds with equal commands share one engine."""
-        built_in = engine_command(self.kinds, threads=self.threads, device=self.device)
+        built_in = engine_command(
+            self.kinds, threads=self.threads, device=self.device, model_cache_bytes=self.model_cache_bytes
+        )
         return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
     def faults(self) -> tuple[Fault, ...]:

@@ -17,12 +17,14 @@ from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
 from giornata.control.context import Context, Foundations
 from giornata.control.install import install, signing_key
 from giornata.control.policy import Policy
+from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate
 
 NODE_KEY_FILE = "node.key"
+SECRETS_KEY_FILE = "secrets.key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +99,30 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
             s3_credentials=s3_credentials_of(settings),
         )
         context = Context(
-            store=store, blobs=blobs, clock=clock, names=names, pictures=pictures, policy=policy_of(settings)
+            store=store,
+            blobs=blobs,
+            clock=clock,
+            names=names,
+            pictures=pictures,
+            policy=policy_of(settings),
+            sealer=_sealer(settings, database),
         )
         check_schema = partial(_check_schema, store)
         yield House(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
         store.close()
+
+
+def _sealer(settings: Settings, database: str) -> Sealer:
+    """By the setting; an embedded installation, whose database lies beside it, makes itself a key."""
+    from giornata.cli.sealing import FernetSealer, key_in, new_key
+
+    file = settings.data / SECRETS_KEY_FILE
+    key = settings.secrets_key or key_in(file)
+    if key is None and database.startswith("sqlite"):
+        key = new_key()
+        write_private(file, key + "\n")
+    return NoSealer() if key is None else FernetSealer(key)
 
 
 def _check_schema(store: Database) -> None:

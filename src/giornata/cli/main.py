@@ -18,6 +18,7 @@ from giornata.cli import (
     node,
     nodes,
     presets,
+    secrets,
     serve,
     train,
 )
@@ -49,7 +50,22 @@ def root(
         raise typer.Exit
 
 
-for module in (train, presets, jobs, follow, cancel_and_retry, download, nodes, keys, serve, node, model, lora, demo):
+for module in (
+    train,
+    presets,
+    jobs,
+    follow,
+    cancel_and_retry,
+    download,
+    nodes,
+    keys,
+    secrets,
+    serve,
+    node,
+    model,
+    lora,
+    demo,
+):
     module.register(app)
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,13 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput
 MISSING_EXTRA = "No module named"
 
 
+class ModelFamily(StrEnum):
+    """The names of giornata.diffusion.families, which the command line does not import."""
+
+    SDXL = "sdxl"
+    SD15 = "sd15"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("tiny-model")(tiny_model)
@@ -22,16 +30,21 @@ def register(app: typer.Typer) -> None:
 
 def tiny_model(
     directory: Annotated[Path, typer.Argument(help="Where to put it.", show_default=False)],
+    family: Annotated[ModelFamily, typer.Option(help="Which architecture.")] = ModelFamily.SDXL,
     shapes: Annotated[
         bool, typer.Option("--shapes", help="The trained one, which draws coloured shapes. It comes with Giornata.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Build the tiny SDXL: the real architecture, a few million random parameters, no download."""
-    module = "giornata.diffusion.shapes.shipped" if shapes else "giornata.diffusion.tiny_model"
+    """Build a tiny base model: the real architecture, a few million random parameters, no download."""
     with reporting(as_json) as out:
-        run_model_code(module, [str(directory)])
-        out.say(f"The tiny SDXL{' that draws shapes' if shapes else ''} is in {directory}")
+        if shapes and family is not ModelFamily.SDXL:
+            raise InvalidInput([Fault(where="--family", message="the one that draws shapes is an SDXL")])
+        if shapes:
+            run_model_code("giornata.diffusion.shapes.shipped", [str(directory)])
+        else:
+            run_model_code("giornata.diffusion.tiny_model", [str(directory), "--family", family.value])
+        out.say(f"The tiny model{' that draws shapes' if shapes else ''} is in {directory}")
         out.result({"model": str(directory)})
 
 

@@ -43,6 +43,9 @@ def node(
     work_dir: Annotated[Path | None, typer.Option(help="Scratch space.", show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default=False)] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default=False)] = None,
+    model_cache_bytes: Annotated[
+        int | None, typer.Option(help="Bound of the models fetched from the hub.", show_default=False)
+    ] = None,
     grace: Annotated[float | None, typer.Option(help="Seconds for the last checkpoint.", show_default=False)] = None,
     exit_with_parent: Annotated[bool, typer.Option("--exit-with-parent", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
@@ -61,6 +64,7 @@ def node(
             work_directory=work_dir,
             device=device,
             threads=threads,
+            model_cache_bytes=model_cache_bytes,
             grace_s=grace,
         )
         agent = agent_settings_of(settings)
@@ -86,6 +90,7 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         kinds=settings.kinds,
         workloads=workload_commands(settings.workloads),
         threads=settings.threads,
+        model_cache_bytes=settings.model_cache_bytes,
         device=settings.device,
         grace_s=settings.grace_s,
         stall_s=settings.stall_s,

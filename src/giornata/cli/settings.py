@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     )
     s3_access_key_id: str | None = Field(None, description="Default: what boto3 finds by itself.")
     s3_secret_access_key: str | None = Field(None, description="Default: what boto3 finds by itself.")
+    secrets_key: str | None = Field(
+        None, description="Encrypts projects' secrets (a Fernet key). Default: made once in data, with SQLite."
+    )
     cors_origins: tuple[str, ...] = Field((), description="Web origins that may call the API from a browser.")
     lease_s: float = Field(90.0, ge=1, le=3600, description="How long a node may be silent.")
     max_at_risk_s: float = Field(60.0, ge=1, description="Most seconds of work between two checkpoints (auto).")
@@ -69,6 +72,9 @@ class Settings(BaseSettings):
     )
     work_directory: Path | None = Field(None, description="Scratch space of the node. Default: below data.")
     cache_bytes: int = Field(20 * 2**30, ge=0, description="Bound of the node's cache of inputs.")
+    model_cache_bytes: int = Field(
+        100 * 2**30, ge=0, description="Bound of the models that the node has fetched from the hub."
+    )
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine; part of a result's fingerprint.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")

@@ -9,6 +9,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
+from pydantic import SecretStr
 
 from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection, R
 from giornata.client.downloads import download_artifacts, download_file
@@ -47,6 +48,7 @@ from giornata.protocol.jobs import (
     MetricPoint,
     SubmitJob,
 )
+from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
 PAGE = 500
 
@@ -282,6 +284,19 @@ class Client:
     def revoke_key(self, key_id: str) -> Key:
         """The key is refused from now on."""
         return self._connection.call("DELETE", f"/v1/keys/{_quoted(key_id)}", Key)
+
+    def set_secret(self, name: str, value: str) -> Secret:
+        """Keep a value that jobs may name, in the place of the one before. It cannot be read back."""
+        body = SetSecret(value=SecretStr(value))
+        return self._connection.call("PUT", f"/v1/secrets/{_quoted(name)}", Secret, body=body)
+
+    def secrets(self) -> tuple[Secret, ...]:
+        """The project's secrets by name, without their values."""
+        return self._get("/v1/secrets", SecretPage).items
+
+    def delete_secret(self, name: str) -> Secret:
+        """Forget a value."""
+        return self._connection.call("DELETE", f"/v1/secrets/{_quoted(name)}", Secret, repeatable=False)
 
     # -------------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+from pydantic import SecretStr
+
 from giornata.control.attempt_token import attempt_token
 from giornata.control.context import Context
 from giornata.control.install import signing_key_in
 from giornata.control.interruptions import fleet_mtbi_s
+from giornata.control.keep_secrets import secret_value
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, BlobRow, JobRow
 from giornata.control.signed_urls import download
@@ -15,6 +18,7 @@ from giornata.protocol.uploads import Download
 from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
 # Which field of the spec names a dataset, and the part that its pictures play.
+HUB_FIELD = "hub_token_secret"
 ROLES = {"dataset": "instance", "class_dataset": "class"}
 
 
@@ -37,7 +41,15 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
         checkpoints=tuple(LeaseCheckpoint(step=row.step, download=_download(ctx, row.blob)) for row in usable),
         mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=at_ms),
         max_at_risk_s=ctx.policy.max_at_risk_s,
+        hub_token=_hub_token(tx, ctx, job),
     )
+
+
+def _hub_token(tx: Transaction, ctx: Context, job: JobRow) -> SecretStr | None:
+    """The only way by which a secret ever leaves the store."""
+    name = job.spec.get(HUB_FIELD) if job.kind == "train" else None
+    value = secret_value(tx, ctx, job.project_id, name) if isinstance(name, str) else None
+    return None if value is None else SecretStr(value)
 
 
 def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:

@@ -7,6 +7,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
 from giornata.control.ports.pictures import Pictures
+from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
@@ -23,11 +24,12 @@ class Foundations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
-    """Storage, time, fresh names, the inspector of pictures, and the operator's numbers."""
+    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, and what seals secrets."""
 
     blobs: Blobs
     pictures: Pictures
     policy: Policy = field(default_factory=Policy)
+    sealer: Sealer = field(default_factory=NoSealer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

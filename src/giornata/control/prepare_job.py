@@ -13,6 +13,7 @@ from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
 from giornata.protocol.training.epochs import steps_of
 
@@ -30,10 +31,12 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)
     faults += _file_faults(tx, caller, request)
+    faults += _secret_faults(tx, caller, request)
     if faults or parsed is None:
         raise InvalidInput(faults)
     if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
-        parsed = _in_steps(parsed, pictures=len(_items(tx, caller, request.spec, "dataset") or ()))
+        items = _items(tx, caller, request.spec, "dataset") or ()
+        parsed = _in_steps(parsed, pictures=sum(item.repeats for item in items))
     spec = parsed.model_dump(mode="json")
     if isinstance(parsed, TrainSpec):
         spec["seed"] = ctx.names.seed() if parsed.seed is None else parsed.seed
@@ -103,6 +106,15 @@ def missing_file(role: str, sha256: str) -> Fault:
     """The fault of a file that the project does not have."""
     message, hint = f"there are no bytes with sha256 {sha256}", "upload the file, and complete the upload"
     return Fault(where=f"spec.{role}", message=message, hint=hint)
+
+
+def _secret_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
+    name = request.spec.get("hub_token_secret") if request.kind == "train" else None
+    if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+        return
+    if tx.secrets.get(caller.project_id, name) is None:
+        hint = f"keep it first: giornata secrets set {name}"
+        yield Fault(where="spec.hub_token_secret", message=f"this project has no secret {name}", hint=hint)
 
 
 def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:

@@ -110,7 +110,7 @@ def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: Train
     """Everything in the spec that names layers or blocks that there are not, with what there is."""
     faults = target_faults(unet, spec.target_modules) + block_faults(unet, spec.lora_unet_blocks)
     text_encoders = tuple(text_encoders) if spec.train_text_encoder else ()
-    for encoder in text_encoders[:1]:  # both have the same layers
+    for encoder in text_encoders[:1]:  # all have the same layers
         where, what = "spec.text_encoder_target_modules", "the text encoders"
         faults += target_faults(encoder, spec.text_encoder_target_modules, where=where, what=what)
     names = [f"unet.{name}" for name in chosen_layers(unet, spec.target_modules, spec.lora_unet_blocks)]

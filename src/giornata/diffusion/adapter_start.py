@@ -13,7 +13,7 @@ import torch
 from giornata.diffusion import dora
 from giornata.diffusion.adapter_plan import layers_of, size_of
 from giornata.diffusion.kohya_file import MAGNITUDE, split_name
-from giornata.diffusion.lora import ADAPTER, TEXT_ENCODERS, UNET, Adapters, public_name
+from giornata.diffusion.lora import ADAPTER, UNET, Adapters, public_name
 from giornata.diffusion.lora_file import ReadLora, read_lora
 from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import Fault, InvalidInput
@@ -28,7 +28,8 @@ def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters)
     """Load the file into adapters that are on the base. Raises InvalidInput with every fault, and then changes
     nothing: what cannot be read, layers that the job does not train, ranks that are too small, other kinds.
     """
-    read = read_lora(path, public_layers(base), layers_per_block=base.unet.config.layers_per_block, where=WHERE)
+    depth = base.unet.config.layers_per_block
+    read = read_lora(path, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
     faults = fit_faults(read, adapters)
     if faults:
         raise InvalidInput(faults)
@@ -120,7 +121,7 @@ def _rank_axis(name: str) -> int | None:
 
 def public_layers(base: BaseModel) -> list[str]:
     """Public names of all layers that can be adapted, below the adapters that some of them wear."""
-    models = [(UNET, base.unet), *zip(TEXT_ENCODERS, base.text_encoders, strict=True)]
+    models = [(UNET, base.unet), *zip(base.family.encoder_names, base.text_encoders, strict=True)]
     named = [(prefix, name.removesuffix(".base_layer")) for prefix, model in models for name in layers_of(model)]
     return [public_name(prefix, name) for prefix, name in named if f".{ADAPTER}" not in name]
 

@@ -1,7 +1,7 @@
 """Captions to what the UNet attends to.
 
-Shapes: B captions; L = 77 tokens; D the UNet's cross-attention width (2048 for SDXL: 768 + 1280 side by side);
-P the width of the pooled embedding (1280).
+Shapes: B captions; L = 77 tokens; D the UNet's cross-attention width (2048 for SDXL: 768 + 1280 side by side; 768
+for Stable Diffusion 1.5); P the width of the pooled embedding (1280), where there is one.
 
 Captions are used to the letter: quotes, spaces and any script. Nothing is ever cut: a caption that does not fit
 into the text encoders is refused, by name and number of tokens.
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.order import Role
 from giornata.diffusion.randomness import permutation, uniform
 from giornata.domain.errors import Fault
@@ -21,10 +22,10 @@ from giornata.domain.errors import Fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """What conditions the UNet on a batch of captions."""
+    """What conditions the UNet on a batch of captions. `pooled_BP` is None where the family has none."""
 
     prompt_BLD: torch.Tensor
-    pooled_BP: torch.Tensor
+    pooled_BP: torch.Tensor | None
 
 
 def too_long(captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any]) -> list[Fault]:
@@ -40,19 +41,22 @@ def too_long(captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any]) -> 
     return faults
 
 
-def encode(tokenizers: Sequence[Any], text_encoders: Sequence[Any], captions: Sequence[str]) -> Embedding:
-    """As StableDiffusionXLPipeline.encode_prompt: the penultimate hidden layers of both encoders side by side, and
-    the pooled, projected output of the second. Gradients flow if the caller lets them."""
+def encode(
+    tokenizers: Sequence[Any], text_encoders: Sequence[Any], captions: Sequence[str], *, family: Family = SDXL
+) -> Embedding:
+    """As `encode_prompt` of the family's pipeline: the hidden layers that it uses of all encoders side by side, and
+    the pooled, projected output of the last, if it uses that. Gradients flow if the caller lets them."""
     hidden, pooled_BP = [], None
     for tokenizer, encoder in zip(tokenizers, text_encoders, strict=True):
         tokens_BL = tokenizer(
             list(captions), padding="max_length", max_length=tokenizer.model_max_length, return_tensors="pt"
         ).input_ids
         output = encoder(tokens_BL.to(encoder.device), output_hidden_states=True)
-        hidden.append(output.hidden_states[-2])
-        pooled_BP = output[0]
-    if pooled_BP is None or pooled_BP.ndim != 2:
-        raise TypeError("the last text encoder gives no pooled output; SDXL needs one with a projection")
+        layer = family.hidden_layer
+        hidden.append(output.last_hidden_state if layer is None else output.hidden_states[layer])
+        pooled_BP = output[0] if family.pooled else None
+    if family.pooled and (pooled_BP is None or pooled_BP.ndim != 2):
+        raise TypeError(f"the last text encoder gives no pooled output; {family.title} needs one with a projection")
     return Embedding(prompt_BLD=torch.cat(hidden, dim=-1), pooled_BP=pooled_BP)
 
 
@@ -96,8 +100,16 @@ class EmbeddingCache:
     Captions are encoded one at a time, so that the bits of an embedding do not depend on its neighbours.
     """
 
-    def __init__(self, *, tokenizers: Sequence[Any], text_encoders: Sequence[Any], encoder_key: str) -> None:
+    def __init__(
+        self,
+        *,
+        tokenizers: Sequence[Any],
+        text_encoders: Sequence[Any],
+        encoder_key: str,
+        family: Family = SDXL,
+    ) -> None:
         self._tokenizers, self._text_encoders, self._encoder_key = tokenizers, text_encoders, encoder_key
+        self._family = family
         self._entries: dict[tuple[str, str], Embedding] = {}
 
     def __len__(self) -> int:
@@ -109,14 +121,14 @@ class EmbeddingCache:
         for caption in captions:
             key = self._key(caption)
             if key not in self._entries:
-                self._entries[key] = encode(self._tokenizers, self._text_encoders, [caption])
+                self._entries[key] = encode(self._tokenizers, self._text_encoders, [caption], family=self._family)
                 tick()
 
     def put(self, caption: str, embedding: Embedding) -> None:
         """Take over what was encoded before: an embedding of one caption, on any device."""
-        device = self._text_encoders[0].device
+        device, pooled_BP = self._text_encoders[0].device, embedding.pooled_BP
         self._entries[self._key(caption)] = Embedding(
-            prompt_BLD=embedding.prompt_BLD.to(device), pooled_BP=embedding.pooled_BP.to(device)
+            prompt_BLD=embedding.prompt_BLD.to(device), pooled_BP=None if pooled_BP is None else pooled_BP.to(device)
         )
 
     def __contains__(self, caption: str) -> bool:
@@ -125,9 +137,10 @@ class EmbeddingCache:
     def batch(self, captions: Sequence[str]) -> Embedding:
         """Embeddings of captions that were filled in, stacked."""
         entries = [self._entries[self._key(caption)] for caption in captions]
+        pooled = [entry.pooled_BP for entry in entries if entry.pooled_BP is not None]
         return Embedding(
             prompt_BLD=torch.cat([entry.prompt_BLD for entry in entries]),
-            pooled_BP=torch.cat([entry.pooled_BP for entry in entries]),
+            pooled_BP=torch.cat(pooled) if pooled else None,
         )
 
     def _key(self, caption: str) -> tuple[str, str]:

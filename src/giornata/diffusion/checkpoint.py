@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.families import SDXL
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -41,6 +42,7 @@ class Header:
     `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
     through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what
     giornata.diffusion.base_digest says of the base model; empty in checkpoints of before there was such a thing.
+    `family` is the base model's, which not every spec tells.
     """
 
     step: int
@@ -51,6 +53,7 @@ class Header:
     history: tuple[dict[str, Any], ...]
     base_sha256: str = ""
     format: int = FORMAT
+    family: str = SDXL.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

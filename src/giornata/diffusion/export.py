@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.ema import EMA
+from giornata.diffusion.families import SDXL, Family, family_named
 from giornata.diffusion.formats import (
     EMBEDDINGS_FILE_NAME,
     FILE_NAMES,
@@ -45,7 +46,13 @@ def export_checkpoint(
     Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
     """
     spec, step, tensors = read_adapter(checkpoint)
-    facts = _facts(spec, step, output_name or out.stem, layers_per_block=layers_per_block_of(tensors))
+    facts = _facts(
+        spec,
+        step,
+        output_name or out.stem,
+        layers_per_block=layers_per_block_of(tensors),
+        family=family_of_checkpoint(checkpoint),
+    )
     if spec.train_text_encoder_ti and kind == "diffusers":
         write_embeddings(out.with_name(EMBEDDINGS_FILE_NAME), tensors, dtype=dtype or spec.output_dtype)
     return write_lora(kind, out, tensors, facts, dtype=dtype or spec.output_dtype)
@@ -73,7 +80,23 @@ def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tens
     return spec, step, tensors
 
 
-def _facts(spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None) -> LoraFacts:
+def family_of_checkpoint(checkpoint: Path) -> Family:
+    """That of the checkpoint's base model. Those of before there were several do not say.
+
+    Raises InvalidInput for one that is not known here.
+    """
+    with safe_open(checkpoint, framework="pt") as opened:
+        name = json.loads((opened.metadata() or {})[METADATA_KEY]).get("family", SDXL.name)
+    try:
+        return family_named(name)
+    except KeyError as error:
+        message = f"is of a kind of base model that this version does not know: {name}"
+        raise _no_checkpoint(checkpoint, message) from error
+
+
+def _facts(
+    spec: TrainSpec, step: int, output_name: str, *, layers_per_block: int | None, family: Family
+) -> LoraFacts:
     """The UNet's depth and the prediction type come from the base model's folder, where there is one.
 
     Where there is none (any more), what the names of the weights tell of the depth stands in; those of chosen blocks
@@ -86,6 +109,7 @@ def _facts(spec: TrainSpec, step: int, output_name: str, *, layers_per_block: in
         step=step,
         output_name=output_name,
         layers_per_block=_setting(folder / "unet" / "config.json", "layers_per_block", told or SDXL_LAYERS_PER_BLOCK),
+        family=family,
         prediction_type=_setting(folder / "scheduler" / "scheduler_config.json", "prediction_type", "epsilon"),
     )
 

@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
-from diffusers import StableDiffusionXLPipeline
 from diffusers.utils import (
     convert_state_dict_to_diffusers,
     convert_state_dict_to_peft,
@@ -28,6 +27,7 @@ from diffusers.utils import (
 from safetensors.torch import load as load_bytes
 
 from giornata.diffusion.adapter_plan import exactly, peft_patterns
+from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
@@ -68,8 +68,8 @@ def write_kohya(
     dtype: Dtype = "float16",
     extra: Mapping[str, str] | None = None,
 ) -> Path:
-    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…`, each with lora_down, lora_up and alpha, or with
-    LyCORIS's names for DoRA and LoKr; and new tokens as `bundle_emb.…`.
+    """kohya's format: `lora_unet_…`, `lora_te1_…`, `lora_te2_…` (`lora_te_…` where there is one text encoder), each
+    with lora_down, lora_up and alpha, or with LyCORIS's names for DoRA and LoKr; and new tokens as `bundle_emb.…`.
 
     `tensors` are named as `Adapters.tensors()` names them; `extra` is put into the metadata beside the ss_ and
     modelspec fields. Raises WorkloadFailed when a weight is not finite in `dtype`, or when reading back fails.
@@ -131,16 +131,18 @@ def write_embeddings(
     return path
 
 
-def lost_tensors(content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int) -> list[str]:
+def lost_tensors(
+    content: Mapping[str, torch.Tensor], names: Iterable[str], *, layers_per_block: int, family: Family = SDXL
+) -> list[str]:
     """Names that would not arrive, or would arrive uninvited, were diffusers to load `content`.
 
-    Follows `StableDiffusionXLPipeline.load_lora_weights`: to one dictionary, then each model's part to peft's keys.
+    Follows `load_lora_weights` of the family's pipeline: to one dictionary, then each model's part to peft's keys.
     """
-    loaded, _ = StableDiffusionXLPipeline.lora_state_dict(
+    loaded, _ = family.pipeline_class().lora_state_dict(
         dict(content), unet_config=SimpleNamespace(layers_per_block=layers_per_block)
     )
     arrived: set[str] = set()
-    for prefix in ("unet", "text_encoder", "text_encoder_2"):
+    for prefix in ("unet", *family.encoder_names):
         start = f"{prefix}."
         part = {key.removeprefix(start): value for key, value in loaded.items() if key.startswith(start)}
         if not part:
@@ -166,11 +168,13 @@ def _write(
     read = load_bytes(data)
     wrong = [name for name, tensor in content.items() if name not in read or not torch.equal(tensor, read[name])]
     adapter = {name: tensor for name, tensor in read.items() if not name.startswith(BUNDLE)}
+    depth, family = facts.layers_per_block, facts.family
     if kohya:
-        arrived = from_kohya(adapter, {layer_of(name) for name in tensors}, layers_per_block=facts.layers_per_block)
+        layers = {layer_of(name) for name in tensors}
+        arrived = from_kohya(adapter, layers, layers_per_block=depth, family=family)
         wrong += sorted(arrived.tensors.keys() ^ tensors.keys())
     else:
-        wrong += lost_tensors(adapter, tensors, layers_per_block=facts.layers_per_block)
+        wrong += lost_tensors(adapter, tensors, layers_per_block=depth, family=family)
     if wrong:
         message = f"{path.name} would lose {len(wrong)} of {len(tensors)} tensors when loaded, first {wrong[0]}"
         raise WorkloadFailed(Reason.CRASHED, message)

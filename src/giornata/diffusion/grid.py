@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers import StableDiffusionXLPipeline
+from diffusers import DiffusionPipeline
 from diffusers.utils import logging as diffusers_logging
 from PIL import Image, ImageOps, UnidentifiedImageError
 from transformers.utils import logging as transformers_logging
 
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet, fitted
 from giornata.diffusion.lora_file import diffusers_faults
-from giornata.diffusion.model_folder import check_model_folder
+from giornata.diffusion.model_folder import check_model_folder, family_of_folder
 from giornata.domain.errors import Fault, InvalidInput
 
 MAX_PICTURES = 3
@@ -60,9 +60,7 @@ def parse_row(text: str) -> Row:
     return Row(label=label.strip(), lora=lora, prompt=prompt.strip())
 
 
-def paint(
-    pipeline: StableDiffusionXLPipeline, prompt: str, sampling: Sampling, *, side_px: int
-) -> tuple[Image.Image, ...]:
+def paint(pipeline: DiffusionPipeline, prompt: str, sampling: Sampling, *, side_px: int) -> tuple[Image.Image, ...]:
     """One picture per seed, each from the noise of its own generator; all in one batch."""
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in sampling.seeds]
     made = pipeline(
@@ -77,7 +75,7 @@ def paint(
 
 
 def paint_row(
-    pipeline: StableDiffusionXLPipeline, row: Row, sampling: Sampling, *, side_px: int
+    pipeline: DiffusionPipeline, row: Row, sampling: Sampling, *, side_px: int
 ) -> tuple[tuple[Image.Image, ...], tuple[Image.Image, ...]]:
     """(base, LoRA) pictures of a row. The pipeline is left without a LoRA, whatever happens."""
     base = paint(pipeline, row.prompt, sampling, side_px=side_px)
@@ -96,9 +94,7 @@ def make_grid(
     """Paint all rows and write the sheet as a PNG. Raises InvalidInput with all that is missing or unreadable."""
     sampling = sampling or Sampling()
     _refuse(model, rows, sampling)
-    pipeline = StableDiffusionXLPipeline.from_pretrained(
-        model, torch_dtype=sampling.dtype, use_safetensors=True, add_watermarker=False
-    ).to(sampling.device)
+    pipeline = family_of_folder(model).load_pipeline(model, dtype=sampling.dtype).to(sampling.device)
     pipeline.set_progress_bar_config(disable=True)
     side_px = sampling.side_px or pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     cell_px = cell_side_px(side_px)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 import huggingface_hub
-from diffusers import StableDiffusionXLPipeline
 from huggingface_hub.errors import (
     HFValidationError,
     RemoteEntryNotFoundError,
@@ -20,17 +19,20 @@ from huggingface_hub.errors import (
 
 # The root of the errors of whichever HTTP library the hub's client uses; that has changed twice.
 from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
+from pydantic import SecretStr
 
-from giornata.diffusion.model_folder import PIPELINES
+from giornata.diffusion.families import family_of_index
+from giornata.diffusion.hub_cache import HubCache
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
+from giornata.protocol.training.model_names import HubFile
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})
 
 
 class Hub(Protocol):
-    """Where models come from. Both raise what `huggingface_hub` raises."""
+    """Where models come from. All raise what `huggingface_hub` raises."""
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """The folder of a whole pipeline, downloaded unless it is here already."""
@@ -38,22 +40,54 @@ class Hub(Protocol):
     def vae(self, name: str) -> Path:
         """The folder of a repository that holds an autoencoder, at its top or under vae/."""
 
+    def file(self, name: str, file: str, *, revision: str | None) -> Path:
+        """One file of a repository."""
+
 
 class HuggingFaceHub:
-    """The real hub, with its cache on disk. Fetches safetensors only: nothing from a network is unpickled."""
+    """The real hub, with its cache on disk. Fetches safetensors only: nothing from a network is unpickled.
+
+    `token` opens gated models; without one, whatever this machine is logged in with does. After each fetch the cache
+    is brought back within its bound; what was fetched stays at least until `close`.
+    """
+
+    def __init__(self, token: SecretStr | None = None, cache: HubCache | None = None) -> None:
+        self._token, self._cache = token, cache or HubCache()
+
+    def close(self) -> None:
+        """What was fetched has been read."""
+        self._cache.close()
+
+    @property
+    def _plain(self) -> str | None:
+        return None if self._token is None else self._token.get_secret_value()
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
         """As the protocol says. Looks at model_index.json first, so that a wrong model does not cost gigabytes."""
-        index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision))
-        if json.loads(index.read_bytes()).get("_class_name") not in PIPELINES:
+        self._cache.using(name)
+        index = Path(huggingface_hub.hf_hub_download(name, "model_index.json", revision=revision, token=self._plain))
+        family = family_of_index(json.loads(index.read_bytes()).get("_class_name"))
+        if family is None:
             return index.parent
-        folder = StableDiffusionXLPipeline.download(name, revision=revision, variant=variant, use_safetensors=True)
-        return Path(folder)
+        options = {"revision": revision, "variant": variant, "use_safetensors": True, "token": self._plain}
+        folder = Path(family.pipeline_class().download(name, **options, **family.download_options))
+        self._cache.trim()
+        return folder
 
     def vae(self, name: str) -> Path:
         """As the protocol says."""
         patterns = ["config.json", "*model.safetensors", "vae/config.json", "vae/*model.safetensors"]
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+        self._cache.using(name)
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, token=self._plain))
+        self._cache.trim()
+        return folder
+
+    def file(self, name: str, file: str, *, revision: str | None) -> Path:
+        """As the protocol says."""
+        self._cache.using(name)
+        path = Path(huggingface_hub.hf_hub_download(name, file, revision=revision, token=self._plain))
+        self._cache.trim()
+        return path
 
 
 def looks_like_path(name: str) -> bool:
@@ -77,12 +111,24 @@ def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
         raise download_failed(name, None, None, field, error) from error
 
 
+def fetched_file(hub: Hub, file: HubFile, *, revision: str | None, field: str) -> Path:
+    """As `fetched_pipeline`, for a single file."""
+    try:
+        return hub.file(file.repository, file.file, revision=revision)
+    except RemoteEntryNotFoundError as error:
+        hint = "check the spelling"
+        fault = Fault(where=field, message=f"{file.repository} on the hub has no file {file.file}", hint=hint)
+        raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,)) from error
+    except (OSError, TransportError, ValueError) as error:
+        raise download_failed(file.repository, revision, None, field, error) from error
+
+
 def download_failed(
     name: str, revision: str | None, variant: str | None, field: str, error: Exception
 ) -> WorkloadFailed:
     """What an error of the hub's client means for the attempt."""
     what = f"{name}" + (f" at revision {revision}" if revision else "")
-    hint = "check the spelling; private and gated models have to be put into a folder on the node"
+    hint = "check the spelling; for a private or gated model, name the secret with your token: hub_token_secret"
     if isinstance(error, RevisionNotFoundError):
         fault = Fault(where="spec.revision", message=f"{name} has no revision {revision}", hint=hint)
     elif isinstance(error, RepositoryNotFoundError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from giornata.diffusion.kohya_names import kohya_name
+from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.lora_facts import LoraFacts
 
 PARTS = {
@@ -64,7 +64,8 @@ def to_kohya(tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str,
     dora = any(name.endswith(MAGNITUDE) for name in tensors)
     for name, tensor in tensors.items():
         layer, part = split_name(name)
-        target, size = kohya_name(layer, layers_per_block=facts.layers_per_block), facts.size(layer)
+        target = facts.family.kohya_name(layer, layers_per_block=facts.layers_per_block)
+        size = facts.size(layer)
         alpha = size.alpha
         if {f"{layer}.lokr_w1", f"{layer}.lokr_w2"} <= tensors.keys():
             alpha = float(size.rank)
@@ -76,12 +77,14 @@ def to_kohya(tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str,
     return content
 
 
-def from_kohya(content: Mapping[str, torch.Tensor], layers: Iterable[str], *, layers_per_block: int) -> KohyaWeights:
+def from_kohya(
+    content: Mapping[str, torch.Tensor], layers: Iterable[str], *, layers_per_block: int, family: Family = SDXL
+) -> KohyaWeights:
     """The weights in a kohya file for a model with these layers, by their public names.
 
     Layers may be named after Stability's blocks, as kohya does, or after diffusers' with underscores.
     """
-    names = _layers_by_kohya_name(layers, layers_per_block=layers_per_block)
+    names = _layers_by_kohya_name(layers, layers_per_block=layers_per_block, family=family)
     tensors, alphas, strange = {}, {}, []
     for key, tensor in content.items():
         target, dot, rest = key.partition(".")
@@ -96,12 +99,12 @@ def from_kohya(content: Mapping[str, torch.Tensor], layers: Iterable[str], *, la
     return KohyaWeights(tensors=tensors, alphas=alphas, strange=strange)
 
 
-def _layers_by_kohya_name(layers: Iterable[str], *, layers_per_block: int) -> dict[str, str]:
+def _layers_by_kohya_name(layers: Iterable[str], *, layers_per_block: int, family: Family) -> dict[str, str]:
     found = {}
     for layer in layers:
         prefix, _, name = layer.partition(".")
         try:
-            found[kohya_name(layer, layers_per_block=layers_per_block)] = layer
+            found[family.kohya_name(layer, layers_per_block=layers_per_block)] = layer
         except KeyError:
             continue
         if prefix == "unet":

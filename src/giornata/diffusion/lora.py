@@ -39,7 +39,7 @@ from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
 __all__ = ["ADAPTER", "TEXT_TARGETS", "Adapters", "add_adapters", "public_name", "take_off", "target_faults"]
 
 ADAPTER = "giornata"
-UNET, TEXT_ENCODERS = "unet", ("text_encoder", "text_encoder_2")
+UNET = "unet"
 # Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
 TEXT_ROOT = "text_model."
 ZERO_AT_FIRST = (".lora_B.weight", ".lokr_w2", ".lokr_w2_b")
@@ -110,7 +110,7 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
         raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, faults)), tuple(faults))
     models: dict[str, nn.Module] = {UNET: base.unet}
     if spec.train_text_encoder:
-        models |= dict(zip(TEXT_ENCODERS, base.text_encoders, strict=True))
+        models |= dict(zip(base.family.encoder_names, base.text_encoders, strict=True))
     try:
         named: dict[str, nn.Parameter] = {}
         for prefix, model in models.items():

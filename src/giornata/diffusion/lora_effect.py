@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from diffusers import StableDiffusionXLPipeline
 from diffusers.utils import logging as diffusers_logging
 from PIL import Image, ImageChops, ImageStat
 from transformers.utils import logging as transformers_logging
 
 from giornata.diffusion.grid import Row, Sampling, paint_row, parse_row
 from giornata.diffusion.lora_file import diffusers_faults
+from giornata.diffusion.model_folder import family_of_folder
 from giornata.domain.errors import Fault, InvalidInput
 
 SAMPLING = Sampling(seeds=(0, 1), steps=10, guidance=3.0)
@@ -35,9 +35,7 @@ def measure(model: Path, rows: Sequence[Row], *, sampling: Sampling = SAMPLING) 
     faults = [fault for row in rows for fault in _faults(row)]
     if faults:
         raise InvalidInput(faults)
-    pipeline = StableDiffusionXLPipeline.from_pretrained(
-        model, torch_dtype=torch.float32, use_safetensors=True, add_watermarker=False
-    )
+    pipeline = family_of_folder(model).load_pipeline(model, dtype=torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     side_px = pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     effects = {}

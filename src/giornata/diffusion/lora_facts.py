@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from giornata.diffusion.adapter_plan import Size, size_of, usual_size
+from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
@@ -47,6 +48,7 @@ class LoraFacts:
     spec: TrainSpec
     prediction_type: str = "epsilon"
     layers_per_block: int = SDXL_LAYERS_PER_BLOCK
+    family: Family = SDXL
 
     def size(self, layer: str) -> Size:
         """Rank and alpha of one layer, by its public name."""
@@ -61,6 +63,7 @@ def facts_of(
     output_name: str = "lora",
     prediction_type: str = "epsilon",
     layers_per_block: int = SDXL_LAYERS_PER_BLOCK,
+    family: Family = SDXL,
 ) -> LoraFacts:
     """The facts of a job after `step` steps. `captions` are those of the instance pictures, one each;
     `prediction_type` is the base model's.
@@ -79,13 +82,14 @@ def facts_of(
         spec=spec,
         prediction_type=spec.prediction_type or prediction_type,
         layers_per_block=layers_per_block,
+        family=family,
     )
 
 
 def kohya_metadata(facts: LoraFacts, *, data_sha256: str, convolutions: bool) -> dict[str, str]:
     """The metadata of a kohya file. `data_sha256` is the hash of the tensors' bytes, without the header."""
     fields: dict[str, Any] = {
-        "ss_base_model_version": "sdxl_base_v1-0",
+        "ss_base_model_version": facts.family.base_model_version,
         "ss_v2": False,
         "ss_network_module": _network_module(facts.spec),
         "ss_network_dim": facts.rank,
@@ -153,8 +157,8 @@ def _training_fields(facts: LoraFacts) -> dict[str, Any]:
 def _modelspec(facts: LoraFacts, data_sha256: str) -> dict[str, Any]:
     return {
         "modelspec.sai_model_spec": "1.0.0",
-        "modelspec.architecture": "stable-diffusion-xl-v1-base/lora",
-        "modelspec.implementation": "https://github.com/Stability-AI/generative-models",
+        "modelspec.architecture": f"{facts.family.architecture}/lora",
+        "modelspec.implementation": facts.family.implementation,
         "modelspec.title": facts.output_name,
         "modelspec.trigger_phrase": facts.trigger or None,
         "modelspec.resolution": f"{facts.spec.resolution}x{facts.spec.resolution}",

@@ -16,13 +16,15 @@ from diffusers.utils import convert_unet_state_dict_to_peft
 from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.adapter_plan import holds, size_of
-from giornata.diffusion.export import METADATA_KEY, read_adapter
+from giornata.diffusion.export import METADATA_KEY, family_of_checkpoint, read_adapter
+from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.kohya_file import ALPHA, from_kohya, split_name
+from giornata.diffusion.tokens import BUNDLE, TOKENS
 from giornata.domain.errors import Fault, InvalidInput
 
 KOHYA_PREFIXES = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_")
 PREFIXES = ("unet.", "text_encoder.", "text_encoder_2.")
-HINT = "give a .safetensors file with a LoRA for SDXL, of kohya's or diffusers' format, or a checkpoint of a job"
+HINT = "give a .safetensors file with a LoRA, of kohya's or diffusers' format, or a checkpoint of a job"
 TEXT_PARTS = {".lora_linear_layer.down.": ".lora_A.", ".lora_linear_layer.up.": ".lora_B."}
 SHOWN = 3
 
@@ -35,9 +37,12 @@ class ReadLora:
     scales: dict[str, float]
 
 
-def read_lora(path: Path, layers: Iterable[str], *, layers_per_block: int, where: str) -> ReadLora:
+def read_lora(
+    path: Path, layers: Iterable[str], *, layers_per_block: int, where: str, family: Family = SDXL
+) -> ReadLora:
     """Read a file for a model with these layers (public names). Raises InvalidInput with every fault: no file of
-    tensors, of no known format, keys that mean nothing for this model, halves of pairs, values that are not finite.
+    tensors, of no known format, keys that mean nothing for this model, halves of pairs, values that are not finite,
+    new tokens, which no job can start from.
     """
     try:
         with safe_open(path, framework="pt") as opened:
@@ -46,9 +51,11 @@ def read_lora(path: Path, layers: Iterable[str], *, layers_per_block: int, where
     except (OSError, SafetensorError) as error:
         raise InvalidInput([Fault(where=where, message=f"cannot be read: {error}", hint=HINT)]) from error
     if METADATA_KEY in metadata:
-        return _checkpoint(path)
+        return _checkpoint(path, where, family)
+    if any(key.startswith(BUNDLE) for key in content):
+        raise InvalidInput([_tokens_fault(where)])
     if any(key.startswith(KOHYA_PREFIXES) for key in content):
-        read, strange = _kohya(content, layers, layers_per_block=layers_per_block)
+        read, strange = _kohya(content, layers, layers_per_block=layers_per_block, family=family)
     elif any(key.startswith(PREFIXES) for key in content):
         read, strange = _diffusers(content, metadata, set(layers))
     else:
@@ -60,18 +67,29 @@ def read_lora(path: Path, layers: Iterable[str], *, layers_per_block: int, where
     return read
 
 
-def _checkpoint(path: Path) -> ReadLora:
+def _checkpoint(path: Path, where: str, family: Family) -> ReadLora:
+    found = family_of_checkpoint(path)
+    if found is not family:
+        message = f"was trained on {found.title}, and this base model is of {family.title}"
+        raise InvalidInput([Fault(where=where, message=message, hint="take one of the same kind of base model")])
     spec, _, tensors = read_adapter(path)
+    if any(name.startswith(TOKENS) for name in tensors):
+        raise InvalidInput([_tokens_fault(where)])
     layers = {split_name(name)[0] for name in tensors}
     sizes = {layer: size_of(spec, layer) for layer in layers}
     return ReadLora(tensors=tensors, scales={layer: size.alpha / size.rank for layer, size in sizes.items()})
 
 
+def _tokens_fault(where: str) -> Fault:
+    message = "holds new tokens (train_text_encoder_ti), which a job cannot start from, and its weights need them"
+    return Fault(where=where, message=message, hint="give a file that was trained without them")
+
+
 def _kohya(
-    content: Mapping[str, torch.Tensor], layers: Iterable[str], *, layers_per_block: int
+    content: Mapping[str, torch.Tensor], layers: Iterable[str], *, layers_per_block: int, family: Family
 ) -> tuple[ReadLora, list[str]]:
     """SD 1.5's `lora_te_` is not SDXL's: such keys stay strange. Without an alpha, the scale is 1."""
-    found = from_kohya(content, layers, layers_per_block=layers_per_block)
+    found = from_kohya(content, layers, layers_per_block=layers_per_block, family=family)
     ranks = _ranks(found.tensors)
     scales = {layer: found.alphas.get(layer, rank) / rank if rank else 1.0 for layer, rank in ranks.items()}
     return ReadLora(tensors=found.tensors, scales=scales), found.strange
@@ -147,16 +165,14 @@ def _scale(layer: str, rank: int, alpha: float | None, configs: Mapping[str, Any
 
 
 def diffusers_faults(path: Path, where: str) -> list[Fault]:
-    """Why `load_lora_weights` would not load this file into SDXL, or would silently load half of it (0.42)."""
+    """Why `load_lora_weights` would not load this file, or would silently load half of it (0.42)."""
     try:
         with safe_open(path, framework="pt") as opened:
             keys = list(opened.keys())
     except (OSError, SafetensorError) as error:
         return [Fault(where=where, message=f"{path} cannot be read: {error}", hint=HINT)]
     if any(".lokr_" in key for key in keys):
-        return [
-            Fault(where=where, message="diffusers loads no LoKr into SDXL", hint="look at it in ComfyUI or A1111")
-        ]
+        return [Fault(where=where, message="diffusers loads no LoKr", hint="look at it in ComfyUI or A1111")]
     if any(key.endswith(".dora_scale") for key in keys):
         message, hint = "diffusers drops the magnitudes of a kohya DoRA", "take pytorch_lora_weights.safetensors"
         return [Fault(where=where, message=message, hint=hint)]
@@ -168,7 +184,7 @@ def _strange_faults(strange: list[str], where: str) -> list[Fault]:
         return []
     first = ", ".join(sorted(strange)[:SHOWN]) + (f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else "")
     message = f"holds keys that mean nothing for this base model: {first}"
-    return [Fault(where=where, message=message, hint="was it made for another model, such as SD 1.5?")]
+    return [Fault(where=where, message=message, hint="was it made for another kind of model?")]
 
 
 def _value_faults(read: ReadLora, where: str) -> Iterable[Fault]:

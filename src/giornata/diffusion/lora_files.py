@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, kohya_name, layers_per_block_of
+from giornata.diffusion.families import SD15, SDXL, Family
+from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault, InvalidInput
 
@@ -28,6 +29,7 @@ UP = {"kohya": ".lora_up.weight", "diffusers": ".lora_B.weight"}
 ALPHA = ".alpha"
 CONFIG_KEY = "lora_adapter_metadata"
 EMBEDDINGS = "bundle_emb."
+SD15_NAMES = ("lora_te_", "lora_unet_down_blocks_", "lora_unet_mid_block_", "lora_unet_up_blocks_")
 OTHER_KINDS = {
     "dora_scale": "DoRA",
     "lora_magnitude_vector": "DoRA",
@@ -240,15 +242,26 @@ def _config(layers: Mapping[str, Layer], alpha: float) -> dict[str, Any]:
     return config
 
 
-def in_kohya_names(file: LoraFile) -> dict[str, Layer]:
-    """Its layers under kohya's names, whatever the file's own are. Raises InvalidInput for layers of no SDXL."""
+def family_of_names(files: Iterable[LoraFile]) -> Family:
+    """Whose names kohya's files among them use. For Stable Diffusion 1.5 these are diffusers' own with underscores,
+    and there is one text encoder."""
+    names = [name for file in files if file.naming == "kohya" for name in file.layers]
+    if any(name.startswith(("lora_te1_", "lora_te2_")) for name in names):
+        return SDXL
+    return SD15 if any(name.startswith(SD15_NAMES) for name in names) else SDXL
+
+
+def in_kohya_names(file: LoraFile, family: Family = SDXL) -> dict[str, Layer]:
+    """Its layers under kohya's names, whatever the file's own are. Raises InvalidInput for layers that no model of
+    the family has."""
     if file.naming == "kohya":
         return dict(file.layers)
     depth = layers_per_block_of(file.layers) or SDXL_LAYERS_PER_BLOCK
     try:
-        return {kohya_name(name, layers_per_block=depth): layer for name, layer in file.layers.items()}
+        return {family.kohya_name(name, layers_per_block=depth): layer for name, layer in file.layers.items()}
     except KeyError as error:
-        raise _refused(file.path, str(error.args[0]), "convert it first, or merge files of one naming") from None
+        message = f"has a layer that no {family.title} has: {error.args[0]}"
+        raise _refused(file.path, message, "convert it first, or merge files of one naming") from None
 
 
 def only_plain(files: Iterable[LoraFile]) -> None:

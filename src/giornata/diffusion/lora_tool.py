@@ -24,6 +24,7 @@ from giornata.diffusion.lora_files import (
     Layer,
     LoraFile,
     Naming,
+    family_of_names,
     in_kohya_names,
     only_plain,
     read_lora,
@@ -101,7 +102,8 @@ def merge_files(
     files = [read_lora(path) for path in paths]
     only_plain(files)
     naming: Naming = "diffusers" if all(file.naming == "diffusers" for file in files) else "kohya"
-    named = [dict(file.layers) if naming == "diffusers" else in_kohya_names(file) for file in files]
+    family = family_of_names(files)
+    named = [dict(file.layers) if naming == "diffusers" else in_kohya_names(file, family) for file in files]
     _check_shapes(files, named)
     layers = merge(list(zip(named, weights, strict=True)))
     kept = [1.0]

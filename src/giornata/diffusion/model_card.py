@@ -27,7 +27,7 @@ BESIDE = frozenset(
     }
 )
 MODEL_NAMES = ("pretrained_model_name_or_path", "pretrained_vae_model_name_or_path")
-TAGS = ("text-to-image", "diffusers", "lora", "stable-diffusion-xl", "stable-diffusion-xl-diffusers")
+TAGS = ("text-to-image", "diffusers", "lora")
 MOST_TAGS = 20
 
 
@@ -60,7 +60,7 @@ def _head(facts: LoraFacts) -> str:
         lines.append(f"base_model: {_quoted(facts.base_model)}")
     if facts.trigger:
         lines.append(f"instance_prompt: {_quoted(facts.trigger)}")
-    return "\n".join([*lines, "tags:", *(f"- {tag}" for tag in TAGS), "---"])
+    return "\n".join([*lines, "tags:", *(f"- {tag}" for tag in (*TAGS, *facts.family.hub_tags)), "---"])
 
 
 def _title(facts: LoraFacts) -> str:
@@ -93,10 +93,10 @@ def _usage(facts: LoraFacts, files: Sequence[str]) -> str:
             "",
             "```python",
             "import torch",
-            "from diffusers import StableDiffusionXLPipeline",
+            f"from diffusers import {facts.family.pipeline}",
             "",
             f"base = {_quoted(facts.base_model)}",
-            "pipe = StableDiffusionXLPipeline.from_pretrained(base, torch_dtype=torch.bfloat16)",
+            f"pipe = {facts.family.pipeline}.from_pretrained(base, torch_dtype=torch.bfloat16)",
             f'pipe.to("cuda").load_lora_weights("FOLDER", weight_name={_quoted(str(name))})',
             f"pipe({_quoted(prompt)}).images[0]",
             "```",

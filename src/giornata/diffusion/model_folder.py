@@ -1,7 +1,7 @@
-"""What a folder in diffusers layout must hold to be an SDXL model. Standard library only: loads no torch.
+"""What a folder in diffusers layout must hold to be a base model. Standard library only: loads no torch.
 
-Two kinds of trouble are told apart. A *layout* fault means that the folder is not an SDXL model, wherever it
-lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this copy are
+Two kinds of trouble are told apart. A *layout* fault means that the folder is no model that can be trained, wherever
+it lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this copy are
 missing or cut short: another machine may hold a good copy.
 """
 
@@ -11,17 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from giornata.diffusion.families import FAMILIES, SD15, SDXL, Family, family_of_index
 from giornata.domain.errors import Fault
 
 FIELD = "spec.pretrained_model_name_or_path"
-PIPELINES = frozenset({"StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"})
-COMPONENTS = ("unet", "vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "scheduler")
-WEIGHT_STEMS = {
-    "unet": "diffusion_pytorch_model",
-    "vae": "diffusion_pytorch_model",
-    "text_encoder": "model",
-    "text_encoder_2": "model",
-}
+VAE_STEM = "diffusion_pytorch_model"
+ONLY_THESE = "only " + " and ".join(family.title for family in FAMILIES) + " models can be trained"
 MAX_HEADER_BYTES = 100_000_000
 
 
@@ -38,7 +33,7 @@ class FolderFaults:
 
 
 def check_model_folder(path: Path, *, variant: str | None = None, field: str = FIELD) -> list[Fault]:
-    """Everything that keeps `path` from being used as an SDXL base; empty when it is fine. Reads no weights."""
+    """Everything that keeps `path` from being used as a base; empty when it is fine. Reads no weights."""
     return list(inspect_model_folder(path, variant=variant, field=field))
 
 
@@ -46,22 +41,24 @@ def inspect_model_folder(path: Path, *, variant: str | None = None, field: str =
     """As `check_model_folder`, with the two kinds of faults apart."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
-        hint = "give a folder in diffusers layout, with model_index.json at its top"
+        hint = "give a folder in diffusers layout, with model_index.json at its top, or a .safetensors checkpoint"
         return FolderFaults(layout=(Fault(where=field, message=f"{path} {what}", hint=hint),))
     index, damage = _json_object(path / "model_index.json")
     if index is None:
         if damage:
             return FolderFaults(damage=tuple(damage))
-        hint = "a single .safetensors checkpoint has to be converted to diffusers layout first"
+        hint = "give a folder in diffusers layout, or a single .safetensors checkpoint by its file's name"
         missing = Fault(where=field, message=f"{path} holds no model_index.json", hint=hint)
         return FolderFaults(layout=(missing,))
-    layout = list(_index_faults(index, field))
-    layout += _unet_faults(path, field, damage)
-    present = [name for name in WEIGHT_STEMS if (path / name).is_dir()]
-    missing_names = [name for name in COMPONENTS if not (path / name).is_dir()]
-    layout += [_folders_missing(path, missing_names, field)] if missing_names else []
-    for name in present:
-        wrong, broken = component_faults(path / name, stem=WEIGHT_STEMS[name], variant=variant, field=field)
+    family = _nearest(index)
+    layout = list(_index_faults(index, family, field))
+    layout += _unet_faults(path, family, field, damage)
+    missing_names = [name for name in family.components if not (path / name).is_dir()]
+    layout += [_folders_missing(path, missing_names, family, field)] if missing_names else []
+    for name, stem in family.weight_stems.items():
+        if not (path / name).is_dir():
+            continue
+        wrong, broken = component_faults(path / name, stem=stem, variant=variant, field=field)
         layout += wrong
         damage += broken
     return FolderFaults(layout=tuple(layout), damage=tuple(damage))
@@ -108,33 +105,47 @@ def damaged(path: Path) -> list[Fault]:
     return [Fault(where=str(path), message=message, hint=hint)]
 
 
-def _index_faults(index: dict[str, Any], field: str) -> Iterator[Fault]:
+def family_of_folder(path: Path) -> Family:
+    """The family of a folder that was found to be fine. Raises ValueError for one that was not."""
+    index, _ = _json_object(path / "model_index.json")
+    family = family_of_index((index or {}).get("_class_name"))
+    if family is None:
+        raise ValueError(f"{path} is no model that can be trained")
+    return family
+
+
+def _nearest(index: dict[str, Any]) -> Family:
+    """The family that the folder says it is of, or is likely to have been meant as."""
+    return family_of_index(index.get("_class_name")) or (SDXL if "text_encoder_2" in index else SD15)
+
+
+def _index_faults(index: dict[str, Any], family: Family, field: str) -> Iterator[Fault]:
     found = index.get("_class_name")
-    hint = "only Stable Diffusion XL models can be trained"
-    if found not in PIPELINES:
-        yield Fault(where=field, message=f"model_index.json says {found}, not StableDiffusionXLPipeline", hint=hint)
-    second = index.get("text_encoder_2")
-    name = second[1] if isinstance(second, list) and len(second) == 2 else second
-    if name != "CLIPTextModelWithProjection":
-        message = f"text_encoder_2 is {name}, not CLIPTextModelWithProjection"
-        yield Fault(where=field, message=message, hint=hint)
+    if found not in family.pipelines:
+        wanted = " or ".join(each.pipeline for each in FAMILIES)
+        yield Fault(where=field, message=f"model_index.json says {found}, not {wanted}", hint=ONLY_THESE)
+    for each in family.text_encoders:
+        entry = index.get(each.folder)
+        name = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
+        if name != each.class_name:
+            yield Fault(where=field, message=f"{each.folder} is {name}, not {each.class_name}", hint=ONLY_THESE)
 
 
-def _unet_faults(path: Path, field: str, damage: list[Fault]) -> Iterator[Fault]:
+def _unet_faults(path: Path, family: Family, field: str, damage: list[Fault]) -> Iterator[Fault]:
     config, broken = _json_object(path / "unet" / "config.json")
     damage += broken
     if config is None:
         return
-    wanted = {"addition_embed_type": "text_time", "in_channels": 4, "out_channels": 4}
-    for key, value in wanted.items():
-        if config.get(key) != value:
-            message = f"the UNet's {key} is {config.get(key)!r}, where SDXL has {value!r}"
-            yield Fault(where=field, message=message, hint="only Stable Diffusion XL models can be trained")
+    for key, value in family.unet_settings.items():
+        found = config.get(key)
+        if (found or None) != (value or None):
+            message = f"the UNet's {key} is {found!r}, where {family.title} has {value!r}"
+            yield Fault(where=field, message=message, hint=ONLY_THESE)
 
 
-def _folders_missing(path: Path, names: list[str], field: str) -> Fault:
-    listed = ", ".join(f"{name}/" for name in names)
-    return Fault(where=field, message=f"{path} holds no {listed}", hint="SDXL has " + ", ".join(COMPONENTS))
+def _folders_missing(path: Path, names: list[str], family: Family, field: str) -> Fault:
+    listed, hint = ", ".join(f"{name}/" for name in names), f"{family.title} has " + ", ".join(family.components)
+    return Fault(where=field, message=f"{path} holds no {listed}", hint=hint)
 
 
 def _json_object(path: Path) -> tuple[dict[str, Any] | None, list[Fault]]:

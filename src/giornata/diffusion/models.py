@@ -9,19 +9,30 @@ from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_pipeline, fetched_vae, looks_like_path
+from giornata.diffusion.families import Family
+from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_file, fetched_pipeline, fetched_vae, looks_like_path
 from giornata.diffusion.model_folder import (
     FIELD,
-    WEIGHT_STEMS,
+    VAE_STEM,
     FolderFaults,
     check_model_folder,
     component_faults,
+    family_of_folder,
     inspect_model_folder,
+)
+from giornata.diffusion.single_file import (
+    LAYOUTS,
+    Parts,
+    inspect_single_file,
+    layout_vae_config,
+    load_single_file,
+    sha256_faults,
 )
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec, model_key
+from giornata.protocol.training.model_names import hub_file, is_single_file
 
 __all__ = ["BaseModel", "check_model_folder", "load_base"]
 
@@ -31,16 +42,17 @@ PREDICTIONS = ("epsilon", "v_prediction")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseModel:
-    """A frozen SDXL: every module in eval mode, no parameter with a gradient.
+    """A frozen base model: every module in eval mode, no parameter with a gradient.
 
     `key` is `giornata.protocol.specs.model_key` of the spec; `dtype` that of UNet and text encoders. The VAE's
     own dtype is `vae.dtype` (see `vae_dtype`).
     """
 
+    family: Family
     unet: UNet2DConditionModel
     vae: AutoencoderKL
-    text_encoders: tuple[CLIPTextModel, CLIPTextModelWithProjection]
-    tokenizers: tuple[CLIPTokenizer, CLIPTokenizer]
+    text_encoders: tuple[CLIPTextModel | CLIPTextModelWithProjection, ...]
+    tokenizers: tuple[CLIPTokenizer, ...]
     noise_scheduler: DDPMScheduler
     prediction_type: str
     key: str
@@ -49,28 +61,37 @@ class BaseModel:
 
 
 def load_base(
-    spec: TrainSpec, *, device: torch.device | str, dtype: torch.dtype, hub: Hub | None = None
+    spec: TrainSpec,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    hub: Hub | None = None,
+    layouts: Path = LAYOUTS,
 ) -> BaseModel:
-    """Load the base that `spec` names onto `device`, from a folder or from `hub`.
+    """Load the base that `spec` names onto `device`, from a folder, a single file or from `hub`.
 
-    Raises WorkloadFailed: BAD_SPEC when there is no such model or it is not an SDXL, with all faults;
+    `layouts` holds the configs of single files (see giornata.diffusion.single_file). Raises WorkloadFailed:
+    BAD_SPEC when there is no such model, none that can be trained, or not the content asked for, with all faults;
     NODE_DOWNLOAD when the hub is out of reach, or when files of this copy are cut short; NODE_DISK when the disk
     cannot be read.
     """
     hub = hub or HuggingFaceHub()
-    device = torch.device(device)
-    folder = _base_folder(spec, hub)
-    _refuse(inspect_model_folder(folder, variant=spec.variant), folder)
-    vae_folder = _vae_folder(spec, folder, hub)
+    place = _located(spec, hub)
+    family = _inspected(spec, place)
+    vae_folder = _vae_folder(spec, hub)
     try:
-        return _load(spec, folder, vae_folder, device, dtype)
+        vae = None if vae_folder is None else _load_vae(vae_folder, family, dtype, variant=None)
+        load = _parts_of_file if place.is_file() else _parts_of_folder
+        parts = load(place, family, dtype, own_vae=vae is None, variant=spec.variant, layouts=layouts)
+        vae = parts.vae if vae is None else vae
+        return _frozen(spec, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         if isinstance(error, RuntimeError) and _is_device_error(error):
             raise
         # Cut files were found before, so what does not load now will not load elsewhere either; unless it was
         # the disk: only the operating system's own errors carry a number.
         of_disk = isinstance(error, OSError) and error.errno is not None
-        fault = Fault(where=FIELD, message=f"{folder} cannot be loaded: {error}", hint="is it a whole SDXL model?")
+        fault = Fault(where=FIELD, message=f"{place} cannot be loaded: {error}", hint="is it a whole model?")
         raise WorkloadFailed(Reason.NODE_DISK if of_disk else Reason.BAD_SPEC, str(fault), (fault,)) from error
 
 
@@ -85,18 +106,40 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if vae_config.get("force_upcast", True) else dtype
 
 
-def _base_folder(spec: TrainSpec, hub: Hub) -> Path:
+def _located(spec: TrainSpec, hub: Hub) -> Path:
+    """The folder or the file of the base model, on this machine; or a path where there is nothing."""
     name = spec.pretrained_model_name_or_path
     local = Path(name).expanduser()
-    if local.exists() or looks_like_path(name):
+    if local.exists():
+        return local
+    if (file := hub_file(name)) is not None:
+        return fetched_file(hub, file, revision=file.revision or spec.revision, field=FIELD)
+    if looks_like_path(name) or is_single_file(name):
         return local
     return fetched_pipeline(hub, name, revision=spec.revision, variant=spec.variant, field=FIELD)
 
 
-def _vae_folder(spec: TrainSpec, base: Path, hub: Hub) -> Path:
+def _inspected(spec: TrainSpec, place: Path) -> Family:
+    """The family of what lies there. Raises WorkloadFailed with all that is wrong with it."""
+    if place.is_dir() or not is_single_file(place.name):
+        _refuse(inspect_model_folder(place, variant=spec.variant), place)
+        return family_of_folder(place)
+    own_vae = spec.pretrained_vae_model_name_or_path is None
+    family, faults = inspect_single_file(place, own_vae=own_vae)
+    if not faults.damage and place.is_file():
+        wrong = sha256_faults(place, spec.pretrained_model_sha256)
+        faults = FolderFaults(layout=(*faults.layout, *wrong), damage=faults.damage)
+    _refuse(faults, place)
+    if family is None:
+        raise ValueError(f"{place} has no fault and no family")
+    return family
+
+
+def _vae_folder(spec: TrainSpec, hub: Hub) -> Path | None:
+    """Where another VAE lies; None when the model's own is wanted."""
     name = spec.pretrained_vae_model_name_or_path
     if name is None:
-        return base / "vae"
+        return None
     local = Path(name).expanduser()
     folder = local if local.exists() or looks_like_path(name) else fetched_vae(hub, name, field=VAE_FIELD)
     if (folder / "vae" / "config.json").is_file():
@@ -105,38 +148,64 @@ def _vae_folder(spec: TrainSpec, base: Path, hub: Hub) -> Path:
         hint = "give a hub id, or a folder with an AutoencoderKL in diffusers layout"
         fault = Fault(where=VAE_FIELD, message=f"{folder} holds no config.json of a VAE", hint=hint)
         _refuse(FolderFaults(layout=(fault,)), folder)
-    layout, damage = component_faults(folder, stem=WEIGHT_STEMS["vae"], variant=None, field=VAE_FIELD)
+    layout, damage = component_faults(folder, stem=VAE_STEM, variant=None, field=VAE_FIELD)
     _refuse(FolderFaults(layout=tuple(layout), damage=tuple(damage)), folder)
     return folder
 
 
-def _load(spec: TrainSpec, folder: Path, vae_folder: Path, device: torch.device, dtype: torch.dtype) -> BaseModel:
-    files = {"use_safetensors": True, "local_files_only": True}
+def _load_vae(folder: Path, family: Family, dtype: torch.dtype, *, variant: str | None) -> AutoencoderKL:
+    config = AutoencoderKL.load_config(folder)
+    if config.get("latent_channels") != 4 or len(config.get("block_out_channels", ())) != 4:
+        message = f"the VAE does not make 4 channels of an eighth of the picture's side, as {family.title}'s does"
+        fault = Fault(where=VAE_FIELD, message=message, hint=f"use a VAE of {family.title}")
+        _refuse(FolderFaults(layout=(fault,)), folder)
+    options = {"variant": variant, "use_safetensors": True, "local_files_only": True}
+    return AutoencoderKL.from_pretrained(folder, torch_dtype=vae_dtype(config, dtype), **options)
+
+
+def _parts_of_file(
+    path: Path, family: Family, dtype: torch.dtype, *, own_vae: bool, variant: str | None, layouts: Path
+) -> Parts:
+    del variant
+    own = vae_dtype(layout_vae_config(family, layouts), dtype) if own_vae else None
+    return load_single_file(path, family, dtype=dtype, vae_dtype=own, layouts=layouts)
+
+
+def _parts_of_folder(
+    folder: Path, family: Family, dtype: torch.dtype, *, own_vae: bool, variant: str | None, layouts: Path
+) -> Parts:
+    del layouts
+    _refuse(_schedule_faults(DDPMScheduler.load_config(folder, subfolder="scheduler")), folder)
     scheduler = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
-    vae_config = AutoencoderKL.load_config(vae_folder)
-    _refuse(_semantic_faults(scheduler.config.prediction_type, vae_config), folder)
-    vae = AutoencoderKL.from_pretrained(
-        vae_folder,
-        torch_dtype=vae_dtype(vae_config, dtype),
-        variant=spec.variant if spec.pretrained_vae_model_name_or_path is None else None,
-        **files,
+    _refuse(_prediction_faults(scheduler), folder)
+    vae = _load_vae(folder / "vae", family, dtype, variant=variant) if own_vae else None
+    common = {"torch_dtype": dtype, "variant": variant, "use_safetensors": True, "local_files_only": True}
+    encoders = tuple(
+        kind.from_pretrained(folder, subfolder=name, **_text_options(common))
+        for kind, name in zip(family.encoder_classes(), family.encoder_names, strict=True)
     )
-    common = {"torch_dtype": dtype, "variant": spec.variant, **files}
-    unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet", **common)
-    first = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder", **_text_options(common))
-    second = CLIPTextModelWithProjection.from_pretrained(folder, subfolder="text_encoder_2", **_text_options(common))
-    for module in (unet, vae, first, second):
+    return Parts(
+        unet=UNet2DConditionModel.from_pretrained(folder, subfolder="unet", **common),
+        vae=vae,
+        text_encoders=encoders,
+        tokenizers=tuple(CLIPTokenizer.from_pretrained(folder / each.tokenizer) for each in family.text_encoders),
+        noise_scheduler=scheduler,
+    )
+
+
+def _frozen(
+    spec: TrainSpec, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
+) -> BaseModel:
+    for module in (parts.unet, vae, *parts.text_encoders):
         _off_the_file(module.requires_grad_(False).eval().to(device))
     return BaseModel(
-        unet=unet,
+        family=family,
+        unet=parts.unet,
         vae=vae,
-        text_encoders=(first, second),
-        tokenizers=(
-            CLIPTokenizer.from_pretrained(folder / "tokenizer"),
-            CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
-        ),
-        noise_scheduler=scheduler,
-        prediction_type=scheduler.config.prediction_type,
+        text_encoders=parts.text_encoders,
+        tokenizers=parts.tokenizers,
+        noise_scheduler=parts.noise_scheduler,
+        prediction_type=parts.noise_scheduler.config.prediction_type,
         key=model_key("train", spec.model_dump()),
         device=device,
         dtype=dtype,
@@ -159,15 +228,24 @@ def _text_options(common: dict[str, Any]) -> dict[str, Any]:
     return {"dtype": common["torch_dtype"], **{key: common[key] for key in common if key != "torch_dtype"}}
 
 
-def _semantic_faults(prediction_type: str, vae_config: dict[str, Any]) -> FolderFaults:
-    faults = []
-    if prediction_type not in PREDICTIONS:
-        message = f"the scheduler's prediction_type is {prediction_type!r}"
-        faults.append(Fault(where=FIELD, message=message, hint="it has to be " + " or ".join(PREDICTIONS)))
-    if vae_config.get("latent_channels") != 4 or len(vae_config.get("block_out_channels", ())) != 4:
-        message = "the VAE does not make 4 channels of an eighth of the picture's side, as SDXL's does"
-        faults.append(Fault(where=VAE_FIELD, message=message, hint="use an SDXL VAE"))
-    return FolderFaults(layout=tuple(faults))
+def _schedule_faults(config: dict[str, Any]) -> FolderFaults:
+    """A model of EDM's formulation (Karras et al., 2022) was taught other noise, and another answer to it, than what
+    would be read out of its config here; Playground 2.5 is one."""
+    name = str(config.get("_class_name"))
+    if not name.startswith("EDM"):
+        return FolderFaults()
+    message = f"the scheduler is {name}: the model was trained in EDM's formulation, with other noise"
+    hint = "choose a base that predicts epsilon or velocities; do_edm_style_training is for those too"
+    return FolderFaults(layout=(Fault(where=FIELD, message=message, hint=hint),))
+
+
+def _prediction_faults(scheduler: DDPMScheduler) -> FolderFaults:
+    found = scheduler.config.prediction_type
+    if found in PREDICTIONS:
+        return FolderFaults()
+    hint = "it has to be " + " or ".join(PREDICTIONS)
+    message = f"the scheduler's prediction_type is {found!r}"
+    return FolderFaults(layout=(Fault(where=FIELD, message=message, hint=hint),))
 
 
 def _refuse(faults: FolderFaults, folder: Path) -> None:

@@ -133,7 +133,7 @@ class Objective:
             self.question(batch).to(self.dtype),
             batch.timesteps_B,
             embedding.prompt_BLD,
-            added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
+            added_cond_kwargs=added_conditions(batch, embedding),
             return_dict=False,
         )[0]
         return self.compared(predicted_BCHW.float(), batch)
@@ -220,6 +220,13 @@ def _over_area(distance_BCHW: torch.Tensor, mask_B1HW: torch.Tensor | None) -> t
         return distance_BCHW.mean(dim=(1, 2, 3))
     area_B = distance_BCHW.shape[1] * mask_B1HW.sum(dim=(1, 2, 3))
     return (distance_BCHW * mask_B1HW).sum(dim=(1, 2, 3)) / area_B.clamp(min=LEAST_AREA)
+
+
+def added_conditions(batch: NoisyBatch, embedding: Embedding) -> dict[str, torch.Tensor] | None:
+    """What goes into the UNet beside the text: sizes and pooled text for SDXL, nothing where no text is pooled."""
+    if embedding.pooled_BP is None:
+        return None
+    return {"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP}
 
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:

@@ -1,6 +1,8 @@
 """Builds a model of SDXL's architecture that is small enough for a test: 1.5 million parameters, 6 MB.
 
-    python -m giornata.diffusion.tiny_model DIR
+    python -m giornata.diffusion.tiny_model DIR [--family sd15]
+
+And one of Stable Diffusion 1.5's, made in the same way.
 
 Every weight is a function of its name (`giornata.diffusion.randomness`), so two builds give the same bytes,
 whatever the state of torch's generators or the number of threads. Most weights stay random; a few are set by
@@ -12,10 +14,17 @@ import argparse
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    PNDMScheduler,
+    StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from giornata.diffusion.tiny_parts import PAD_TOKENS, place_model, scheduler, text_config, tokenizer
+from giornata.diffusion.families import FAMILIES, SD15, SDXL, Family, family_named
+from giornata.diffusion.tiny_parts import PAD_TOKENS, SCHEDULE, place_model, scheduler, text_config, tokenizer
 from giornata.diffusion.tiny_weights import set_text_weights, set_unet_weights, set_vae_weights
 from giornata.domain.errors import InvalidInput
 
@@ -27,21 +36,25 @@ WORDS = (  # noqa: SIM905 - a list of fifty lines reads worse
 ).split()
 
 
-def build_tiny_model(directory: Path) -> Path:
+def build_tiny_model(directory: Path, family: Family = SDXL) -> Path:
     """Build the model at `directory` and return it. A complete one that is there already is kept.
 
     Raises InvalidInput when something else is at `directory`.
     """
-    return place_model(directory, lambda built: tiny_pipeline().save_pretrained(built, safe_serialization=True))
+    pipeline = PIPELINES[family.name]
+    return place_model(
+        directory, lambda built: pipeline().save_pretrained(built, safe_serialization=True), family=family
+    )
 
 
-def tiny_pipeline() -> StableDiffusionXLPipeline:
-    """The tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was."""
+def tiny_pipeline(second_hidden: int = HIDDEN) -> StableDiffusionXLPipeline:
+    """The tiny model in memory, fp32 on the CPU. Leaves torch's random state as it was. SDXL's own second text
+    encoder is wider than its first: `second_hidden` is that of the second."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         tokenizers = [tokenizer(WORDS, pad_token=pad) for pad in PAD_TOKENS]
-        config = text_config(tokenizers[0], hidden=HIDDEN)
-        first, second = CLIPTextModel(config), CLIPTextModelWithProjection(config)
-        unet, vae = _unet(), _vae()
+        first = CLIPTextModel(text_config(tokenizers[0], hidden=HIDDEN))
+        second = CLIPTextModelWithProjection(text_config(tokenizers[0], hidden=second_hidden))
+        unet, vae = _unet(second_hidden), _vae()
     set_text_weights(first, "text_encoder")
     set_text_weights(second, "text_encoder_2")
     set_unet_weights(unet)
@@ -58,27 +71,63 @@ def tiny_pipeline() -> StableDiffusionXLPipeline:
     )
 
 
-def _unet() -> UNet2DConditionModel:
-    return UNet2DConditionModel(
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
-        block_out_channels=(32, 64),
-        layers_per_block=1,
-        norm_num_groups=8,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        transformer_layers_per_block=(1, 2),
-        attention_head_dim=(2, 4),
-        cross_attention_dim=2 * HIDDEN,
-        use_linear_projection=True,
-        addition_embed_type="text_time",
-        addition_time_embed_dim=8,
-        projection_class_embeddings_input_dim=6 * 8 + HIDDEN,
+def tiny_sd15_pipeline() -> StableDiffusionPipeline:
+    """As `tiny_pipeline`, of Stable Diffusion 1.5's architecture: one text encoder, convolutions around its
+    attention, nothing added to the time."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        words = tokenizer(WORDS, pad_token=PAD_TOKENS[0])
+        encoder = CLIPTextModel(text_config(words, hidden=HIDDEN))
+        unet, vae = _sd15_unet(), _vae(scaling_factor=0.18215)
+    set_text_weights(encoder, "text_encoder")
+    set_unet_weights(unet)
+    set_vae_weights(vae)
+    return StableDiffusionPipeline(
+        vae=vae,
+        text_encoder=encoder,
+        tokenizer=words,
+        unet=unet,
+        scheduler=PNDMScheduler(
+            **SCHEDULE, set_alpha_to_one=False, skip_prk_steps=True, timestep_spacing="leading", steps_offset=1
+        ),
+        **SD15.pipeline_options,
     )
 
 
-def _vae() -> AutoencoderKL:
+PIPELINES = {SDXL.name: tiny_pipeline, SD15.name: tiny_sd15_pipeline}
+
+
+UNET_SHAPE = {
+    "sample_size": 8,
+    "in_channels": 4,
+    "out_channels": 4,
+    "block_out_channels": (32, 64),
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+}
+
+
+def _unet(second_hidden: int) -> UNet2DConditionModel:
+    return UNet2DConditionModel(
+        **UNET_SHAPE,
+        transformer_layers_per_block=(1, 2),
+        attention_head_dim=(2, 4),
+        cross_attention_dim=HIDDEN + second_hidden,
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=8,
+        projection_class_embeddings_input_dim=6 * 8 + second_hidden,
+    )
+
+
+def _sd15_unet() -> UNet2DConditionModel:
+    return UNet2DConditionModel(
+        **UNET_SHAPE, attention_head_dim=4, cross_attention_dim=HIDDEN, use_linear_projection=False
+    )
+
+
+def _vae(scaling_factor: float = 0.13025) -> AutoencoderKL:
     return AutoencoderKL(
         sample_size=64,
         block_out_channels=(8, 16, 16, 16),
@@ -87,7 +136,7 @@ def _vae() -> AutoencoderKL:
         latent_channels=4,
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
-        scaling_factor=0.13025,
+        scaling_factor=scaling_factor,
         force_upcast=True,
     )
 
@@ -96,8 +145,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.tiny_model", description=__doc__)
     parser.add_argument("directory", type=Path, help="where to put the model")
+    names = [family.name for family in FAMILIES]
+    parser.add_argument("--family", choices=names, default=SDXL.name, help="which architecture; default: sdxl")
+    given = parser.parse_args(arguments)
     try:
-        build_tiny_model(parser.parse_args(arguments).directory)
+        build_tiny_model(given.directory, family_named(given.family))
     except InvalidInput as error:
         parser.exit(2, f"{error}\n")
 

@@ -9,20 +9,27 @@ from diffusers import EulerDiscreteScheduler
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPTextConfig, CLIPTokenizer
 
-from giornata.diffusion.model_folder import check_model_folder
+from giornata.diffusion.families import SDXL, Family
+from giornata.diffusion.model_folder import check_model_folder, family_of_folder
 from giornata.domain.errors import Fault, InvalidInput
 
 MAX_TOKENS = 77
+SCHEDULE = {
+    "num_train_timesteps": 1000,
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+}
 PAD_TOKENS = ("<|endoftext|>", "!")  # SDXL's two tokenizers differ in nothing else
 
 
-def place_model(directory: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` make a model folder at `directory` and return that. A complete model that is there is kept.
+def place_model(directory: Path, write: Callable[[Path], object], *, family: Family = SDXL) -> Path:
+    """Let `write` make a model folder at `directory` and return that. A complete one of the family is kept.
 
     It is made aside and renamed, so nobody ever sees half of it. Raises InvalidInput when something else is at
     `directory`.
     """
-    if _complete(directory):
+    if _complete(directory, family):
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as aside:
@@ -33,30 +40,24 @@ def place_model(directory: Path, write: Callable[[Path], object]) -> Path:
         try:
             built.rename(directory)
         except OSError as error:
-            if not _complete(directory):  # somebody else may have been quicker
+            if not _complete(directory, family):  # somebody else may have been quicker
                 fault = Fault(
                     where=str(directory),
-                    message="is there already, and is no complete SDXL model",
+                    message=f"is there already, and is no complete {family.title} model",
                     hint="remove it, or name another folder",
                 )
                 raise InvalidInput([fault]) from error
     return directory
 
 
-def _complete(directory: Path) -> bool:
-    return directory.is_dir() and not check_model_folder(directory)
+def _complete(directory: Path, family: Family) -> bool:
+    return directory.is_dir() and not check_model_folder(directory) and family_of_folder(directory) is family
 
 
 def scheduler(prediction_type: str) -> EulerDiscreteScheduler:
     """SDXL's own settings."""
     return EulerDiscreteScheduler(
-        num_train_timesteps=1000,
-        beta_schedule="scaled_linear",
-        beta_start=0.00085,
-        beta_end=0.012,
-        prediction_type=prediction_type,
-        timestep_spacing="leading",
-        steps_offset=1,
+        **SCHEDULE, prediction_type=prediction_type, timestep_spacing="leading", steps_offset=1
     )
 
 

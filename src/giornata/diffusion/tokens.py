@@ -1,7 +1,8 @@
-"""New words for both text encoders: textual inversion (Gal et al., 2022, arXiv 2208.01618) beside an adapter, which
+"""New words for the text encoders: textual inversion (Gal et al., 2022, arXiv 2208.01618) beside an adapter, which
 is called pivotal tuning. As diffusers' advanced script does it with `--train_text_encoder_ti`.
 
-Shapes: N new tokens; E the width of a text encoder's token embeddings (768 and 1280 for SDXL); B captions, L tokens.
+Shapes: N new tokens; E the width of a text encoder's token embeddings (768 and 1280 for SDXL, 768 for SD 1.5);
+B captions, L tokens.
 
 A caption says `TOK`; the text encoders hear `<s0><s1>`. The base is not touched: the new rows lie beside its
 embedding matrix, not in it, and its tokenizers are copied before they learn the words.
@@ -27,7 +28,7 @@ from giornata.protocol.specs import TrainSpec
 TOKENS = "tokens."
 BUNDLE = "bundle_emb."
 ENCODERS = ("clip_l", "clip_g")
-"""What the ecosystem calls SDXL's two text encoders in files of embeddings."""
+"""What the ecosystem calls SDXL's two text encoders in files of embeddings; that of SD 1.5 is the first of them."""
 PULL = 0.1
 """How far each step takes the rows back to the spread of the base's embeddings: diffusers' and cog-sdxl's number."""
 
@@ -76,12 +77,12 @@ def taught(base: BaseModel, spec: TrainSpec) -> BaseModel:
     tokens = [token for each in words_of(spec).values() for token in each]
     if not tokens:
         return base
-    first, second = copy.deepcopy(base.tokenizers)
-    for tokenizer in (first, second):
+    tokenizers = copy.deepcopy(base.tokenizers)
+    for tokenizer in tokenizers:
         if tokenizer.add_tokens(tokens) != len(tokens):
             message = f"the base model's tokenizer knows one of {', '.join(tokens)} already"
             raise _refused(Fault(where="spec.train_text_encoder_ti", message=message, hint="use another base"))
-    return replace(base, tokenizers=(first, second))
+    return replace(base, tokenizers=tokenizers)
 
 
 class _Extended(nn.Module):
@@ -99,8 +100,8 @@ class _Extended(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTokens:
-    """The trainable rows, fp32: `tokens.clip_l` and `tokens.clip_g`, each of N × E. As a context manager it gives the
-    text encoders back as they were, whatever happened."""
+    """The trainable rows, fp32: `tokens.clip_l` and `tokens.clip_g`, one for each text encoder, of N × E. As a
+    context manager it gives the text encoders back as they were, whatever happened."""
 
     rows: dict[str, nn.Parameter]
     spreads: dict[str, torch.Tensor]
@@ -128,7 +129,7 @@ class NewTokens:
 
 
 def add_tokens(base: BaseModel, spec: TrainSpec) -> NewTokens:
-    """Put rows for the new tokens beside both text encoders' embeddings. `base` is `taught`.
+    """Put rows for the new tokens beside the text encoders' embeddings. `base` is `taught`.
 
     The first values are a function of (seed, text encoder): normal, of the spread of the base's embeddings; or the
     rows of the words of `initializer_concept`. Raises WorkloadFailed(BAD_SPEC) when those do not fit.
@@ -136,13 +137,14 @@ def add_tokens(base: BaseModel, spec: TrainSpec) -> NewTokens:
     words = words_of(spec)
     if not words:
         return NewTokens(rows={}, spreads={}, encoders=(), hooks=())
+    names = ENCODERS[: len(base.text_encoders)]
     first_rows = [
         _first_rows(spec, name, tokenizer, encoder.get_input_embeddings().weight)
-        for name, tokenizer, encoder in zip(ENCODERS, base.tokenizers, base.text_encoders, strict=True)
+        for name, tokenizer, encoder in zip(names, base.tokenizers, base.text_encoders, strict=True)
     ]
     rows, spreads, hooks = {}, {}, []
     for name, tokenizer, encoder, first_NE in zip(
-        ENCODERS, base.tokenizers, base.text_encoders, first_rows, strict=True
+        names, base.tokenizers, base.text_encoders, first_rows, strict=True
     ):
         frozen = encoder.get_input_embeddings()
         rows[TOKENS + name] = nn.Parameter(first_NE.to(frozen.weight.device))

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from giornata.domain.reasons import Reason
 from giornata.protocol.model import Reply, Sha256
+from giornata.protocol.secrets import Confidential
 
 
 class InputFile(Reply):
@@ -36,7 +37,10 @@ class ResumePoint(Reply):
 
 
 class Start(Reply):
-    """Work on this attempt. `directory` is the attempt's own and empty; write nothing outside it."""
+    """Work on this attempt. `directory` is the attempt's own and empty; write nothing outside it.
+
+    `hub_token` opens gated models on the hub for this one job: never write it anywhere.
+    """
 
     type: Literal["start"] = "start"
     attempt: str
@@ -48,6 +52,7 @@ class Start(Reply):
     resume: ResumePoint | None = None
     mtbi_s: float = 126_000.0
     max_at_risk_s: float = 60.0
+    hub_token: Confidential | None = None
 
 
 class WriteCheckpoint(Reply):

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
-from giornata.protocol.training import adapter, data, objective, optimisation, prior, results
+from giornata.protocol.training import adapter, base_model, data, objective, optimisation, prior, results
 from giornata.protocol.training.adapter import AdapterFields
 from giornata.protocol.training.base_model import BaseModelFields
 from giornata.protocol.training.data import DataFields
@@ -18,7 +18,7 @@ from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
 from giornata.protocol.training.results import ResultFields
 
-SECTIONS = (data, prior, adapter, objective, optimisation, results)
+SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results)
 
 
 class TrainSpec(  # pydantic collects fields from the last to the first
@@ -30,7 +30,7 @@ class TrainSpec(  # pydantic collects fields from the last to the first
     DataFields,
     BaseModelFields,
 ):
-    """SDXL DreamBooth LoRA."""
+    """DreamBooth LoRA of a Stable Diffusion XL or 1.5."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -63,7 +63,9 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
     if kind != "train":
         return ""
     parts = ("pretrained_model_name_or_path", "revision", "variant", "pretrained_vae_model_name_or_path")
-    return "|".join(str(spec.get(part) or "") for part in parts)
+    key = "|".join(str(spec.get(part) or "") for part in parts)
+    content = spec.get("pretrained_model_sha256")
+    return f"{key}|{content}" if content else key
 
 
 def canonical_names(expected: type[Message], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:

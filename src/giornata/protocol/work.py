@@ -18,6 +18,7 @@ from giornata.protocol.model import (
     UploadId,
 )
 from giornata.protocol.pipe import FaultLine
+from giornata.protocol.secrets import Confidential
 from giornata.protocol.uploads import Download
 
 MAX_WAIT_S = 30
@@ -81,6 +82,7 @@ class Lease(Reply):
     checkpoints: tuple[LeaseCheckpoint, ...] = ()
     mtbi_s: float
     max_at_risk_s: float
+    hub_token: Confidential | None = Field(None, description="The value of the spec's hub_token_secret.")
 
 
 class ClaimReply(Reply):

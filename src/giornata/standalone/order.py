@@ -41,6 +41,9 @@ def spec_faults(fields: Mapping[str, Any]) -> list[Fault]:
     if fields.get("class_dataset") is not None:
         hint = "leave it out: the base model then draws the class pictures once"
         faults.append(Fault(where="spec.class_dataset", message="there is no server that holds it", hint=hint))
+    if fields.get("hub_token_secret") is not None:
+        hint = "leave it out, and log in to the hub on this machine: hf auth login"
+        faults.append(Fault(where="spec.hub_token_secret", message="there is no server that keeps it", hint=hint))
     return faults
 
 
@@ -85,13 +88,17 @@ def _whole(
 
 def _pictures(folder: TrainingFolder) -> tuple[PictureRecord, ...]:
     """Sorted by content: names and the order of files decide nothing."""
-    found = [PictureRecord(sha256=item.sha256, name=item.name, caption=item.caption) for item in folder.items]
+    found = [
+        PictureRecord(sha256=item.sha256, name=item.name, caption=item.caption, repeats=item.repeats)
+        for item in folder.items
+    ]
     return tuple(sorted(found, key=lambda each: (each.sha256, each.caption or "")))
 
 
 def _inputs(folder: TrainingFolder) -> Iterator[InputFile]:
     for file, item in zip(folder.files, folder.items, strict=True):
-        yield InputFile(path=file.path.resolve(), sha256=item.sha256, name=item.name, caption=item.caption)
+        told: dict[str, Any] = {"name": item.name, "caption": item.caption, "repeats": item.repeats}
+        yield InputFile(path=file.path.resolve(), sha256=item.sha256, **told)
 
 
 def _other_spec(spec: Mapping[str, Any], standing: JobRecord) -> Iterator[Fault]:
@@ -111,6 +118,11 @@ def _other_data(pictures: Iterable[PictureRecord], standing: JobRecord) -> Itera
         Fault(where=now[sha].name, message=f"has another caption; it was {_word(before[sha].caption)}")
         for sha in now.keys() & before.keys()
         if now[sha].caption != before[sha].caption
+    ]
+    said += [
+        Fault(where=now[sha].name, message=f"has other repeats; they were {before[sha].repeats}")
+        for sha in now.keys() & before.keys()
+        if now[sha].repeats != before[sha].repeats
     ]
     said.sort(key=str)
     yield from said[:LISTED]

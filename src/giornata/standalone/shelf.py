@@ -32,6 +32,7 @@ class PictureRecord(Reply):
     sha256: Sha256
     name: str
     caption: str | None
+    repeats: int = 1
 
 
 class JobRecord(Reply):

@@ -54,6 +54,16 @@ keys = Table(
     Index("ix_keys_project", "project_id", "created_at_ms"),
 )
 
+project_secrets = Table(
+    "project_secrets",
+    metadata,
+    Column("project_id", ForeignKey("projects.id"), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("sealed", Text, nullable=False),  # encrypted; the key is in no table
+    _at("created_at_ms"),
+    _at("changed_at_ms"),
+)
+
 nodes = Table(
     "nodes",
     metadata,

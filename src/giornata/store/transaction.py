@@ -20,6 +20,7 @@ from giornata.store.ledger import Ledger
 from giornata.store.nodes import Nodes
 from giornata.store.projects import ProjectQueries
 from giornata.store.reports import Reports
+from giornata.store.secrets import SecretQueries
 from giornata.store.submission import SubmissionQueries
 from giornata.store.uploads import UploadQueries
 
@@ -78,6 +79,10 @@ class Tx:
     @cached_property
     def keys(self) -> KeyQueries:
         return KeyQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def secrets(self) -> SecretQueries:
+        return SecretQueries(self.connection, self.dialect_name)
 
     @cached_property
     def uploads(self) -> UploadQueries:

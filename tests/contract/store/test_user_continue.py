@@ -211,3 +211,11 @@ def test_what_the_new_adapter_has_no_room_for_is_told_before_anybody_works(
     assert {fault.where for fault in failure.value.faults} == {f"spec.{name}" for name in changed}
     assert all(fault.hint for fault in failure.value.faults)
     assert again(ctx, old).spec["rank"] == 4
+
+
+def test_new_tokens_cannot_be_taken_over(ctx: Context) -> None:
+    old = trained(ctx, train_text_encoder_ti=True, instance_prompt="a photo of TOK")
+    for changes in ({}, {"train_text_encoder_ti": False, "instance_prompt": "a dog"}):
+        with pytest.raises(InvalidInput) as failure:
+            again(ctx, old, spec=changes)
+        assert [fault.where for fault in failure.value.faults] == ["spec.train_text_encoder_ti"]

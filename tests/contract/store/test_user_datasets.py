@@ -198,3 +198,13 @@ def test_a_picture_given_twice_with_different_repeats(ctx: Context) -> None:
     items = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
     items.append(items[0].model_copy(update={"repeats": 2}))
     assert faults_of(ctx, *items) == [("0.png", "is given twice with different repeats")]
+
+
+def test_epochs_hold_a_picture_as_often_as_it_is_repeated(ctx: Context) -> None:
+    items = [item(ctx, data, f"{number}.png") for number, data in enumerate(PICTURES)]
+    items[1] = items[1].model_copy(update={"repeats": 10})
+    made = create_dataset(ctx, ANN, CreateDataset(items=tuple(items)))
+    spec = {"model": "m", "dataset": made.id, "instance_prompt": "sks", "num_train_epochs": 2}
+    job, _ = submit(ctx, ANN, SubmitJob(kind="train", spec=spec), None)
+    assert len(items) == 4
+    assert job.total_steps == 26

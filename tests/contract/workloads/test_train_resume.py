@@ -149,6 +149,24 @@ JOBS: dict[str, dict[str, Any]] = {
         "stop_text_encoder_training": 6,
         "gradient_checkpointing": True,
     },
+    "Stable Diffusion 1.5, new tokens": {
+        "train_text_encoder_ti": True,
+        "text_encoder_lr": 1e-2,
+        "instance_prompt": "a photo of TOK",
+        "mixed_precision": "bf16",
+    },
+    "Stable Diffusion 1.5": {"train_batch_size": 2, "snr_gamma": 5.0, "use_ema": True, "ema_decay": 0.9},
+    "Stable Diffusion 1.5, everything": {
+        "gradient_accumulation_steps": 2,
+        "with_prior_preservation": True,
+        "class_prompt": "a toy",
+        "num_class_images": 2,
+        "train_text_encoder": True,
+        "text_encoder_lr": 1e-3,
+        "mixed_precision": "bf16",
+        "target_modules": ("to_q", "to_out.0", "proj_in", "conv1"),
+        "gradient_checkpointing": True,
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 WIDE_AND_TALL = {"sizes": ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60)), "repeats": (1, 3)}
@@ -190,12 +208,16 @@ STOPS = [
     ("masks and the base's own prediction", 8),
     ("the base's own prediction, and text encoders", 4),
     ("the base's own prediction, and text encoders", 7),
+    ("Stable Diffusion 1.5, new tokens", 3),
+    ("Stable Diffusion 1.5, new tokens", 8),
+    ("Stable Diffusion 1.5", 4),
+    ("Stable Diffusion 1.5, everything", 7),
     ("bf16 with text encoders", 7),
 ]
 
 
 @pytest.fixture(scope="module")
-def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The studio of a job by its name, with the files of an uninterrupted run."""
     root = tmp_path_factory.mktemp("jobs")
 
@@ -211,7 +233,8 @@ def studios(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
             path.write_bytes(studio("bf16")[1]["lora-kohya.safetensors"])
             inputs = [*inputs, input_file(path, role="init_lora")]
             fields["init_lora"] = inputs[-1].sha256
-        made = Studio(root=root / name, spec=spec_for(tiny_folder, **fields), inputs=inputs)
+        model = tiny_sd15_folder if name.startswith("Stable Diffusion 1.5") else tiny_folder
+        made = Studio(root=root / name, spec=spec_for(model, **fields), inputs=inputs)
         whole = made.run()
         assert sorted(whole.metrics) == list(range(1, 13))
         formats = fields.get("output_formats", ("kohya", "diffusers"))

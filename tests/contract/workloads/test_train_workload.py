@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from pydantic import SecretStr
 from safetensors import SafetensorError, safe_open
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.diffusion import checkpoint as checkpoints
+from giornata.diffusion.hub import HuggingFaceHub
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Stopped, Wish, WorkloadFailed
@@ -166,6 +168,34 @@ def test_another_base_or_precision_is_loaded(studio: Studio, tiny_folder: Path, 
     studio.run(workload=workload, spec=second)
     assert loader.loaded == [str(tiny_folder), str(tiny_folder), str(tmp_path / "again")]
     assert workload.held() == (model_key("train", second),)
+
+
+def test_a_base_that_one_token_opened_is_opened_again_for_another(studio: Studio) -> None:
+    """The hub decides anew who may have a gated model, warm or not. Nobody gets the token but the hub."""
+    asked: list[str | None] = []
+
+    def load(spec: TrainSpec, *, hub: HuggingFaceHub, **options: Any) -> BaseModel:
+        asked.append(hub._plain)
+        return load_base(spec, hub=hub, **options)
+
+    workload = TrainWorkload(device="cpu", load=load)
+    gated = studio.spec | {"hub_token_secret": "HUB", "max_train_steps": 1}
+    said = []
+    for token in ("hf_first", "hf_first", "hf_second"):
+        reporter = studio.run(workload=workload, spec=gated, hub_token=SecretStr(token))
+        said.append(f"{reporter.lines}{reporter.notices}{reporter.phases}")
+        assert not any(
+            b"hf_" in content for content in (*reporter.artifacts.values(), *reporter.checkpoint_bytes.values())
+        )
+    studio.run(workload=workload, spec=studio.spec | {"max_train_steps": 1})
+    assert asked == ["hf_first", "hf_second", None]
+    assert "hf_" not in str(said) + str(workload.held())
+
+
+def test_a_secret_that_did_not_come_is_named(studio: Studio) -> None:
+    failure = refused(studio, Reason.BAD_SPEC, spec=studio.spec | {"hub_token_secret": "HUB"})
+    assert [fault.where for fault in failure.faults] == ["spec.hub_token_secret"]
+    assert "could not hand out HUB" in failure.message
 
 
 def test_after_a_crash_the_base_is_not_trusted(studio: Studio) -> None:

@@ -176,3 +176,26 @@ def test_an_engine_gets_what_makes_results_repeatable_and_no_settings_of_the_nod
     assert "secret" not in environment.values()
     wanted = {"OMP_NUM_THREADS": "2", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
     assert wanted.items() <= environment.items()
+
+
+def test_a_jobs_secret_goes_to_the_engine_and_never_comes_back(nursery: Nursery) -> None:
+    """Whatever the engine says of it, in messages or mutterings: it may stand in the error of some library."""
+    token = "hf_NobodyMayEverReadThis/0123456789+="
+    engine = nursery.start(
+        "hello()\n"
+        "start = hear()\n"
+        "token = start['hub_token']\n"
+        "known = len(token) == 37 and token not in str(sys.argv) + str(dict(os.environ))\n"
+        "say('log', attempt='a', line=f'{known} {token}')\n"
+        "say('failed', attempt='a', reason='crashed', message=f'401 for {token}')\n"
+        "sys.exit(f'Traceback: {token}!')\n"
+    )
+    engine.await_hello(PATIENCE_S)
+    start = Start(attempt="a", job="j", kind="x-count", spec={}, directory=Path("/"), hub_token=token)
+    assert token not in repr(start) + str(start)
+    engine.send(start)
+    events = [nursery.next() for _ in range(4)]
+    assert token not in str(events) + str(engine.tail)
+    assert "True [secret]" in str(events)
+    assert "401 for [secret]" in str(events)
+    assert Muttered(line="Traceback: [secret]!") in events

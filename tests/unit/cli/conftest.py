@@ -36,9 +36,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def run(served: Served, tmp_path: Path) -> Callable[..., Ran]:
     """Run a command as the project's admin."""
 
-    def call(*arguments: str, key: str | None = None) -> Ran:
+    def call(*arguments: str, key: str | None = None, typed: str | None = None) -> Ran:
         before = ["--url", served.url, "--api-key", key or served.keys.admin, "--data", str(tmp_path / "data")]
-        done = CliRunner().invoke(app, [*before, *arguments])
+        done = CliRunner().invoke(app, [*before, *arguments], input=typed)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return Ran(status=done.exit_code, output=done.stdout, errors=done.stderr)

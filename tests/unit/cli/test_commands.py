@@ -115,3 +115,18 @@ def test_every_command_can_speak_json_and_explains_itself():
     for name, leaf in leaves:
         assert "--json" in {option for parameter in leaf.params for option in parameter.opts}, name
         assert leaf.help, name
+
+
+def test_secrets_come_from_standard_input_and_are_never_shown(run, served):
+    value = "hf_NobodyMayEverReadThis"
+    kept = run("secrets", "set", "HUB", typed=f"{value}\n")
+    assert kept.status == 0 and "hub_token_secret=HUB" in kept.output
+    listed = run("secrets", "list", "--json")
+    assert [each["name"] for each in listed.json["items"]] == ["HUB"]
+    assert value not in kept.output + kept.errors + listed.output
+    refused = run("secrets", "set", "HUB", typed="two words\n")
+    assert refused.status == 2 and "two words" not in refused.output + refused.errors
+    assert run("secrets", "set", "HUB", typed="\n").status == 2
+    assert run("secrets", "delete", "HUB").status == 0
+    assert run("secrets", "list", "--json").json == {"items": []}
+    assert run("secrets", "delete", "HUB").status != 0

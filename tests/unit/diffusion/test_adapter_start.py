@@ -1,6 +1,7 @@
 """Adapters that begin with somebody's file: the same picture as with it, whatever its names, rank and dtype."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.unit.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_lora import outputs, same, spec_of
 
 from giornata.diffusion.adapter_start import start_from
+from giornata.diffusion.families import SD15
 from giornata.diffusion.formats import Format, write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
@@ -204,3 +206,42 @@ def test_what_is_no_adapter_of_this_model_is_told_apart(
     }
     for name, message in told.items():
         assert message in faults_of(tiny_base, spec, tmp_path / name), name
+
+
+@pytest.mark.parametrize("kind", ["kohya", "diffusers"])
+def test_of_stable_diffusion_15_too(
+    tiny_sd15_base: BaseModel, tiny_sd15_folder: Path, tmp_path: Path, kind: Format
+) -> None:
+    spec = spec_of(tiny_sd15_folder, **MADE)
+    with add_adapters(tiny_sd15_base, spec) as adapters:
+        wanted = trained(adapters)
+        path = write_lora(kind, tmp_path / "a", wanted, replace(facts(spec), family=SD15), dtype="float32")
+    if kind == "kohya":
+        assert any(key.startswith("lora_te_text_model_") for key in load_file(path))
+    with add_adapters(tiny_sd15_base, spec) as adapters:
+        start_from(path, tiny_sd15_base, spec, adapters)
+        assert all(torch.allclose(value, wanted[name]) for name, value in adapters.tensors().items())
+
+
+def test_a_checkpoint_of_another_family_is_refused(
+    tiny_base: BaseModel, tiny_sd15_base: BaseModel, tiny_folder: Path, tmp_path: Path
+) -> None:
+    spec = spec_of(tiny_folder, rank=2)
+    with add_adapters(tiny_base, spec) as adapters:
+        path = checkpoint(tmp_path / "step-1.safetensors", spec, trained(adapters))
+    with add_adapters(tiny_sd15_base, spec) as adapters, pytest.raises(InvalidInput) as failure:
+        start_from(path, tiny_sd15_base, spec, adapters)
+    assert "trained on Stable Diffusion XL" in str(failure.value.faults[0])
+
+
+def test_new_tokens_are_refused_by_their_name(tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path) -> None:
+    spec = spec_of(tiny_folder, rank=2)
+    with add_adapters(tiny_base, spec) as adapters:
+        weights = trained(adapters)
+    rows = {"tokens.clip_l": torch.ones(2, 32), "tokens.clip_g": torch.ones(2, 32)}
+    saved = checkpoint(tmp_path / "step-1.safetensors", spec, weights | rows)
+    kohya = write_lora("kohya", tmp_path / "a", weights, facts(spec))
+    bundled = load_file(kohya) | {"bundle_emb.TOK.clip_l": torch.ones(2, 32)}
+    save_file(bundled, kohya)
+    for path in (saved, kohya):
+        assert "new tokens (train_text_encoder_ti)" in faults_of(tiny_base, spec, path)

@@ -9,6 +9,7 @@ from diffusers import StableDiffusionXLPipeline
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from giornata.diffusion.families import SD15
 from giornata.diffusion.formats import FILE_NAMES, write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_algebra import Cut, Method
@@ -258,3 +259,18 @@ def test_the_program_reports_faults_as_data(tmp_path):
     assert main(["--report", str(report), "inspect", str(tmp_path / "absent")]) == 2
     (fault,) = json.loads(report.read_bytes())["faults"]
     assert fault["where"] == str(tmp_path / "absent") and fault["hint"]
+
+
+def test_files_of_both_namings_of_stable_diffusion_15_are_merged(tiny_sd15_base, tmp_path):
+    spec = TrainSpec.model_validate(
+        {"model": "m", "dataset": "ds_1", "seed": 1, "instance_prompt": "a", "train_text_encoder": True}
+    )
+    facts = facts_of(spec, step=7, captions=["a"], layers_per_block=1, family=SD15)
+    draw = torch.Generator().manual_seed(1)
+    with add_adapters(tiny_sd15_base, spec) as adapters:
+        tensors = {name: torch.randn(each.shape, generator=draw) for name, each in adapters.tensors().items()}
+    paths = [write_lora(kind, tmp_path / kind, tensors, facts, dtype="float32") for kind in ("kohya", "diffusers")]
+    merge_files(paths, [1.0, 1.0], tmp_path / "out")
+    one, both = read_lora(paths[0]), read_lora(tmp_path / "out")
+    assert both.layers.keys() == one.layers.keys()
+    assert all(torch.allclose(layer.delta(), 2 * one.layers[name].delta()) for name, layer in both.layers.items())

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from giornata.diffusion.families import SD15
 from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.model_card import hashes_of, model_card, recipe_sha256
 from giornata.protocol.specs import TrainSpec
@@ -85,3 +86,12 @@ def test_everything_else_is(other):
 
 def test_the_specs_hash_is_the_same_wherever_the_base_lies():
     assert recipe_sha256(spec_of(model="/a/base")) == recipe_sha256(spec_of(model="/b/c/base"))
+
+
+def test_a_card_names_the_pipeline_of_its_family():
+    sdxl = card_of(spec_of())
+    facts = facts_of(spec_of(), step=7, captions=["toy"], family=SD15)
+    sd15 = model_card(facts, files=FILES, parameters=1, extra={})
+    assert "import StableDiffusionXLPipeline" in sdxl and "- stable-diffusion-xl\n" in sdxl
+    assert "import StableDiffusionPipeline" in sd15 and "- stable-diffusion\n" in sd15
+    assert "XL" not in sd15 and "-xl" not in sd15

@@ -12,6 +12,8 @@ from typing import Any
 import huggingface_hub.errors as hub_errors
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from giornata.diffusion.models import BaseModel, check_model_folder, load_base, vae_dtype
 from giornata.domain.reasons import Reason
@@ -38,6 +40,9 @@ class StubHub:
 
     def vae(self, name: str) -> Path:
         return self._answer(name)
+
+    def file(self, name: str, file: str, *, revision: str | None) -> Path:
+        return self._answer(name, file, revision)
 
 
 def load(model: Path | str, hub: StubHub | None = None, **fields: Any) -> BaseModel:
@@ -111,7 +116,7 @@ def test_v_prediction_comes_from_the_scheduler_and_others_are_refused(copy: Path
 
 
 def not_sdxl(folder: Path) -> None:
-    edit(folder / "model_index.json", _class_name="StableDiffusionPipeline")
+    edit(folder / "model_index.json", _class_name="FluxPipeline")
 
 
 def no_second_encoder(folder: Path) -> None:
@@ -137,7 +142,7 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (not_sdxl, "StableDiffusionPipeline, not StableDiffusionXLPipeline"),
+        (not_sdxl, "FluxPipeline, not StableDiffusionXLPipeline or StableDiffusionPipeline"),
         (no_second_encoder, "holds no text_encoder_2/"),
         (wrong_second_encoder, "text_encoder_2 is CLIPTextModel,"),
         (no_text_time, "addition_embed_type is None"),
@@ -166,8 +171,8 @@ def test_all_faults_are_told_at_once(copy: Path) -> None:
 
 
 def test_a_folder_or_file_that_is_not_there_or_not_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"x")
-    for name, told in ((tmp_path / "none", "does not exist"), (tmp_path / "model.safetensors", "is a file")):
+    (tmp_path / "model.ckpt").write_bytes(b"x")
+    for name, told in ((tmp_path / "none", "does not exist"), (tmp_path / "model.ckpt", "is a file")):
         failure = refused(name)
         assert failure.reason is Reason.BAD_SPEC
         assert told in failure.message
@@ -287,3 +292,30 @@ def test_checking_a_folder_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_edm_schedule_is_refused(copy: Path) -> None:
+    edit(copy / "scheduler" / "scheduler_config.json", _class_name="EDMDPMSolverMultistepScheduler")
+    failure = refused(copy)
+    assert (failure.reason, failure.faults[0].where) == (Reason.BAD_SPEC, FIELD)
+    assert "EDMDPMSolverMultistepScheduler" in failure.message
+
+
+def test_weights_lie_where_torch_would_put_them_and_not_in_the_file(copy: Path) -> None:
+    """In a mapped file they lie wherever its header ends, which changes the bits of what a CPU computes; and they
+    would change with the file."""
+    name = "diffusion_pytorch_model.safetensors"
+    with safe_open(copy / "unet" / name, framework="pt") as opened:
+        metadata = {**opened.metadata(), "note": "an odd number of letters"}
+    for length in range(8):
+        tensors = {key: value.clone() for key, value in load_file(copy / "unet" / name).items()}
+        save_file(tensors, copy / "unet" / name, metadata=metadata | {"note": "x" * length})
+        base = load(copy)
+        modules = (base.unet, base.vae, *base.text_encoders)
+        assert all(tensor.data_ptr() % 64 == 0 for module in modules for tensor in module.state_dict().values())
+    before = {key: value.clone() for key, value in base.unet.state_dict().items()}
+    size_bytes = (copy / "unet" / name).stat().st_size
+    with (copy / "unet" / name).open("r+b") as file:  # in place: a mapping sees it
+        file.seek(size_bytes // 2)
+        file.write(bytes(size_bytes // 2))
+    assert all(torch.equal(value, before[key]) for key, value in base.unet.state_dict().items())

@@ -92,3 +92,18 @@ def test_all_faults_of_a_spec_come_at_once():
         "spec.class_dataset",
     }
     assert spec_faults(FIELDS) == []
+
+
+def test_a_secret_of_a_project_is_refused():
+    (fault,) = spec_faults(FIELDS | {"hub_token_secret": "HUB"})
+    assert fault.where == "spec.hub_token_secret"
+    assert "log in" in fault.hint
+
+
+def test_repeats_reach_the_engine_and_stay_as_they_were():
+    items = tuple(item.model_copy(update={"repeats": 3}) for item in PICTURES.items)
+    repeated = TrainingFolder(files=PICTURES.files, items=items, notes=())
+    assert [each.repeats for each in order(pictures=repeated).inputs] == [3, 3]
+    assert [each.repeats for each in order().inputs] == [1, 1]
+    said = faults(pictures=repeated)
+    assert "a.png" in said and "other repeats; they were 1" in said["a.png"]

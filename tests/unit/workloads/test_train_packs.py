@@ -223,3 +223,14 @@ def test_a_base_that_changed_under_its_name_has_another_key(tiny_folder: Path) -
     assert keys("vae")[0] != plain[0]
     assert keys("text")[0] == plain[0]
     assert keys("text")[1] != plain[1]
+
+
+def test_a_pack_of_a_family_without_pooled_text(tiny_sd15_folder: Path, tmp_path: Path) -> None:
+    inputs = draw_pictures(tmp_path / "in", 2, masked=True)
+    studio = Studio(root=tmp_path, spec=spec_for(tiny_sd15_folder, **JOB), inputs=inputs)
+    first = studio.run(workload=keen())
+    counted = Counted()
+    second = studio.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
+    assert (counted.pictures, counted.captions) == (0, 0)
+    assert len(first.puts) == 1 and not second.puts
+    assert first.artifacts == second.artifacts

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from giornata.control.ports.gauges import GaugeQueries
+from giornata.control.ports.secret_store import Secrets
 from giornata.control.ports.user_store import UserTransaction
 from giornata.control.ports.work_store import WorkTransaction
 
@@ -11,6 +12,8 @@ from giornata.control.ports.work_store import WorkTransaction
 class Transaction(WorkTransaction, UserTransaction, Protocol):
     """Groups of queries that share one transaction."""
 
+    @property
+    def secrets(self) -> Secrets: ...
     @property
     def gauges(self) -> GaugeQueries: ...
 

@@ -120,7 +120,7 @@ class AdapterFields(Message):
         description="Start from an uploaded file (sha256): kohya's names, diffusers' names, or a checkpoint of ours.",
         validation_alias=AliasChoices("init_lora", "network_weights"),
     )
-    train_text_encoder: bool = Field(False, description="Also train adapters on both text encoders.")
+    train_text_encoder: bool = Field(False, description="Also train adapters on the text encoders.")
     text_encoder_target_modules: tuple[str, ...] = Field(
         TEXT_TARGETS, min_length=1, max_length=64, description="Suffixes of the text encoders' modules."
     )
@@ -210,6 +210,8 @@ def what_would_be_lost(old: AdapterFields, new: AdapterFields) -> list[tuple[str
         found.append(("use_dora", "was true, and without it the learned lengths would be lost"))
     if old.train_text_encoder and not new.train_text_encoder:
         found.append(("train_text_encoder", "was true, and without it the text encoders' adapters would be lost"))
+    if old.train_text_encoder_ti:
+        found.append(("train_text_encoder_ti", "was true, and new tokens cannot be taken over into another job"))
     gone = ", ".join(sorted(set(old.target_modules) - set(new.target_modules)))
     if gone:
         found.append(("target_modules", f"lacks {gone}, whose adapters would be lost"))

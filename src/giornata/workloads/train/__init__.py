@@ -1,1 +1,1 @@
-"""SDXL DreamBooth LoRA."""
+"""DreamBooth LoRA."""

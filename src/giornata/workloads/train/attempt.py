@@ -225,6 +225,7 @@ class Attempt:
             reporter=self.reporter,
             clock=self.clock,
             announced=None if header is None else header.step,
+            family=self.base.family,
         )
 
     # ---- the steps

@@ -72,7 +72,10 @@ def prepare(
     texts, embeddings = _texts(spec, draws), None
     if texts is not None:
         embeddings = EmbeddingCache(
-            tokenizers=base.tokenizers, text_encoders=base.text_encoders, encoder_key=f"{base.key}|{base.dtype}"
+            tokenizers=base.tokenizers,
+            text_encoders=base.text_encoders,
+            encoder_key=f"{base.key}|{base.dtype}",
+            family=base.family,
         )
     views = draws.views(first_step, spec.max_train_steps)
     key = None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
+from diffusers import EulerDiscreteScheduler
 from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -27,7 +27,6 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.material import Material
 
 INFERENCE_STEPS = 30
-GUIDANCE_SCALE = 5.0  # SDXL's own default
 FORMAT = 1
 
 _TENSOR = "pictures"
@@ -45,7 +44,7 @@ def cache_key(base: BaseModel, spec: TrainSpec) -> str:
         "count": spec.num_class_images,
         "dtype": str(base.dtype),
         "format": FORMAT,
-        "guidance_scale": GUIDANCE_SCALE,
+        "guidance_scale": base.family.guidance_scale,
         "inference_steps": INFERENCE_STEPS,
         "model": base.key,
         "resolution": spec.resolution,
@@ -85,15 +84,12 @@ def obtain(
 @torch.no_grad()
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
     """Class picture number `number`: pixels_HWC, uint8."""
-    pipeline = StableDiffusionXLPipeline(
-        vae=base.vae,
-        text_encoder=base.text_encoders[0],
-        text_encoder_2=base.text_encoders[1],
-        tokenizer=base.tokenizers[0],
-        tokenizer_2=base.tokenizers[1],
+    pipeline = base.family.assemble(
         unet=base.unet,
+        vae=base.vae,
+        text_encoders=base.text_encoders,
+        tokenizers=base.tokenizers,
         scheduler=EulerDiscreteScheduler.from_config(base.noise_scheduler.config),
-        add_watermarker=False,
     )
     pipeline.set_progress_bar_config(disable=True)
     side = spec.resolution // pipeline.vae_scale_factor
@@ -104,7 +100,7 @@ def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
         height=spec.resolution,
         width=spec.resolution,
         num_inference_steps=INFERENCE_STEPS,
-        guidance_scale=GUIDANCE_SCALE,
+        guidance_scale=base.family.guidance_scale,
         output_type="latent",
     ).images
     # Decoded here: the pipeline would change the precision of a VAE that is shared with the training.

@@ -42,6 +42,7 @@ def export(
         captions=captions,
         prediction_type=base.prediction_type,
         layers_per_block=base.unet.config.layers_per_block,
+        family=base.family,
     )
     extra = hashes_of(spec, data_sha256)
     extra |= {FINGERPRINTS_KEY: canonical_json(list(history))} if len(history) > 1 else {}

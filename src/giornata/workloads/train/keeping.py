@@ -9,6 +9,7 @@ import torch
 
 from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, write_checkpoint
 from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.snapshot import Snapshot
@@ -41,9 +42,11 @@ class Keeper:
         reporter: Reporter,
         clock: Clock,
         announced: int | None,
+        family: Family,
     ) -> None:
         self.data_hash, self.history, self.announced = data_hash, history, announced
-        self._spec, self._fingerprint, self._base_sha256 = spec, fingerprint, base_sha256
+        self._spec, self._fingerprint = spec, fingerprint
+        self._base_sha256, self._family = base_sha256, family
         self._directory, self._reporter, self._clock = directory, reporter, clock
         self.losses: list[float] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -119,6 +122,7 @@ class Keeper:
             base_sha256=self._base_sha256,
             fingerprint=self._fingerprint,
             history=self.history,
+            family=self._family.name,
         )
 
 

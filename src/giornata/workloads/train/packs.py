@@ -109,7 +109,9 @@ class Pack:
                 tensors[f"view.{place}.mask"] = entry.mask_HW
             views.append({"entry": place, "placement": asdict(placement), "view": asdict(view)})
         for place, (_, embedding) in enumerate(self.embeddings):
-            tensors |= {f"text.{place}.prompt": embedding.prompt_BLD, f"text.{place}.pooled": embedding.pooled_BP}
+            tensors[f"text.{place}.prompt"] = embedding.prompt_BLD
+            if embedding.pooled_BP is not None:
+                tensors[f"text.{place}.pooled"] = embedding.pooled_BP
         return tensors, {"captions": [caption for caption, _ in self.embeddings], "views": views}
 
 
@@ -133,6 +135,7 @@ def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions:
     depends = {
         "captions": None if captions is None else [[text, *_tokens(base, text)] for text in sorted(captions)],
         "crop_variants": CROP_VARIANTS,
+        "family": None if captions is None else base.family.name,  # which of the text encoders' layers count
         "fingerprint": fingerprint(base.device),
         "format": FORMAT,
         "framing": cut,
@@ -181,7 +184,10 @@ def _parsed(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> Pack:
             entries[place] = Entry(mean_CHW=mean_CHW, std_CHW=std_CHW, mask_HW=mask_HW)
         views.append((View(**row["view"]), _placement(row["placement"]), entries[place]))
     embeddings = [
-        (caption, Embedding(prompt_BLD=tensors[f"text.{place}.prompt"], pooled_BP=tensors[f"text.{place}.pooled"]))
+        (
+            caption,
+            Embedding(prompt_BLD=tensors[f"text.{place}.prompt"], pooled_BP=tensors.get(f"text.{place}.pooled")),
+        )
         for place, caption in enumerate(index["captions"])
     ]
     return Pack(views=tuple(views), embeddings=tuple(embeddings))

@@ -100,7 +100,7 @@ class Stepper:
             return self.embeddings.batch(texts)
         heard = [spoken(self.spec, text) for text in texts]
         with torch.set_grad_enabled(self._text_encoders_learn(step) and torch.is_grad_enabled()):
-            return captions.encode(self.base.tokenizers, self.base.text_encoders, heard)
+            return captions.encode(self.base.tokenizers, self.base.text_encoders, heard, family=self.base.family)
 
     def _text_encoders_learn(self, step: int) -> bool:
         spec, stop = self.spec, self.spec.stop_text_encoder_training

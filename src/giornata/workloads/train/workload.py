@@ -1,13 +1,16 @@
-"""The `train` kind: SDXL DreamBooth LoRA whose result does not show where it was interrupted."""
+"""The `train` kind: DreamBooth LoRA whose result does not show where it was interrupted."""
 
 import gc
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import torch
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from giornata.diffusion.base_digest import base_sha256
+from giornata.diffusion.hub import HuggingFaceHub
+from giornata.diffusion.hub_cache import HubCache
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
 from giornata.domain.errors import Fault
@@ -30,6 +33,7 @@ class TrainWorkload:
 
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
     `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
+    `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
     """
 
     def __init__(
@@ -40,13 +44,16 @@ class TrainWorkload:
         load: Loader = load_base,
         room_of: RoomOf = room_of,
         pack_worth_pixels: int = WORTH_PIXELS,
+        model_cache_bytes: int | None = None,
     ) -> None:
+        self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._device, self._clock, self._load, self._room_of = torch.device(chosen), clock, load, room_of
         self._pack_worth_pixels = pack_worth_pixels
         self._base: BaseModel | None = None
         self._peaks: dict[torch.dtype, float | None] = {}
         self._base_sha256 = ""
+        self._token: SecretStr | None = None
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -58,7 +65,7 @@ class TrainWorkload:
         try:
             with blamed():
                 reporter.phase("loading")
-                base = taught(self._warm(spec), spec)
+                base = taught(self._warm(spec, start.hub_token), spec)
                 return Attempt(
                     start=start,
                     spec=spec,
@@ -80,13 +87,18 @@ class TrainWorkload:
             self._drop()  # nobody knows in which state it left the model
             raise
 
-    def _warm(self, spec: TrainSpec) -> BaseModel:
-        """The base that the spec names; the one before is let go first, two might not fit."""
+    def _warm(self, spec: TrainSpec, token: SecretStr | None) -> BaseModel:
+        """The base that the spec names; the one before is let go first, two might not fit.
+
+        What was opened with one project's token is opened again for whoever has another: the hub decides.
+        """
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
-        if self._base is None or self._base.key != key or self._base.dtype != dtype:
+        if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
             self._drop()
-            self._base = self._load(spec, device=self._device, dtype=dtype)
-            self._base_sha256 = base_sha256(self._base)
+            with closing(HuggingFaceHub(token, HubCache(bound_bytes=self._model_cache_bytes))) as hub:
+                base = self._load(spec, device=self._device, dtype=dtype, hub=hub)
+            self._base_sha256 = base_sha256(base)
+            self._base, self._token = base, token
         return self._base
 
     def _peak(self, dtype: torch.dtype) -> float | None:
@@ -96,7 +108,7 @@ class TrainWorkload:
         return self._peaks[dtype]
 
     def _drop(self) -> None:
-        self._base = None
+        self._base = self._token = None
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -121,6 +133,10 @@ def parse(start: Start) -> TrainSpec:
         unset.append(Fault(where="spec.seed", message="is not set", hint="submission draws and records one"))
     if spec.num_train_epochs is not None:
         unset.append(Fault(where="spec.num_train_epochs", message="is turned into max_train_steps at submission"))
+    if spec.hub_token_secret is not None and start.hub_token is None:
+        message = f"the server could not hand out {spec.hub_token_secret}: it was deleted, or cannot be decrypted"
+        hint = "set the secret again, and retry the job"
+        unset.append(Fault(where="spec.hub_token_secret", message=message, hint=hint))
     if unset:
         raise WorkloadFailed(Reason.BAD_SPEC, "; ".join(map(str, unset)), tuple(unset))
     return spec

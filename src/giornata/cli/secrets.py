@@ -1,0 +1,53 @@
+"""`giornata secrets …`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.output import reporting
+from giornata.cli.words import ago
+from giornata.domain.errors import Fault, InvalidInput
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, - and _.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    secrets = typer.Typer(no_args_is_help=True, help="Keep tokens that jobs need, such as for gated models.")
+    secrets.command("set")(set_secret)
+    secrets.command("list")(list_secrets)
+    secrets.command("delete")(delete_secret)
+    app.add_typer(secrets, name="secrets")
+
+
+def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Keep a secret. Its value is read from standard input: giornata secrets set HUB < token.txt"""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        value = (
+            typer.prompt(f"Value of {name}", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()
+        ).strip()
+        if not value:
+            raise InvalidInput([Fault(where="standard input", message="is empty", hint="write the value to it")])
+        kept = client.set_secret(name, value)
+        out.say(f"{kept.name} is kept; a job uses it with --set hub_token_secret={kept.name}")
+        out.result(kept)
+
+
+def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """List the names of the project's secrets. Their values cannot be read."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        secrets = client.secrets()
+        rows = [(each.name, ago(each.created_at), ago(each.changed_at)) for each in secrets]
+        out.table(("name", "made", "changed"), rows)
+        out.result({"items": [each.model_dump(mode="json") for each in secrets]})
+
+
+def delete_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Forget a secret."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        client.delete_secret(name)
+        out.say(f"{name} is deleted")
+        out.result({"name": name, "deleted": True})

@@ -1,0 +1,19 @@
+"""The kinds of base model that can be trained: one file each, and one line here."""
+
+from giornata.diffusion.families.family import Family, TextEncoder
+from giornata.diffusion.families.sd15 import SD15
+from giornata.diffusion.families.sdxl import SDXL
+
+__all__ = ["FAMILIES", "SD15", "SDXL", "Family", "TextEncoder", "family_named", "family_of_index"]
+
+FAMILIES: tuple[Family, ...] = (SDXL, SD15)
+
+
+def family_named(name: str) -> Family:
+    """The family with this name. Raises KeyError."""
+    return {family.name: family for family in FAMILIES}[name]
+
+
+def family_of_index(class_name: object) -> Family | None:
+    """Whose pipeline `_class_name` in a model_index.json is, if anybody's."""
+    return next((family for family in FAMILIES if class_name in family.pipelines), None)

@@ -1,0 +1,54 @@
+"""What the name of a base model means: a hub's repository, one file of it, or a place on the node."""
+
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+SINGLE_FILE_SUFFIX = ".safetensors"
+HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFile:
+    """One file of a repository on the hub. `revision` is None where the name gives none."""
+
+    repository: str
+    file: str
+    revision: str | None = None
+
+
+def is_single_file(name: str) -> bool:
+    """Whether the name is that of one file rather than of a folder or repository."""
+    return _without_query(name).lower().endswith(SINGLE_FILE_SUFFIX)
+
+
+def is_url(name: str) -> bool:
+    """Whether the name is a URL of any kind."""
+    return "://" in name
+
+
+def hub_file(name: str) -> HubFile | None:
+    """The file that `owner/name/file.safetensors` or `https://huggingface.co/owner/name/resolve/REVISION/file`
+    stands for; None for whatever is no file on the hub."""
+    if not is_single_file(name):
+        return None
+    if is_url(name):
+        return _of_url(name)
+    if name.startswith(("/", ".", "~")) or "\\" in name:
+        return None
+    owner, _, rest = name.partition("/")
+    repository, _, file = rest.partition("/")
+    return HubFile(repository=f"{owner}/{repository}", file=file) if owner and repository and file else None
+
+
+def _of_url(name: str) -> HubFile | None:
+    url = urlsplit(name)
+    parts = [unquote(part) for part in url.path.strip("/").split("/")]
+    if url.scheme != "https" or url.netloc not in HUB_HOSTS or len(parts) < 5 or parts[2] not in {"blob", "resolve"}:
+        return None
+    if not all(parts) or ".." in parts:
+        return None
+    return HubFile(repository="/".join(parts[:2]), file="/".join(parts[4:]), revision=parts[3])
+
+
+def _without_query(name: str) -> str:
+    return name.partition("?")[0] if is_url(name) else name

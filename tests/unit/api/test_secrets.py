@@ -1,0 +1,186 @@
+"""Secrets go in, and come out once: in the lease of the node that does a job which names one."""
+
+import json
+import logging
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.fixtures.served import Served, a_dataset, serving
+
+from giornata.cli.sealing import FernetSealer, new_key
+from giornata.client.node import NodeClient
+from giornata.control.ports.sealing import NoSealer
+from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable
+from giornata.protocol.work import Claim, Lease, NodeInfo
+
+VALUE = "hf_NobodyMayEverReadThis/0123456789+="
+OTHER = "hf_AnotherOneThatIsNobodysBusiness"
+
+
+def claim(served: Served, key: str | None = None, *, request_id: str = "request-1", machine: str = "m-1") -> Lease:
+    node = NodeInfo(node_id=f"node_{machine.replace('-', '0'):0>8}", machine_id=machine, name=machine)
+    with httpx.Client(base_url=served.url) as http:
+        wanted = Claim(request_id=request_id, node=node, kinds=("train",))
+        lease = NodeClient(http, node_key=key or served.keys.node).claim(wanted).lease
+    assert lease is not None
+    return lease
+
+
+def spec(served: Served, directory: Path, **fields: Any) -> dict[str, Any]:
+    dataset = a_dataset(served.client(served.keys.admin), directory)
+    return {"model": "some/gated", "dataset": dataset.id, "instance_prompt": "a photo of sks dog", **fields}
+
+
+def everything_stored(directory: Path) -> str:
+    """Every cell of every table, and every file beside the database."""
+    with sqlite3.connect(directory / "giornata.db") as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        cells = [str(list(database.execute(f"SELECT * FROM {name}"))) for name in tables]  # noqa: S608
+    return "\n".join(cells) + "".join(path.read_bytes().decode("latin-1") for path in directory.glob("giornata.db*"))
+
+
+def test_a_secret_is_set_listed_replaced_and_deleted(served: Served) -> None:
+    client = served.client(served.keys.admin)
+    first = client.set_secret("HUB", VALUE)
+    again = client.set_secret("HUB", OTHER)
+    assert (first.name, again.created_at) == ("HUB", first.created_at)
+    assert again.changed_at >= first.changed_at
+    client.set_secret("ANOTHER", VALUE)
+    assert [each.name for each in client.secrets()] == ["ANOTHER", "HUB"]
+    assert client.delete_secret("HUB").name == "HUB"
+    assert [each.name for each in client.secrets()] == ["ANOTHER"]
+    with pytest.raises(NotFound):
+        client.delete_secret("HUB")
+
+
+def test_only_admins_of_the_project_reach_them(served: Served) -> None:
+    served.client(served.keys.admin).set_secret("HUB", VALUE)
+    for key in (served.keys.member, served.keys.node):
+        client = served.client(key)
+        for attempt in (
+            lambda c=client: c.set_secret("HUB", OTHER),
+            lambda c=client: c.secrets(),
+            lambda c=client: c.delete_secret("HUB"),
+        ):
+            with pytest.raises(Forbidden):
+                attempt()
+    other = served.client(served.keys.other_admin)
+    assert other.secrets() == ()
+    with pytest.raises(NotFound):
+        other.delete_secret("HUB")
+
+
+@pytest.mark.parametrize(
+    "value", ["", "short", "two words", "two\nlines", 'a"quote"d', "ünïcode-ünïcode", "x" * 4097]
+)
+def test_what_is_no_token_is_refused_without_saying_it(served: Served, value: str) -> None:
+    reply = served.call("PUT", "/v1/secrets/HUB", served.keys.admin, json={"value": value})
+    assert reply.status_code == 400
+    assert reply.json()["faults"][0]["where"] == "value"
+    assert not value or value not in reply.text
+
+
+def test_names_are_names(served: Served) -> None:
+    for name in ("1st", "a b", "x" * 65, "ü"):
+        assert served.call("PUT", f"/v1/secrets/{name}", served.keys.admin, json={"value": VALUE}).status_code == 400
+
+
+def test_a_job_that_names_none_of_the_projects_secrets_is_refused(served: Served, tmp_path: Path) -> None:
+    served.client(served.keys.other_admin).set_secret("HUB", VALUE)
+    wanted = spec(served, tmp_path, hub_token_secret="HUB")
+    with pytest.raises(InvalidInput) as refusal:
+        served.client(served.keys.member).submit(wanted)
+    assert [fault.where for fault in refusal.value.faults] == ["spec.hub_token_secret"]
+    assert "giornata secrets set HUB" in refusal.value.faults[0].hint
+    with pytest.raises(InvalidInput):
+        served.client(served.keys.member).submit(wanted | {"hub_token_secret": VALUE})
+
+
+def test_the_value_goes_to_the_node_that_claims_and_nowhere_else(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    job = client.submit(spec(served, tmp_path, hub_token_secret="HUB"), name="gated")
+    lease = claim(served)
+    assert lease.hub_token is not None
+    assert lease.hub_token.get_secret_value() == VALUE
+    again = claim(served)  # the reply to the first claim got lost
+    assert again.hub_token == lease.hub_token
+    assert VALUE not in repr(lease) + str(lease) + str(lease.model_dump())
+    said = [
+        served.call("GET", path, served.keys.admin).text
+        for path in (
+            f"/v1/jobs/{job.id}",
+            "/v1/jobs",
+            f"/v1/jobs/{job.id}/events",
+            f"/v1/jobs/{job.id}/logs",
+            "/v1/secrets",
+            "/v1/nodes",
+            "/openapi.json",
+            "/metrics",
+        )
+    ]
+    assert all("hf_" not in text for text in said)
+    assert lease.job_id == job.id
+    assert lease.spec["hub_token_secret"] == "HUB"
+    assert VALUE not in everything_stored(tmp_path)
+    assert VALUE not in caplog.text
+    assert VALUE not in json.dumps(lease.spec)
+
+
+def test_jobs_that_name_none_get_none(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    client.submit(spec(served, tmp_path))
+    assert claim(served).hub_token is None
+
+
+def test_a_secret_that_is_gone_does_not_keep_the_job_from_its_node(served: Served, tmp_path: Path) -> None:
+    """The engine then says what is missing."""
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
+    client.delete_secret("HUB")
+    assert claim(served).hub_token is None
+
+
+def test_a_row_that_was_moved_or_sealed_with_another_key_opens_for_nobody(served: Served, tmp_path: Path) -> None:
+    client, other = served.client(served.keys.admin), served.client(served.keys.other_admin)
+    client.set_secret("HUB", VALUE)
+    other.set_secret("HUB", OTHER)
+    for number, sealed in enumerate(
+        (
+            "(SELECT sealed FROM project_secrets WHERE project_id = 'other')",
+            f"'{FernetSealer(new_key()).seal(json.dumps(['default', 'HUB', OTHER]))}'",
+        )
+    ):
+        client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
+        with sqlite3.connect(tmp_path / "giornata.db") as database:
+            database.execute(f"UPDATE project_secrets SET sealed = {sealed} WHERE project_id = 'default'")  # noqa: S608
+        assert claim(served, request_id=f"request-{number}", machine=f"m-{number}").hub_token is None
+
+
+def test_an_installation_without_a_key_keeps_none(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="secrets_key"):
+        NoSealer().seal(VALUE)
+    with pytest.raises(InvalidInput, match="32 bytes"):
+        FernetSealer("my dog's name")
+    first, second = FernetSealer(new_key()), FernetSealer(new_key())
+    assert first.seal(VALUE) != first.seal(VALUE)
+    assert first.unseal(first.seal(VALUE)) == VALUE
+    with pytest.raises(Unavailable, match="another key"):
+        second.unseal(first.seal(VALUE))
+
+
+def test_the_document_gives_no_example_of_a_value(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        schemas = served.http.get(f"{served.url}/openapi.json").json()["components"]["schemas"]
+    value = schemas["SetSecret"]["properties"]["value"]
+    assert value.get("format") == "password"
+    assert not {"example", "examples", "default"} & set(value)
+    assert set(schemas["Secret"]["properties"]) == {"name", "created_at", "changed_at"}
