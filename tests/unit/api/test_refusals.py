@@ -56,6 +56,9 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/keys": Route(allowed=ADMINS, body={"scope": "member"}),
     "GET /v1/keys": ADMIN,
     "DELETE /v1/keys/{key_id}": ADMIN,
+    "GET /v1/secrets": ADMIN,
+    "PUT /v1/secrets/{name}": Route(allowed=ADMINS, body={"value": "hf_something"}),
+    "DELETE /v1/secrets/{name}": ADMIN,
     "POST /v1/node/claim": Route(
         allowed=frozenset({"node", "other_node"}),
         body={"request_id": "request-1", "node": NODE, "kinds": ["x-count"]},
@@ -83,8 +86,9 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
-FOREIGN = [route for route in USER_ROUTES if "{" in route]
-UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")}
+# What is put under a name is put there for one's own project.
+FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith("PUT /v1/secrets")]
+UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
 
 
 def is_problem(response: httpx.Response, status: int, code: str) -> bool:
@@ -111,6 +115,7 @@ def own_things(served: Served, folder: Path) -> dict[str, str]:
         "dataset_id": a_dataset(served.client(), folder).id,
         "job_id": call("POST", "/v1/jobs", json=JOB).json()["id"],
         "key_id": call("POST", "/v1/keys", json={"scope": "member"}).json()["id"],
+        "name": call("PUT", "/v1/secrets/hub", json={"value": "hf_something"}).json()["name"],
     }
 
 
@@ -182,7 +187,7 @@ def test_another_projects_things_cannot_be_named_in_a_body(served: Served, tmp_p
 
 def test_lists_hold_nothing_of_another_project(served: Served, tmp_path: Path) -> None:
     own_things(served, tmp_path)
-    for path in ("/v1/jobs", "/v1/datasets", "/v1/nodes"):
+    for path in ("/v1/jobs", "/v1/datasets", "/v1/nodes", "/v1/secrets"):
         assert served.call("GET", path, served.keys.other_admin).json()["items"] == []
     projects = served.call("GET", "/v1/projects", served.keys.other_admin).json()["items"]
     assert [project["id"] for project in projects] == ["other"]
