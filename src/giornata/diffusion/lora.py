@@ -105,7 +105,7 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
             _put_on(model, suffixes, rank=spec.rank, alpha=alpha)
             named |= {public_name(prefix, key): parameter for key, parameter in adapter_parameters(model)}
         parameters = {name: named[name] for name in sorted(named)}
-        _initialise(parameters, seed)
+        initialise(parameters, seed)
     except BaseException:
         for model in models:
             take_off(model)
@@ -175,7 +175,7 @@ def _put_on(model: nn.Module, suffixes: tuple[str, ...], *, rank: int, alpha: fl
         parameter.data = parameter.data.float()
 
 
-def _initialise(parameters: dict[str, nn.Parameter], seed: int) -> None:
+def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
     """A uniform in ±1/sqrt(fan-in), B zero: peft's kaiming_uniform_(a=sqrt(5)), as a function of the name."""
     with torch.no_grad():
         for name, parameter in parameters.items():

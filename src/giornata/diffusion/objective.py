@@ -82,14 +82,16 @@ class Objective:
         With prior preservation the two halves are averaged apart: instances + prior_loss_weight · class pictures.
         SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
         """
-        noisy_BCHW = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
-        predicted_BCHW = unet(
-            noisy_BCHW.to(self.dtype),
-            batch.timesteps_B,
-            embedding.prompt_BLD,
-            added_cond_kwargs={"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP},
-            return_dict=False,
-        )[0].float()
+        predicted_BCHW = predict(unet, self.noisy(batch), batch.timesteps_B, batch.time_ids_B6, embedding)
+        return self.loss_of(predicted_BCHW, batch)
+
+    def noisy(self, batch: NoisyBatch) -> torch.Tensor:
+        """noisy_BCHW: what the UNet is shown, in its precision."""
+        noisy_BCHW: torch.Tensor = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
+        return noisy_BCHW.to(self.dtype)
+
+    def loss_of(self, predicted_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
+        """The loss of what the UNet said (float32)."""
         distance_BCHW = self._distance(predicted_BCHW, self.target(batch).float(), batch.timesteps_B)
         loss_B = distance_BCHW.mean(dim=(1, 2, 3)) * self.weight(batch.timesteps_B)
         if self.prior_loss_weight is None:
@@ -146,6 +148,20 @@ class Objective:
             return torch.exp(rate * timesteps_B.float())
         sigmas_B = self._snr(timesteps_B).rsqrt()
         return (1.0 - self.huber_c) / (1.0 + sigmas_B) ** 2 + self.huber_c
+
+
+def predict(
+    unet: Any, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, time_ids_B6: torch.Tensor, embedding: Embedding
+) -> torch.Tensor:
+    """predicted_BCHW in float32."""
+    predicted_BCHW: torch.Tensor = unet(
+        noisy_BCHW,
+        timesteps_B,
+        embedding.prompt_BLD,
+        added_cond_kwargs={"time_ids": time_ids_B6, "text_embeds": embedding.pooled_BP},
+        return_dict=False,
+    )[0].float()
+    return predicted_BCHW
 
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:

@@ -16,10 +16,9 @@ from giornata.diffusion.checkpoint import (
     refuse,
 )
 from giornata.diffusion.determinism import Fingerprint, differences, fingerprint
-from giornata.diffusion.lora import Adapters, add_adapters, target_faults
+from giornata.diffusion.lora import Adapters, target_faults
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
-from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
@@ -28,28 +27,60 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
+from giornata.workloads.train.exactness import exactness_of
 from giornata.workloads.train.exporting import export
 from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.keeping import Keeper, state_of
+from giornata.workloads.train.keeping import Keeper, Learner, state_of
 from giornata.workloads.train.material import Material, gather, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, Pace
-from giornata.workloads.train.steps import Stepper, gradient_checkpointing, optimizer_of
+from giornata.workloads.train.steps import Stepper, gradient_checkpointing
+from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known of an attempt before the first step. `supplies` is None when no step is left."""
+
+    instances: Material
+    data_hash: str
+    header: Header | None
+    first_step: int
+    supplies: Supplies | None
+    fingerprint: Fingerprint
+
+
+def _nothing() -> None:
+    """Between two items of the caching phase an attempt that is alone has nothing else to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Everything that is fixed for one attempt."""
+    """Everything that is fixed for one attempt. `between` is called after each item of the caching phase."""
 
     start: Start
     spec: TrainSpec
     base: BaseModel
     reporter: Reporter
     clock: Clock
+    between: Callable[[], None] = _nothing
 
     def run(self) -> Outcome:
         """Check, cache, train, export. Raises Stopped or WorkloadFailed."""
+        ready = self.prepare()
+        with (
+            wearing(self.base, self.spec) as (adapters, optimizer),
+            self.keeper(ready, **{LAYER: lora_layer(self.spec)}) as keeper,
+        ):
+            self.restore(adapters, optimizer, ready)
+            if ready.supplies is not None:
+                self._train(ready.supplies, adapters, optimizer, keeper, ready.first_step)
+            keeper.settle()
+            return self.finish(adapters, optimizer, keeper, ready)
+
+    def prepare(self) -> "Prepared":
+        """Everything that can be done before there is an adapter."""
         instances, classes = gather(self.start.inputs, self.spec)
         self._check(instances, classes)
         given = tuple(sample for one in (instances, classes) if one is not None for sample in one.samples)
@@ -65,16 +96,14 @@ class Attempt:
             )
         elif header is not None and "class_pictures" in header.fingerprint:
             print_of_this["class_pictures"] = header.fingerprint["class_pictures"]  # none are needed any more
-        with (
-            add_adapters(self.base, self.spec) as adapters,
-            self._keeper(data_hash, print_of_this, header) as keeper,
-        ):
-            optimizer = optimizer_of(adapters, self.spec)
-            self._restore(adapters, optimizer, data_hash)
-            if supplies is not None:
-                self._train(supplies, adapters, optimizer, keeper, first_step)
-            keeper.settle()
-            return self._finish(adapters, optimizer, keeper, instances)
+        return Prepared(
+            instances=instances,
+            data_hash=data_hash,
+            header=header,
+            first_step=first_step,
+            supplies=supplies,
+            fingerprint=print_of_this,
+        )
 
     # ---- before the steps
 
@@ -84,7 +113,8 @@ class Attempt:
             raise ValueError("a job's seed is set at submission")
         return self.spec.seed
 
-    def _objective(self) -> Objective:
+    def objective(self) -> Objective:
+        """What the job minimises on this base."""
         scheduler = scheduler_of(self.spec, self.base.noise_scheduler)
         return Objective.of(self.spec, scheduler, prediction_type=self._prediction_type, dtype=self.base.dtype)
 
@@ -139,6 +169,7 @@ class Attempt:
 
     def _tick(self, done: int, total: int) -> None:
         """Between the items of the caching phase: there is nothing to save yet, so every stop is a plain one."""
+        self.between()
         self.reporter.phase("caching", done, total)
         wish = self.reporter.wish()
         if wish is Wish.CHECKPOINT:
@@ -146,19 +177,22 @@ class Attempt:
         if wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(self.start.resume.step if self.start.resume else None)
 
-    def _restore(self, adapters: Adapters, optimizer: AdapterOptimizer, data_hash: str) -> None:
+    def restore(self, adapters: Adapters, optimizer: Learner, ready: Prepared) -> None:
+        """Take over weights and state of the checkpoint that the attempt resumes from, if it does."""
         resume = self.start.resume
         if resume is None:
             return
         wanted = state_of(adapters, optimizer)
         checkpoint = read_checkpoint(
-            resume.path, step=resume.step, spec=self.spec, data_hash=data_hash, wanted=wanted
+            resume.path, step=resume.step, spec=self.spec, data_hash=ready.data_hash, wanted=wanted
         )
         weights = {name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters}
         adapters.load(weights)
         optimizer.restore(resume.step, checkpoint.tensors)
 
-    def _keeper(self, data_hash: str, ours: Fingerprint, header: Header | None) -> Keeper:
+    def keeper(self, ready: Prepared, **extra: Any) -> Keeper:
+        """Who writes the checkpoints. `extra` goes into their fingerprint."""
+        header, ours = ready.header, ready.fingerprint | extra
         history: tuple[dict[str, Any], ...] = ({"from_step": 0, "fingerprint": ours},)
         if header is not None:
             history = header.history
@@ -168,7 +202,7 @@ class Attempt:
                 history = (*history, {"from_step": header.step, "fingerprint": ours})
         return Keeper(
             spec=self.spec,
-            data_hash=data_hash,
+            data_hash=ready.data_hash,
             fingerprint=ours,
             history=history,
             directory=self.start.directory,
@@ -180,24 +214,17 @@ class Attempt:
     # ---- the steps
 
     def _train(
-        self, supplies: Supplies, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, first_step: int
+        self, supplies: Supplies, adapters: Adapters, optimizer: Learner, keeper: Keeper, first_step: int
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
         stepper = Stepper(
             base=self.base,
             spec=spec,
-            objective=self._objective(),
+            objective=self.objective(),
             embeddings=supplies.embeddings,
             optimizer=optimizer,
         )
-        pace = Pace(spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
-        meter = Meter(
-            self.reporter,
-            spec=spec,
-            images_per_step=images_per_step(spec),
-            device=self.base.device,
-            clock=self.clock,
-        )
+        pace, meter = self.instruments()
 
         def save(step: int) -> None:
             meter.flush()
@@ -205,25 +232,38 @@ class Attempt:
             meter.resume()
 
         self.reporter.phase("training", first_step, total)
-        with gradient_checkpointing(self.base, spec.gradient_checkpointing), self._feed(supplies, first_step) as feed:
+        with gradient_checkpointing(self.base, spec.gradient_checkpointing), self.feed(supplies, first_step) as feed:
             for step in range(first_step + 1, total + 1):
                 loss, rate = stepper.step(step - 1, feed)
                 meter.add(step, learning_rate=rate, loss=loss)
                 pace.written(keeper.look())
-                self._obey(step, save, due=step == total or pace.due(step), keeper=keeper)
+                self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)
 
-    def _feed(self, supplies: Supplies, first_step: int) -> Feed:
+    def feed(self, supplies: Supplies, first_step: int, *, rows: int | None = None) -> Feed:
+        """The passes of the steps that are left, `rows` pictures of each material at a time (None: all)."""
         return Feed(
             supplies,
             self.base.vae.config,
             first_step=first_step,
             end_step=self.spec.max_train_steps,
-            rows=None,
+            rows=rows,
             pinned=self.base.device.type == "cuda",
             clock=self.clock,
         )
 
-    def _obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
+    def instruments(self) -> tuple[Pace, Meter]:
+        """What says when a checkpoint is due, and what reports the steps."""
+        pace = Pace(self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
+        meter = Meter(
+            self.reporter,
+            spec=self.spec,
+            images_per_step=images_per_step(self.spec),
+            device=self.base.device,
+            clock=self.clock,
+        )
+        return pace, meter
+
+    def obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
         """Between two steps: save if it is time or wished for, and stop if that is wished for."""
         wish = self.reporter.wish()
         if wish is Wish.STOP:
@@ -236,9 +276,9 @@ class Attempt:
 
     # ---- after the steps
 
-    def _finish(
-        self, adapters: Adapters, optimizer: AdapterOptimizer, keeper: Keeper, instances: Material
-    ) -> Outcome:
+    def finish(self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared) -> Outcome:
+        """Write the files of a job whose steps are done."""
+        instances = ready.instances
         export(
             optimizer.result(),
             self.base,
@@ -251,6 +291,7 @@ class Attempt:
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "data_sha256": keeper.data_hash,
+            "exactness": exactness_of(keeper.history),
             "fingerprints": list(keeper.history),
             "images": images_per_step(self.spec) * self.spec.max_train_steps,
             "pictures": len(instances.samples),
