@@ -23,6 +23,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kinds", default="train", help="comma-separated kinds of work")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of what bits depend on")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--places", type=int, default=1, help="jobs that may train in one batch")
     return parser.parse_args(arguments)
 
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_kinds(kinds)
         device = prepare_device(options.device, options.threads)
-        workloads = make_workloads(kinds, device.name)
+        workloads = make_workloads(kinds, device.name, places=options.places)
     except InvalidInput as error:
         sys.stderr.write(f"engine: {error}\n")
         return EXIT_UNUSABLE

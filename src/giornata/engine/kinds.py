@@ -7,13 +7,13 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.engine.workload import Workload
 
 
-def _train(device: str) -> Workload:
+def _train(device: str, places: int) -> Workload:
     from giornata.workloads.train.workload import TrainWorkload
 
-    return TrainWorkload(device=device)
+    return TrainWorkload(device=device, places=places)
 
 
-FACTORIES: Mapping[str, Callable[[str], Workload]] = MappingProxyType({"train": _train})
+FACTORIES: Mapping[str, Callable[[str, int], Workload]] = MappingProxyType({"train": _train})
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -24,6 +24,6 @@ def check_kinds(kinds: Sequence[str]) -> None:
         raise InvalidInput(Fault(where="--kinds", message=f"no kind {kind!r}", hint=known) for kind in unknown)
 
 
-def make_workloads(kinds: Sequence[str], device: str) -> dict[str, Workload]:
-    """One workload for each kind, on the device."""
-    return {kind: FACTORIES[kind](device) for kind in kinds}
+def make_workloads(kinds: Sequence[str], device: str, *, places: int = 1) -> dict[str, Workload]:
+    """One workload for each kind, on the device; it may carry out `places` attempts at once, if it can."""
+    return {kind: FACTORIES[kind](device, places) for kind in kinds}
