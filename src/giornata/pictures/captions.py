@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from giornata.domain.dataset import MAX_REPEATS
 from giornata.domain.errors import Fault
-from giornata.protocol.datasets import MAX_REPEATS
 
 METADATA_NAME = "metadata.jsonl"
 CAPTION_KEYS = ("text", "prompt", "caption")

@@ -4,9 +4,8 @@ from datetime import datetime
 
 from pydantic import AliasChoices, Field
 
+from giornata.domain.dataset import MAX_REPEATS
 from giornata.protocol.model import FileName, Message, Reply, Sha256
-
-MAX_REPEATS = 1000
 
 
 class DatasetItem(Message):

@@ -23,7 +23,7 @@ from giornata.workloads.train.keeping import Learner
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 
 
-def optimizer_of(adapters: Adapters, tokens: NewTokens, spec: TrainSpec) -> AdapterOptimizer:
+def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
     """The job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
     encoders has its own learning rate."""
     rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr, "tokens": spec.text_encoder_lr}
@@ -34,7 +34,7 @@ def optimizer_of(adapters: Adapters, tokens: NewTokens, spec: TrainSpec) -> Adap
             learning_rate=rates[group],
             parameters={names[id(parameter)]: parameter for parameter in parameters},
             stop_step=stops.get(group),
-            settle=tokens.settle if group == "tokens" else None,
+            settle=tokens.settle if group == "tokens" and tokens is not None else None,
         )
         for group, parameters in adapters.parameter_groups.items()
     ]

@@ -36,7 +36,7 @@ def wearing(
             if starts_from_file(spec, start):
                 load_init_lora(base, spec, start.inputs, put_on)
             adapters = replace(put_on, parameters=put_on.parameters | tokens.rows)
-            yield adapters, optimizer_of(adapters, tokens, spec)
+            yield adapters, optimizer_of(adapters, spec, tokens)
         return
     slots = Slots(base, count=1, rank=spec.rank, targets=spec.target_modules, text_encoders=spec.train_text_encoder)
     with slots:

@@ -1,0 +1,238 @@
+"""Whole training runs as processes: jobs on engines of ours, and the example script of diffusers."""
+
+import os
+import queue
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from giornata.agent.engine_process import EngineProcess
+from giornata.agent.engines import engine_environment
+from giornata.agent.events import Event, Gone, Said
+from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
+
+PATIENCE_S = 3600.0
+WARM_UP_STEPS = 5
+"""Steps of a job that do not count in its time per step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What every way has to do: `jobs` jobs of `steps` steps of `batch` pictures each."""
+
+    model: str
+    pictures: tuple[InputFile, ...]
+    resolution: int
+    precision: str
+    rank: int
+    batch: int
+    steps: int
+    jobs: int
+    device: str
+    threads: int
+
+    @property
+    def images(self) -> int:
+        return self.jobs * self.steps * self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one way took for all of the work. `step_s` is the median of a step, where steps were told one by one;
+    `peak_bytes` the most memory that a process of it held (resident on a CPU, of the device on CUDA)."""
+
+    wall_s: float
+    images: int
+    step_s: float | None
+    images_per_step: int
+    peak_bytes: int | None
+    mfu: float | None = None
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images / self.wall_s
+
+
+class Session:
+    """One engine's life."""
+
+    def __init__(self, work: Work, home: Path) -> None:
+        self._work, self._home = work, home
+        command = (sys.executable, "-m", "giornata.engine", "--device", work.device, "--threads", str(work.threads))
+        environment = engine_environment(os.environ, threads=work.threads)
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._engine = EngineProcess(command, environment=environment, monotonic_s=time.monotonic)
+        self._engine.attach(self._events.put)
+        self._engine.await_hello(PATIENCE_S)
+        self.step_s: list[float] = []
+        self.metrics: dict[str, float] = {}
+        self.peak_bytes = 0
+
+    def train(self, number: int) -> None:
+        """One job, from its start to its files."""
+        directory = Path(tempfile.mkdtemp(dir=self._home))
+        start = Start(
+            attempt=f"att_{number}",
+            job=f"job_{number}",
+            kind="train",
+            directory=directory,
+            spec=spec_of(self._work, seed=number),
+            inputs=self._work.pictures,
+        )
+        self._engine.send(start)
+        while not self._ended(self._events.get(timeout=PATIENCE_S)):
+            pass
+
+    def end(self) -> None:
+        """Stop the engine."""
+        self._engine.shut_down(10.0)
+
+    def _ended(self, event: Event) -> bool:
+        match event:
+            case Said(message=Progress() as progress):
+                if progress.step > WARM_UP_STEPS:
+                    self.step_s.append(progress.metrics["step_ms"] / 1000.0)
+                self.metrics.update(progress.metrics)
+            case Said(message=Done()):
+                self.peak_bytes = max(self.peak_bytes, self._memory_bytes())
+                return True
+            case Said(message=Failed() as failed):
+                sys.exit(f"the job failed: {failed.reason}: {failed.message}")
+            case Gone():
+                sys.exit("the engine ended:\n" + "\n".join(self._engine.tail))
+        return False
+
+    def _memory_bytes(self) -> int:
+        on_device = self.metrics.get("vram_peak_bytes")
+        return int(on_device) if on_device is not None else peak_resident_bytes(self._engine.pid)
+
+
+def spec_of(work: Work, *, seed: int) -> dict[str, Any]:
+    """The spec of a job of ours; the options of the script are the same."""
+    return {
+        "pretrained_model_name_or_path": work.model,
+        "dataset": "ds_0",
+        "instance_prompt": "a drawing of sks",
+        "resolution": work.resolution,
+        "center_crop": True,
+        "mixed_precision": work.precision,
+        "rank": work.rank,
+        "train_batch_size": work.batch,
+        "max_train_steps": work.steps,
+        "learning_rate": 1e-4,
+        "checkpointing_steps": work.steps,
+        "model_card": False,
+        "seed": seed,
+    }
+
+
+def cold(work: Work, home: Path) -> Run:
+    """An engine of its own for every job."""
+    return _ours(work, home, engines=work.jobs)
+
+
+def warm(work: Work, home: Path) -> Run:
+    """One engine, one job after the other."""
+    return _ours(work, home, engines=1)
+
+
+def one_batch(work: Work, home: Path) -> Run:
+    """The control of joint training: one job, whose batch holds what all the jobs' batches hold."""
+    return warm(replace(work, batch=work.batch * work.jobs, jobs=1), home)
+
+
+def _ours(work: Work, home: Path, *, engines: int) -> Run:
+    began_s, sessions = time.monotonic(), []
+    for engine in range(engines):
+        session = Session(work, home)
+        sessions.append(session)
+        try:
+            for number in range(work.jobs // engines):
+                session.train(engine * work.jobs + number)
+        finally:
+            session.end()
+    return Run(
+        wall_s=time.monotonic() - began_s,
+        images=work.images,
+        step_s=statistics.median([each for session in sessions for each in session.step_s]),
+        images_per_step=work.batch,
+        peak_bytes=max(session.peak_bytes for session in sessions),
+        mfu=sessions[-1].metrics.get("mfu"),
+    )
+
+
+def script(work: Work, home: Path, *, path: Path, python: str) -> Run:
+    """The example script of diffusers, once for every job."""
+    folder = work.pictures[0].path.parent
+    began_s, step_s, peak_bytes = time.monotonic(), [], 0
+    for number in range(work.jobs):
+        told, peak = _watched([python, str(path), *_options(work, folder, home / f"script-{number}", seed=number)])
+        step_s += _told_step_s(told)
+        peak_bytes = max(peak_bytes, peak)
+    wall_s = time.monotonic() - began_s
+    return Run(
+        wall_s=wall_s,
+        images=work.images,
+        step_s=statistics.median(step_s) if step_s else None,
+        images_per_step=work.batch,
+        peak_bytes=peak_bytes or None,
+    )
+
+
+def _options(work: Work, folder: Path, out: Path, *, seed: int) -> list[str]:
+    given: dict[str, object] = {
+        "pretrained_model_name_or_path": work.model,
+        "instance_data_dir": folder,
+        "instance_prompt": "a drawing of sks",
+        "output_dir": out,
+        "resolution": work.resolution,
+        "mixed_precision": work.precision,
+        "rank": work.rank,
+        "train_batch_size": work.batch,
+        "gradient_accumulation_steps": 1,
+        "max_train_steps": work.steps,
+        "learning_rate": 1e-4,
+        "lr_scheduler": "constant",
+        "lr_warmup_steps": 0,
+        "checkpointing_steps": work.steps,
+        "seed": seed,
+    }
+    return [*(f"--{name}={value}" for name, value in given.items()), "--center_crop"]
+
+
+def _watched(command: Sequence[str]) -> tuple[str, int]:
+    """What the process told, and the most memory that it held."""
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=environment)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, peak_resident_bytes(process.pid))
+            time.sleep(0.05)
+        told.seek(0)
+        text = told.read()
+    if process.returncode:
+        sys.exit(f"the script ended with {process.returncode}:\n{text[-3000:]}")
+    return text, peak
+
+
+def _told_step_s(text: str) -> list[float]:
+    """Its progress bar's last word on the rate: `1.23s/it` or `34.5it/s`."""
+    found = re.findall(r"Steps:.*?([\d.]+)(it/s|s/it)", text)
+    return [float(value) if unit == "s/it" else 1 / float(value) for value, unit in found[-1:] if float(value) > 0]
+
+
+def peak_resident_bytes(pid: int) -> int:
+    """The most memory that a process has held so far; 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
