@@ -18,6 +18,8 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.tracking import report
 from giornata.workloads.train.workload import TrainWorkload
 
 KOHYA = "lora-kohya.safetensors"
@@ -243,10 +245,11 @@ def test_a_job_joins_late_and_leaves_early(hall: Hall) -> None:
 def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hall) -> None:
     """c accumulates over two micro-batches, so its steps are half as frequent as the others'."""
     stop = {"c": RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP})}
-    changes = {name: {"max_train_steps": 8} for name in JOBS}
+    fields = {"max_train_steps": 8, "report_to": ("tensorboard",)}
+    changes = dict.fromkeys(JOBS, fields)
     table, together = hall.together(["a", "c"], reporters=stop, changes=changes)
     assert isinstance(table.ends["c"], Stopped)
-    studio = hall.studio("c", max_train_steps=8)
+    studio = hall.studio("c", **fields)
     alone = studio.run(
         RecordingReporter(wishes={6: Wish.CHECKPOINT_AND_STOP}), resume=studio.resume_point(together["c"], 3)
     )
@@ -265,7 +268,12 @@ def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hal
     assert sorted(reporters["c"].metrics) == [7, 8]
     history = [(each["from_step"], "joint" in each["fingerprint"]) for each in outcome.summary["fingerprints"]]
     assert history == [(0, True), (3, False), (6, True)]
-    whole = hall.alone("c", max_train_steps=8)
+    metrics = together["c"].metrics | alone.metrics | reporters["c"].metrics
+    again = RecordingReporter()
+    report(TrainSpec.model_validate(studio.spec), [metrics[step]["loss"] for step in range(1, 9)], hall.root, again)
+    ((curves, wanted),) = again.artifacts.items()
+    assert reporters["c"].artifacts[curves] == wanted  # of all three attempts
+    whole = hall.alone("c", **fields)
     assert distance(reporters["c"].artifacts[KOHYA], whole.artifacts[KOHYA]) < BOUNDS["plain"]
 
 

@@ -21,6 +21,7 @@ OWN_CHANGES = [
     {"snr_gamma": 5.0, "loss_type": "huber", "noise_offset": 0.1, "prediction_type": "v_prediction"},
     {"optimizer": "adamw_schedule_free", "shuffle_caption": True, "checkpointing_steps": 10},
     {"target_modules": ("to_q", "to_out.0", "to_v", "to_k")},
+    {"model_card": False, "report_to": ("tensorboard",)},
 ]
 
 
@@ -57,6 +58,17 @@ def test_what_all_share_keeps_jobs_apart() -> None:
         ({"optimizer": "prodigy", "learning_rate": 1.0}, "optimizer prodigy"),
         ({"target_modules": ("to_q", "conv1")}, "conv1"),
         ({"target_modules": ("proj_in",)}, "proj_in"),
+        ({"optimizer": "AdamW8bit"}, "optimizer adamw_8bit"),
+        ({"enable_bucket": True}, "enable_bucket"),
+        ({"masked_loss": True}, "masked_loss"),
+        ({"use_dora": True}, "use_dora"),
+        ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "adapter_type"),
+        ({"rank_pattern": {"to_q": 4}}, "rank_pattern"),
+        ({"alpha_pattern": {"to_q": 4.0}}, "alpha_pattern"),
+        ({"lora_unet_blocks": ("mid_block",)}, "lora_unet_blocks"),
+        ({"init_lora": "0" * 64}, "init_lora"),
+        ({"train_text_encoder_ti": True}, "train_text_encoder_ti"),
+        ({"do_edm_style_training": True}, "do_edm_style_training"),
     ],
 )
 def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said: str) -> None:
