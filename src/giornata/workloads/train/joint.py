@@ -25,13 +25,13 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import answer
 from giornata.diffusion.recompute import Recompute, recomputing
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import Slot, Slots
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadFailed
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.attempt import Attempt
+from giornata.workloads.train.attempt import Attempt, Prepared
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import unbounded
@@ -111,7 +111,27 @@ class Joint:
 
     def _seat(self, start: Start, reporter: Reporter) -> None:
         """Prepare a job and give it the first free place. The others train on while its pictures are encoded."""
-        attempt = Attempt(
+        attempt = self._attempt(start, reporter)
+        ready = attempt.prepare()
+        place = min(set(range(self._slots.count)) - {seat.slot.place for seat in self._seats})
+        slot = self._slots.sit(place, attempt.spec)
+        threads = ExitStack()
+        try:
+            seat = self._seated(attempt, ready, slot, threads)
+        except BaseException as error:
+            threads.__exit__(type(error), error, None)
+            slot.leave()
+            raise
+        if seat is None:
+            slot.leave()
+            threads.close()
+            return
+        reporter.phase("training", ready.first_step, attempt.spec.max_train_steps)
+        self._seats.append(seat)
+        self._fit()
+
+    def _attempt(self, start: Start, reporter: Reporter) -> Attempt:
+        return Attempt(
             start=start,
             spec=self._parse(start),
             base=self._base,
@@ -123,46 +143,32 @@ class Joint:
             pack_worth_pixels=self._pack_worth_pixels,
             between=self._between,
         )
-        ready = attempt.prepare()
-        place = min(set(range(self._slots.count)) - {seat.slot.place for seat in self._seats})
-        slot = self._slots.sit(place, attempt.spec)
-        threads = ExitStack()
-        try:
-            optimizer = SlotOptimizer(slot, attempt.spec)
-            composition = self._composition(place, jobs=len(self._seats) + 1)
-            keeper = attempt.keeper(ready, **{JOINT: composition, LAYER: "slots"})
-            threads.enter_context(keeper)
-            attempt.restore(slot.adapters, optimizer, keeper)
-            if ready.supplies is None:
-                self._over(start, attempt.finish(slot.adapters, optimizer, keeper, ready))
-                slot.leave()
-                threads.close()
-                return
-            feed = threads.enter_context(
-                attempt.feed(ready.supplies, ready.first_step, attempt.spec.train_batch_size)
-            )
-            pace, meter = attempt.instruments(keeper, lambda: feed.waited_s)
-            seat = Seat(
-                attempt=attempt,
-                prepared=ready,
-                feed=feed,
-                embeddings=ready.supplies.embeddings,
-                slot=slot,
-                optimizer=optimizer,
-                keeper=keeper,
-                objective=attempt.objective(),
-                pace=pace,
-                meter=meter,
-                threads=threads,
-                step=ready.first_step,
-            )
-        except BaseException as error:
-            threads.__exit__(type(error), error, None)
-            slot.leave()
-            raise
-        reporter.phase("training", ready.first_step, attempt.spec.max_train_steps)
-        self._seats.append(seat)
-        self._fit()
+
+    def _seated(self, attempt: Attempt, ready: Prepared, slot: Slot, threads: ExitStack) -> Seat | None:
+        """The job in its slot, as far as it is; None for one whose steps were done already, which has ended now."""
+        optimizer = SlotOptimizer(slot, attempt.spec)
+        composition = self._composition(slot.place, jobs=len(self._seats) + 1)
+        keeper = threads.enter_context(attempt.keeper(ready, **{JOINT: composition, LAYER: "slots"}))
+        attempt.restore(slot.adapters, optimizer, keeper)
+        if ready.supplies is None:
+            self._over(attempt.start, attempt.finish(slot.adapters, optimizer, keeper, ready))
+            return None
+        feed = threads.enter_context(attempt.feed(ready.supplies, ready.first_step, attempt.spec.train_batch_size))
+        pace, meter = attempt.instruments(keeper, lambda: feed.waited_s)
+        return Seat(
+            attempt=attempt,
+            prepared=ready,
+            feed=feed,
+            embeddings=ready.supplies.embeddings,
+            slot=slot,
+            optimizer=optimizer,
+            keeper=keeper,
+            objective=attempt.objective(),
+            pace=pace,
+            meter=meter,
+            threads=threads,
+            step=ready.first_step,
+        )
 
     def _fit(self) -> None:
         """Choose the width for those who are here, and write down for each what its bits depend on."""
