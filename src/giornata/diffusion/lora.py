@@ -117,7 +117,7 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
             _put_on(model, _sizes(prefix, model, spec), spec)
             named |= {public_name(prefix, key): parameter for key, parameter in adapter_parameters(model)}
         parameters = {name: named[name] for name in sorted(named)}
-        _initialise(parameters, seed)
+        initialise(parameters, seed)
         for model in models.values():
             dora.measure(model, ADAPTER)
     except BaseException:
@@ -209,7 +209,7 @@ def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> Non
             layer.eval()  # as the base is: in training mode peft's LoKr draws a random number to drop itself out
 
 
-def _initialise(parameters: dict[str, nn.Parameter], seed: int) -> None:
+def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
     """One factor of each product zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as peft
     and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands.
     """

@@ -120,23 +120,25 @@ class Objective:
         target_BCHW = self.target(batch).float()
         if prior_BCHW is not None:
             target_BCHW = torch.cat([target_BCHW[: -len(prior_BCHW)], prior_BCHW])
-        predicted_BCHW = self.predict(unet, batch, embedding)
+        return self._weighted(self.predict(unet, batch, embedding), target_BCHW, batch)
+
+    def loss_of(self, answer_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
+        """As `loss`, of what the UNet answered when it was shown `shown(batch)`."""
+        predicted_BCHW = self.compared(answer_BCHW, batch)
+        return self.total(self._weighted(predicted_BCHW, self.target(batch).float(), batch))
+
+    def _weighted(self, predicted_BCHW: torch.Tensor, target_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
         distance_BCHW = self._distance(predicted_BCHW, target_BCHW, batch.timesteps_B)
         return _over_area(distance_BCHW, batch.mask_B1HW) * self.weight(batch.timesteps_B)
 
     def predict(self, unet: Any, batch: NoisyBatch, embedding: Embedding) -> torch.Tensor:
-        """predicted_BCHW, float32: what the UNet says of the noisy latents.
+        """predicted_BCHW, float32: what the UNet says of the noisy latents."""
+        answer_BCHW = answer(unet, self.shown(batch), batch.timesteps_B, batch.time_ids_B6, embedding)
+        return self.compared(answer_BCHW, batch)
 
-        SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
-        """
-        predicted_BCHW: torch.Tensor = unet(
-            self.question(batch).to(self.dtype),
-            batch.timesteps_B,
-            embedding.prompt_BLD,
-            added_cond_kwargs=added_conditions(batch, embedding),
-            return_dict=False,
-        )[0]
-        return self.compared(predicted_BCHW.float(), batch)
+    def shown(self, batch: NoisyBatch) -> torch.Tensor:
+        """`question` in the precision of the UNet."""
+        return self.question(batch).to(self.dtype)
 
     def question(self, batch: NoisyBatch) -> torch.Tensor:
         """noisy_BCHW that the UNet is shown, at a variance of about 1."""
@@ -215,6 +217,23 @@ class Objective:
         return (1.0 - self.huber_c) / (1.0 + sigmas_B) ** 2 + self.huber_c
 
 
+def answer(
+    unet: Any, shown_BCHW: torch.Tensor, timesteps_B: torch.Tensor, time_ids_B6: torch.Tensor, embedding: Embedding
+) -> torch.Tensor:
+    """answer_BCHW, float32: what the UNet makes of noisy latents.
+
+    SDXL's micro-conditioning is passed in float32: bfloat16 cannot hold the size of a large photograph exactly.
+    """
+    answer_BCHW: torch.Tensor = unet(
+        shown_BCHW,
+        timesteps_B,
+        embedding.prompt_BLD,
+        added_cond_kwargs=added_conditions(time_ids_B6, embedding),
+        return_dict=False,
+    )[0]
+    return answer_BCHW.float()
+
+
 def _over_area(distance_BCHW: torch.Tensor, mask_B1HW: torch.Tensor | None) -> torch.Tensor:
     if mask_B1HW is None:
         return distance_BCHW.mean(dim=(1, 2, 3))
@@ -222,11 +241,11 @@ def _over_area(distance_BCHW: torch.Tensor, mask_B1HW: torch.Tensor | None) -> t
     return (distance_BCHW * mask_B1HW).sum(dim=(1, 2, 3)) / area_B.clamp(min=LEAST_AREA)
 
 
-def added_conditions(batch: NoisyBatch, embedding: Embedding) -> dict[str, torch.Tensor] | None:
+def added_conditions(time_ids_B6: torch.Tensor, embedding: Embedding) -> dict[str, torch.Tensor] | None:
     """What goes into the UNet beside the text: sizes and pooled text for SDXL, nothing where no text is pooled."""
     if embedding.pooled_BP is None:
         return None
-    return {"time_ids": batch.time_ids_B6, "text_embeds": embedding.pooled_BP}
+    return {"time_ids": time_ids_B6, "text_embeds": embedding.pooled_BP}
 
 
 def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:

@@ -24,6 +24,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; part of what bits depend on")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--model-cache-bytes", type=int, help="bound of the models fetched from the hub")
+    parser.add_argument("--places", type=int, default=1, help="jobs that may train in one batch")
     return parser.parse_args(arguments)
 
 
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_kinds(kinds)
         device = prepare_device(options.device, options.threads)
-        workloads = make_workloads(kinds, device.name, model_cache_bytes=options.model_cache_bytes)
+        workloads = make_workloads(
+            kinds, device.name, places=options.places, model_cache_bytes=options.model_cache_bytes
+        )
     except InvalidInput as error:
         sys.stderr.write(f"engine: {error}\n")
         return EXIT_UNUSABLE

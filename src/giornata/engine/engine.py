@@ -1,19 +1,20 @@
 """The engine's loop: read what the agent says, run one workload after the other, keep models warm between them."""
 
-import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from typing import IO
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, cast
 
 from pydantic import ValidationError
 
 from giornata.domain.reasons import Reason
 from giornata.engine.assignment import Assignment
 from giornata.engine.channel import Channel
+from giornata.engine.crew import End, EngineCrew
 from giornata.engine.verdict import judge
-from giornata.engine.workload import Outcome, Stopped, Workload
+from giornata.engine.waiting import Waiting
+from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload
 from giornata.protocol.pipe import (
     TO_ENGINE,
     Alive,
@@ -40,7 +41,8 @@ class Engine:
     """Serves the agent until it says shutdown or closes the pipe.
 
     `workloads` maps kinds to instances, which live as long as the engine. Attempts are addressed by id and kept in
-    a table; today they run one at a time, in the thread that called `run`, in the order in which they came.
+    a table; they run in the thread that called `run`, in the order in which they came: one at a time, or several
+    where a workload can carry out several at once (`giornata.engine.workload.JointWorkload`).
     `leave` ends the process at once, whatever it is doing; tests pass another one.
     """
 
@@ -60,7 +62,7 @@ class Engine:
         self._alive_every_s = alive_every_s
         self._attempts: dict[str, Assignment] = {}
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
+        self.waiting = Waiting()
         self._held: tuple[str, ...] = ()
         self._ended = threading.Event()
 
@@ -70,7 +72,7 @@ class Engine:
         threading.Thread(target=self._read, name="reader", daemon=True).start()
         threading.Thread(target=self._beat, name="alive", daemon=True).start()
         try:
-            while (assignment := self._waiting.get()) is not None:
+            while (assignment := self.waiting.get()) is not None:
                 if not self._work(assignment):
                     return EXIT_DEVICE_BROKEN
             return 0
@@ -99,10 +101,10 @@ class Engine:
                 assignment = Assignment(message, self._channel)
                 with self._lock:
                     self._attempts[message.attempt] = assignment
-                self._waiting.put(assignment)
+                self.waiting.put(assignment)
             case Shutdown():
                 self._stop_all()
-                self._waiting.put(None)
+                self.waiting.put(None)
             case Stop() | WriteCheckpoint() | CacheAnswer():
                 self._tell(message)
 
@@ -136,46 +138,79 @@ class Engine:
     # ---- the main thread ----
 
     def _work(self, assignment: Assignment) -> bool:
-        """Run one attempt to its end and say how it ended. False when the process must not go on."""
+        """Carry out one attempt, and those that join it, to the end and say how it ended. False when the process must
+        not go on."""
         start = assignment.start
         workload = self._workloads.get(start.kind)
-        healthy = True
         if workload is None:
             message = f"this engine knows no kind {start.kind!r}; it knows {', '.join(self._workloads)}"
             self._channel.send(Failed(attempt=start.attempt, reason=Reason.BAD_SPEC, message=message))
-        else:
-            healthy = self._run(workload, assignment)
-        with self._lock:
-            self._attempts.pop(start.attempt, None)
-        return healthy
-
-    def _run(self, workload: Workload, assignment: Assignment) -> bool:
-        attempt = assignment.start.attempt
+            self._forget(assignment)
+            return True
+        key = _joint_key(workload, start)
+        if key is not None:
+            return self._run_many(cast(JointWorkload, workload), assignment, key)
         try:
-            outcome: Outcome = workload.run(assignment.start, assignment)
-        except Stopped as stopped:
-            step = stopped.step if stopped.step is not None else assignment.last_checkpoint_step
-            self._say_held()
-            self._channel.send(StoppedMessage(attempt=attempt, step=step))
+            end: End = workload.run(start, assignment)
         except Exception as error:  # noqa: BLE001 - the supervisor: whatever it was, the agent must hear of it
-            return self._failed(attempt, error)
-        else:
-            self._say_held()
-            self._channel.send(Done(attempt=attempt, step=outcome.step, summary=outcome.summary))
+            end = error
+        return self._report(assignment, end)
+
+    def _run_many(self, workload: JointWorkload, first: Assignment, key: str) -> bool:
+        def fits(other: Assignment) -> bool:
+            return other.start.kind == first.start.kind and _joint_key(workload, other.start) == key
+
+        crew = EngineCrew(first, take=lambda: self.waiting.take(fits), report=self._report)
+        try:
+            workload.run_many(crew)
+        except Exception as error:  # noqa: BLE001 - the supervisor, as above
+            return self._failed(crew.left(), error) and crew.healthy
+        if left := crew.left():
+            return self._failed(left, RuntimeError("the workload returned before this attempt had ended"))
+        return crew.healthy
+
+    def _report(self, assignment: Assignment, end: End) -> bool:
+        """Say how an attempt ended. False when the process must not go on."""
+        attempt = assignment.start.attempt
+        match end:
+            case Outcome():
+                self._say_held()
+                self._channel.send(Done(attempt=attempt, step=end.step, summary=end.summary))
+            case Stopped():
+                step = end.step if end.step is not None else assignment.last_checkpoint_step
+                self._say_held()
+                self._channel.send(StoppedMessage(attempt=attempt, step=step))
+            case _:
+                return self._failed([assignment], end)
+        self._forget(assignment)
         return True
 
-    def _failed(self, attempt: str, error: Exception) -> bool:
+    def _failed(self, assignments: Sequence[Assignment], error: Exception) -> bool:
+        """Say of all these attempts that one fault has ended them."""
         verdict = judge(error)
         traceback.print_exception(error, file=sys.stderr)
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in verdict.faults)
-        failed = Failed(attempt=attempt, reason=verdict.reason, message=verdict.message, faults=faults)
         # The frames of the traceback hold the workload's tensors.
         error.__traceback__ = None
         if not verdict.device_broken:
             _free_device_memory()
             self._say_held()
-        self._channel.send(failed)
+        together = tuple(each.start.attempt for each in assignments)
+        for each in assignments:
+            failed = Failed(
+                attempt=each.start.attempt,
+                reason=verdict.reason,
+                message=verdict.message,
+                faults=faults,
+                together=together if len(together) > 1 else (),
+            )
+            self._channel.send(failed)
+            self._forget(each)
         return not verdict.device_broken
+
+    def _forget(self, assignment: Assignment) -> None:
+        with self._lock:
+            self._attempts.pop(assignment.start.attempt, None)
 
     def _say_held(self) -> None:
         """Say which models are warm; before the end is said, so that the next claim knows it."""
@@ -183,6 +218,13 @@ class Engine:
         if held != self._held:
             self._channel.send(Held(models=held))
             self._held = held
+
+
+def _joint_key(workload: Workload, start: Start) -> str | None:
+    """The key under which the workload would take others along with this attempt; None when it has to be alone."""
+    if getattr(workload, "places", 1) <= 1:
+        return None
+    return cast(JointWorkload, workload).joins(start)
 
 
 def _free_device_memory() -> None:

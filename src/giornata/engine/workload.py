@@ -82,3 +82,27 @@ class Workload(Protocol):
 
     def held(self) -> tuple[str, ...]:
         """Keys of the models that are warm."""
+
+
+class Crew(Protocol):
+    """The attempts that a workload carries out at the same time, as the engine hands them over."""
+
+    def next(self) -> tuple[Start, Reporter] | None:
+        """Another attempt that may join in, if one waits. Never blocks."""
+
+    def ended(self, start: Start, end: "Outcome | Exception") -> None:
+        """This attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
+
+
+class JointWorkload(Workload, Protocol):
+    """A workload that can carry out several attempts at once."""
+
+    @property
+    def places(self) -> int:
+        """How many at most. With 1 it is a plain workload."""
+
+    def joins(self, start: Start) -> str | None:
+        """Attempts of equal keys may run together; None for one that has to run alone."""
+
+    def run_many(self, crew: Crew) -> None:
+        """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""

@@ -195,13 +195,18 @@ class FaultLine(Reply):
 
 
 class Failed(Reply):
-    """The attempt cannot go on. `faults` lists all that is wrong, when it is the job's own fault."""
+    """The attempt cannot go on. `faults` lists all that is wrong, when it is the job's own fault.
+
+    `together` names all attempts that the same fault ended, this one included, when several shared a batch: any of
+    them may be the cause, and each should be tried alone.
+    """
 
     type: Literal["failed"] = "failed"
     attempt: str
     reason: Reason
     message: str
     faults: tuple[FaultLine, ...] = ()
+    together: tuple[str, ...] = ()
 
 
 class Stopped(Reply):

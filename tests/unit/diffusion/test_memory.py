@@ -1,5 +1,8 @@
 """What a job is reckoned to take, held to what autograd keeps and to what others have published."""
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import pytest
 import torch
 from diffusers import UNet2DConditionModel
@@ -10,6 +13,7 @@ from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.memory import GIB, Precision, kept_bytes, largest_unit_bytes, text_bytes, vae_bytes
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute, set_recompute
+from giornata.diffusion.slots import Slots
 from giornata.diffusion.unet_layers import Layer, layers_of
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.fit import CONTEXT_BYTES
@@ -97,7 +101,12 @@ def test_nothing_is_kept_before_the_first_adapted_layer(sdxl: UNet2DConditionMod
     assert little < 0.4 * everything
 
 
-def count_kept(base: BaseModel, spec: TrainSpec, recompute: Recompute, batch: int) -> int:
+Putting = Callable[[BaseModel, TrainSpec], AbstractContextManager[object]]
+
+
+def count_kept(
+    base: BaseModel, spec: TrainSpec, recompute: Recompute, batch: int, put_on: Putting = add_adapters
+) -> int:
     """What autograd really keeps of a forward pass of the UNet, weights left out, each storage once."""
     kept: dict[int, torch.UntypedStorage] = {}
     weights = {parameter.untyped_storage().data_ptr() for parameter in base.unet.parameters()}
@@ -115,7 +124,7 @@ def count_kept(base: BaseModel, spec: TrainSpec, recompute: Recompute, batch: in
         return checkpoint(run, *inputs, use_reentrant=False)
 
     side, dtype = spec.resolution // 8, base.dtype
-    with add_adapters(base, spec):
+    with put_on(base, spec):
         set_recompute(base.unet, recompute)
         for module in base.unet.modules():
             if getattr(module, "gradient_checkpointing", False):
@@ -158,6 +167,33 @@ def test_the_tiny_model_keeps_what_is_reckoned(
     layers = layers_of(base.unet, resolution)
     reckoned = batch * kept_bytes(layers, adapted(layers), precision, recompute)
     assert reckoned == pytest.approx(count_kept(base, spec, recompute, batch), rel=0.12)
+
+
+@contextmanager
+def in_a_slot(base: BaseModel, spec: TrainSpec) -> Iterator[None]:
+    """The layer of a job that could share a batch, and trains alone."""
+    with Slots(base, count=1, rank=spec.rank, targets=spec.target_modules, text_encoders=False) as slots:
+        slots.sit(0, spec)
+        slots.set_width(1)
+        with slots.on():
+            yield
+
+
+@pytest.mark.parametrize("mixed", ["no", "bf16"])
+@pytest.mark.parametrize("recompute", list(Recompute))
+def test_a_slot_keeps_no_more_than_is_reckoned(tiny_base: BaseModel, mixed: str, recompute: Recompute) -> None:
+    spec = TrainSpec(
+        pretrained_model_name_or_path=tiny_base.key.split("|")[0],
+        dataset="ds_1",
+        seed=1,
+        resolution=256,
+        rank=2,
+        mixed_precision=mixed,
+    )
+    base = tiny_base if mixed == "no" else load_base(spec, device="cpu", dtype=torch.bfloat16)
+    layers, precision = layers_of(base.unet, 256), Precision.of(mixed=mixed == "bf16", on_cuda=False)
+    counted = count_kept(base, spec, recompute, 1, in_a_slot)
+    assert counted < 1.12 * kept_bytes(layers, adapted(layers), precision, recompute)
 
 
 def test_text_encoders_and_vae_grow_as_they_should() -> None:

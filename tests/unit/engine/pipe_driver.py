@@ -52,6 +52,10 @@ class PipeDriver:
     def start(self, directory: Path, *, attempt: str = "att_1", kind: str = "x-test") -> None:
         self.tell(Start(attempt=attempt, job="job_1", kind=kind, spec={}, directory=directory))
 
+    def waiting(self) -> int:
+        """How many attempts stand in line."""
+        return len(self._engine.waiting)
+
     def close(self) -> None:
         self._stdin.close()
 

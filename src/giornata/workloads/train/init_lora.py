@@ -9,10 +9,15 @@ from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed, in_short
-from giornata.protocol.pipe import InputFile
+from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 
 ROLE = "init_lora"
+
+
+def starts_from_file(spec: TrainSpec, start: Start) -> bool:
+    """Whether the attempt reads the file: a resume has in its checkpoint what became of it."""
+    return spec.init_lora is not None and start.resume is None
 
 
 def load_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile], adapters: Adapters) -> None:

@@ -1,9 +1,10 @@
 """Writes the checkpoints of one attempt, while its steps go on."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -11,7 +12,6 @@ from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, write_ch
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
-from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.snapshot import Snapshot
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
@@ -22,12 +22,26 @@ ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
 
 
+class Learner(Protocol):
+    """An optimizer, alone or in a slot; see giornata.diffusion.optimizer.AdapterOptimizer."""
+
+    def step(self, step: int) -> float: ...
+
+    def state(self) -> dict[str, torch.Tensor]: ...
+
+    def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None: ...
+
+    def result(self) -> dict[str, torch.Tensor]: ...
+
+    def forget_gradients(self) -> None: ...
+
+
 class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included; `losses` are
-    those of all steps so far. As a
-    context manager it waits for what is being written, whatever happened to the steps meanwhile.
+    those of all steps so far. As a context manager it waits for what is being written, whatever happened to the steps
+    meanwhile.
     """
 
     def __init__(
@@ -53,7 +67,7 @@ class Keeper:
         self._writing: Future[float] | None = None
         self._written: list[Path] = []
 
-    def write(self, step: int, adapters: Adapters, optimizer: AdapterOptimizer) -> float:
+    def write(self, step: int, adapters: Adapters, optimizer: Learner) -> float:
         """Begin to write the state after `step` steps; returns for how many seconds that held the steps up.
 
         It is announced once it is durable. Raises what became of the one before, see `settle`.
@@ -62,7 +76,7 @@ class Keeper:
         self.settle()
         snapshot = Snapshot(state_of(adapters, optimizer) | losses_to_keep(self._spec, self.losses))
         held_up_s = self._clock() - began_s
-        self._writing = self._thread.submit(self._write, step, snapshot, held_up_s)
+        self._writing = self._thread.submit(self._write, self._header(step), snapshot, held_up_s)
         return held_up_s
 
     def settle(self) -> float | None:
@@ -83,11 +97,15 @@ class Keeper:
         """What bits depend on as things are."""
         return self._fingerprint
 
-    def changed(self, from_step: int, fingerprint: Fingerprint) -> None:
-        """From step `from_step` on, bits depend on something else. Waits for what is being written."""
-        self.settle()
+    def changed(self, from_step: int, fingerprint: Fingerprint, *, last_counts: bool = False) -> None:
+        """From step `from_step` on, bits depend on something else. With `last_counts` only the last of several
+        fingerprints of one step is kept."""
+        if fingerprint == self._fingerprint:
+            return
+        replaced = last_counts and self.history[-1]["from_step"] == from_step
+        kept = self.history[:-1] if replaced else self.history
         self._fingerprint = fingerprint
-        self.history = (*self.history, {"from_step": from_step, "fingerprint": fingerprint})
+        self.history = (*kept, {"from_step": from_step, "fingerprint": fingerprint})
 
     def __enter__(self) -> Self:
         return self
@@ -99,13 +117,13 @@ class Keeper:
         if error is None:
             self.settle()
 
-    def _write(self, step: int, snapshot: Snapshot, held_up_s: float) -> float:
-        began_s = self._clock()
+    def _write(self, header: Header, snapshot: Snapshot, held_up_s: float) -> float:
+        step, began_s = header.step, self._clock()
         tensors = snapshot.tensors()
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise diverged(self._spec, step, "the weights are no longer finite")
         path = self._directory / f"checkpoint-{step:08d}.safetensors"
-        write_checkpoint(path, self._header(step), tensors)
+        write_checkpoint(path, header, tensors)
         self._reporter.checkpoint(step, path, held_up_s)
         self.announced = step
         self._written.append(path)
@@ -126,7 +144,7 @@ class Keeper:
         )
 
 
-def state_of(adapters: Adapters, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
+def state_of(adapters: Adapters, optimizer: Learner) -> dict[str, torch.Tensor]:
     """Everything that the next step depends on besides its number: the tensors themselves, where they are."""
     weights = {ADAPTER + name: parameter.detach() for name, parameter in adapters.parameters.items()}
     return weights | optimizer.state()

@@ -18,6 +18,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.tokens import NewTokens, learning_steps, spoken
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.feed import Feed, Ready
+from giornata.workloads.train.keeping import Learner
 
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 
@@ -48,7 +49,7 @@ class Stepper:
     spec: TrainSpec
     objective: Objective
     embeddings: EmbeddingCache | None
-    optimizer: AdapterOptimizer
+    optimizer: Learner
 
     def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
         """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,

@@ -2,8 +2,8 @@
 
 import gc
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import torch
 from pydantic import SecretStr, ValidationError
@@ -15,13 +15,15 @@ from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Outcome, Reporter, Stopped, WorkloadFailed
+from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadFailed
+from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import RoomOf, room_of
 from giornata.workloads.train.gauges import peak_of
+from giornata.workloads.train.joint import Joint
 from giornata.workloads.train.pace import Clock
 from giornata.workloads.train.packs import WORTH_PIXELS
 
@@ -34,6 +36,7 @@ class TrainWorkload:
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
     `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
+    Of jobs that may share a batch up to `places` train together; see engine.workload.JointWorkload.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class TrainWorkload:
         room_of: RoomOf = room_of,
         pack_worth_pixels: int = WORTH_PIXELS,
         model_cache_bytes: int | None = None,
+        places: int = 1,
     ) -> None:
         self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -54,6 +58,7 @@ class TrainWorkload:
         self._peaks: dict[torch.dtype, float | None] = {}
         self._base_sha256 = ""
         self._token: SecretStr | None = None
+        self.places = places
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -62,21 +67,55 @@ class TrainWorkload:
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Train, from the start or from `start.resume`, and hand over the files. See engine.workload.Workload."""
         spec = parse(start)
+        with self._kept(), blamed():
+            reporter.phase("loading")
+            base = taught(self._warm(spec, start.hub_token), spec)
+            return Attempt(
+                start=start,
+                spec=spec,
+                base=base,
+                base_sha256=self._base_sha256,
+                reporter=reporter,
+                clock=self._clock,
+                room_of=self._room_of,
+                peak_flops_per_s=self._peak(base.dtype),
+                pack_worth_pixels=self._pack_worth_pixels,
+            ).run()
+
+    def joins(self, start: Start) -> str | None:
+        """See giornata.protocol.joint. None also for a spec that is wrong: its own attempt will say so."""
         try:
-            with blamed():
-                reporter.phase("loading")
-                base = taught(self._warm(spec, start.hub_token), spec)
-                return Attempt(
-                    start=start,
-                    spec=spec,
-                    base=base,
-                    base_sha256=self._base_sha256,
-                    reporter=reporter,
-                    clock=self._clock,
-                    room_of=self._room_of,
-                    peak_flops_per_s=self._peak(base.dtype),
-                    pack_worth_pixels=self._pack_worth_pixels,
-                ).run()
+            return joint_key(TrainSpec.model_validate(start.spec))
+        except ValidationError:
+            return None
+
+    def run_many(self, crew: Crew) -> None:
+        """Train the crew's jobs together until it has no more. See engine.workload.JointWorkload."""
+        first = crew.next()
+        if first is None:
+            return
+        start, reporter = first
+        with self._kept(), blamed():
+            spec = parse(start)
+            reporter.phase("loading")
+            base = self._warm(spec, start.hub_token)
+            joint = Joint(
+                base,
+                spec,
+                base_sha256=self._base_sha256,
+                places=self.places,
+                parse=parse,
+                clock=self._clock,
+                peak_flops_per_s=self._peak(base.dtype),
+                pack_worth_pixels=self._pack_worth_pixels,
+            )
+            joint.run(_After(first, crew))
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Keep the base warm after an end that does not tell against it."""
+        try:
+            yield
         except Stopped:
             raise
         except WorkloadFailed as failure:
@@ -112,6 +151,21 @@ class TrainWorkload:
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+class _After:
+    """A crew of which one was called already."""
+
+    def __init__(self, first: tuple[Start, Reporter], crew: Crew) -> None:
+        self._first: tuple[Start, Reporter] | None = first
+        self._crew = crew
+
+    def next(self) -> tuple[Start, Reporter] | None:
+        first, self._first = self._first, None
+        return first or self._crew.next()
+
+    def ended(self, start: Start, end: Outcome | Exception) -> None:
+        self._crew.ended(start, end)
 
 
 def dtype_of(spec: TrainSpec) -> torch.dtype:

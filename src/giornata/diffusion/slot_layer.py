@@ -1,0 +1,59 @@
+"""A frozen linear layer that adds each job's own LoRA to its own part of the batch.
+
+Shapes: J jobs, each with as many rows of the batch as any other, one after the other; N vectors of one job (its rows
+times tokens); I inputs, O outputs of the layer; R rank. Job j gets W·x + scale_j·B_j·A_j·x.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The adapters of the jobs in the batch, for one layer; float32 leaves whose gradients go to buffers of theirs.
+
+    A rank below R is filled up with zeros. They stay zeros: where a row of A is zero, so is the gradient of B's
+    column, and the other way round; and no optimizer moves a zero without a gradient.
+    """
+
+    a_JRI: torch.Tensor
+    b_JOR: torch.Tensor
+    scale_J11: torch.Tensor
+
+
+class SlotLinear(nn.Linear):
+    """Stands in for `original`, by whose weights it works. Without a stack it is the original.
+
+    The stack is no parameter of the module: the model around it looks at its parameters to learn its own precision.
+    """
+
+    def __init__(self, original: nn.Linear) -> None:
+        nn.Module.__init__(self)  # not Linear's, which would make weights of its own
+        self.in_features, self.out_features = original.in_features, original.out_features
+        self.weight, self.bias = original.weight, original.bias
+        self.train(original.training)
+        self.stack: Stack | None = None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """inputs (J·rows, …, I) → (J·rows, …, O)."""
+        outputs = functional.linear(inputs, self.weight, self.bias)
+        stack = self.stack
+        if stack is None:
+            return outputs
+        if stack.a_JRI.shape[0] == 1:
+            return _alone(inputs, outputs, stack)
+        jobs, _, wide = stack.a_JRI.shape
+        inputs_JNI = inputs.reshape(jobs, -1, wide)
+        outputs_JNO = outputs.reshape(jobs, -1, outputs.shape[-1])
+        low_JNR = torch.bmm(inputs_JNI, stack.a_JRI.transpose(1, 2)) * stack.scale_J11
+        return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
+
+
+def _alone(inputs: torch.Tensor, outputs: torch.Tensor, stack: Stack) -> torch.Tensor:
+    """One job has the whole batch: plain matrix products."""
+    low = functional.linear(inputs, stack.a_JRI[0]) * stack.scale_J11[0]
+    flat_NO = outputs.reshape(-1, outputs.shape[-1])
+    return torch.addmm(flat_NO, low.reshape(-1, low.shape[-1]), stack.b_JOR[0].t()).view(outputs.shape)

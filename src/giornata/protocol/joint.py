@@ -1,0 +1,95 @@
+"""Which jobs may share one batch of one engine: the same question for the control plane, the node and the engine.
+
+A job trains jointly when everything that it asks for is either its own affair inside a shared batch (`OWN`) or the
+same for all that share it (`SHARED`). Every other field has to be as it is by default: what is new is trained alone
+until somebody has shown that it may share.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from giornata.protocol.specs import TrainSpec, model_key
+from giornata.protocol.training.optimisation import Optimizer
+
+OWN = frozenset(
+    {
+        *("dataset", "instance_prompt", "shuffle_caption", "keep_tokens", "caption_separator"),
+        *("caption_dropout_rate", "center_crop", "random_flip"),
+        *("class_prompt", "class_dataset", "num_class_images", "prior_loss_weight"),
+        *("alpha", "use_rslora", "stop_text_encoder_training", "use_ema", "ema_decay"),
+        *("prediction_type", "snr_gamma", "debiased_estimation_loss", "loss_type", "huber_schedule", "huber_c"),
+        *("noise_offset", "rescale_betas_zero_snr", "min_timestep", "max_timestep"),
+        *("max_train_steps", "gradient_accumulation_steps", "optimizer", "learning_rate", "text_encoder_lr"),
+        *("lr_scheduler", "lr_warmup_steps", "lr_num_cycles", "lr_power", "adam_beta1", "adam_beta2"),
+        *("adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed"),
+        *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
+        *("output_formats", "output_dtype", "model_card", "report_to"),
+    }
+)
+"""Fields that each job in a batch has for itself."""
+
+SHARED = frozenset(
+    {
+        *("pretrained_model_name_or_path", "revision", "variant", "pretrained_model_sha256"),
+        "pretrained_vae_model_name_or_path",
+        *("resolution", "with_prior_preservation", "train_batch_size", "rank", "target_modules"),
+        *("train_text_encoder", "mixed_precision", "gradient_checkpointing"),
+    }
+)
+"""Fields that decide who shares a batch with whom. Of the rank only its ceiling counts."""
+
+OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.SCHEDULE_FREE})
+"""Those that treat each number for itself, so that a slot's numbers may lie in one row, with zeros between them."""
+
+LINEAR_TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2")
+"""Ends of names of layers that are linear in every UNet of the SDXL and SD 1.5 families."""
+
+RANK_CEILINGS = (16, 32, 64, 128, 256, 512)
+"""What ranks are padded to. The ceiling is part of the key, so that no neighbour decides on a job's padding."""
+
+
+def why_solo(spec: TrainSpec) -> tuple[str, ...]:
+    """Every reason for which this job has to train alone; empty when it may share a batch."""
+    reasons = [f"{name} is not offered in a shared batch" for name in _unknown_and_set(spec)]
+    if spec.optimizer not in OPTIMIZERS:
+        reasons.append(f"optimizer {spec.optimizer} looks at whole tensors")
+    other = [target for target in spec.target_modules if not _is_linear(target)]
+    if other:
+        reasons.append(f"target_modules {', '.join(other)}: only attention and feed-forward layers are shared")
+    return tuple(reasons)
+
+
+def joint_key(spec: TrainSpec) -> str | None:
+    """Jobs with equal keys may train together; None for one that has to train alone (`why_solo` says why)."""
+    if why_solo(spec):
+        return None
+    given = spec.model_dump(mode="json")
+    shared = {name: given[name] for name in sorted(SHARED - {"rank", "target_modules"})}
+    shared |= {"rank": rank_ceiling(spec.rank), "target_modules": sorted(spec.target_modules)}
+    shared["base"] = model_key("train", given)
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode("ascii")).hexdigest()[:32]
+
+
+def joint_key_of(kind: str, spec: Mapping[str, Any]) -> str | None:
+    """The same for a job of any kind; None for kinds that know no shared batch. Raises ValidationError."""
+    return joint_key(TrainSpec.model_validate(spec)) if kind == "train" else None
+
+
+def rank_ceiling(rank: int) -> int:
+    """The rank that an adapter of this rank is padded to."""
+    return next(ceiling for ceiling in RANK_CEILINGS if rank <= ceiling)
+
+
+def _unknown_and_set(spec: TrainSpec) -> list[str]:
+    known, fields = OWN | SHARED, type(spec).model_fields
+    return [
+        name
+        for name in sorted(fields.keys() - known)
+        if getattr(spec, name) != fields[name].get_default(call_default_factory=True)
+    ]
+
+
+def _is_linear(target: str) -> bool:
+    return any(target == known or target.endswith(f".{known}") for known in LINEAR_TARGETS)

@@ -1,0 +1,309 @@
+"""Several jobs in one batch on one frozen base: each learns as it would alone, in a place of its own.
+
+Shapes: B rows of the whole batch, place by place; L, D, P as in giornata.diffusion.captions.
+
+The batch is as wide as a power of two of places, at least as many as there are jobs; places without a job compute
+nothing that matters. What a job's bits depend on is written into its checkpoints: its place, the batch's width and
+the rank that all are padded to. They do not depend on its neighbours: no operation of the base mixes rows, the
+adapters' products are batched by place, and each job has a loss, a gradient and an optimizer of its own.
+
+All pictures of a job's micro-batch go through the model at once, with the gradient checkpointing that the spec has.
+Nothing is made smaller here: when memory gives out, the run ends for all. How a job was laid out when it was alone
+(`footprint`) stays in its checkpoints, for when it is alone again.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+
+from giornata.diffusion import captions
+from giornata.diffusion.captions import Embedding
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.objective import answer
+from giornata.diffusion.recompute import Recompute, recomputing
+from giornata.diffusion.slot_optimizer import SlotOptimizer
+from giornata.diffusion.slots import Slot, Slots
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadFailed
+from giornata.protocol.joint import rank_ceiling
+from giornata.protocol.pipe import Start
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.attempt import Attempt, Prepared
+from giornata.workloads.train.exactness import JOINT
+from giornata.workloads.train.faults import blamed
+from giornata.workloads.train.fit import unbounded
+from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.seat import Rows, Seat
+from giornata.workloads.train.wearing import LAYER
+
+STANDSTILL_S = 0.5
+"""While a newcomer's pictures are encoded the others make a step whenever they have stood still for so long."""
+
+Parse = Callable[[Start], TrainSpec]
+OF_ALL = frozenset({Reason.NODE_VRAM, Reason.NODE_DRIVER})
+"""Failures of the device: they are never one job's alone."""
+
+
+class RoundFailed(Exception):
+    """The shared batch failed, and nobody can say whose fault it is; the cause is what happened."""
+
+
+class Joint:
+    """Trains the jobs of a crew together. `first` is the spec of any of them: in what all share they are equal."""
+
+    def __init__(
+        self,
+        base: BaseModel,
+        first: TrainSpec,
+        *,
+        base_sha256: str,
+        places: int,
+        parse: Parse,
+        clock: Clock,
+        peak_flops_per_s: float | None,
+        pack_worth_pixels: int,
+    ) -> None:
+        self._base, self._shared, self._parse, self._clock = base, first, parse, clock
+        self._base_sha256, self._peak_flops_per_s = base_sha256, peak_flops_per_s
+        self._pack_worth_pixels = pack_worth_pixels
+        self._slots = Slots(
+            base,
+            count=places,
+            rank=rank_ceiling(first.rank),
+            targets=first.target_modules,
+            text_encoders=first.train_text_encoder,
+        )
+        self._seats: list[Seat] = []
+        self._rows = first.train_batch_size * (2 if first.with_prior_preservation else 1)
+        self._crew: Crew | None = None
+        self._moved_s = clock()
+
+    def run(self, crew: Crew) -> None:
+        """Until the crew has nobody left. Raises what broke the batch for all, if something did."""
+        self._crew = crew
+        try:
+            with self._slots, recomputing(self._base.unet, Recompute.of(self._shared.gradient_checkpointing)):
+                self._let_in(crew)
+                while self._seats:
+                    self._round()
+                    self._let_in(crew)
+        except RoundFailed as failed:
+            raise failed.__cause__ or failed from None
+        finally:
+            for seat in self._seats:
+                seat.close(RoundFailed())
+
+    # ---- coming and going
+
+    def _let_in(self, crew: Crew) -> None:
+        while len(self._seats) < self._slots.count and (entry := crew.next()) is not None:
+            start, reporter = entry
+            try:
+                with blamed():
+                    self._seat(start, reporter)
+            except RoundFailed:
+                raise
+            except Exception as error:  # noqa: BLE001 - the supervisor of this job: the others go on
+                self._over(start, error)
+
+    def _seat(self, start: Start, reporter: Reporter) -> None:
+        """Prepare a job and give it the first free place. The others train on while its pictures are encoded."""
+        attempt = self._attempt(start, reporter)
+        ready = attempt.prepare()
+        place = min(set(range(self._slots.count)) - {seat.slot.place for seat in self._seats})
+        slot = self._slots.sit(place, attempt.spec)
+        threads = ExitStack()
+        try:
+            seat = self._seated(attempt, ready, slot, threads)
+        except BaseException as error:
+            threads.__exit__(type(error), error, None)
+            slot.leave()
+            raise
+        if seat is None:
+            slot.leave()
+            threads.close()
+            return
+        reporter.phase("training", ready.first_step, attempt.spec.max_train_steps)
+        self._seats.append(seat)
+        self._fit()
+
+    def _attempt(self, start: Start, reporter: Reporter) -> Attempt:
+        return Attempt(
+            start=start,
+            spec=self._parse(start),
+            base=self._base,
+            base_sha256=self._base_sha256,
+            reporter=reporter,
+            clock=self._clock,
+            room_of=unbounded,
+            peak_flops_per_s=self._peak_flops_per_s,
+            pack_worth_pixels=self._pack_worth_pixels,
+            between=self._between,
+        )
+
+    def _seated(self, attempt: Attempt, ready: Prepared, slot: Slot, threads: ExitStack) -> Seat | None:
+        """The job in its slot, as far as it is; None for one whose steps were done already, which has ended now."""
+        optimizer = SlotOptimizer(slot, attempt.spec)
+        composition = self._composition(slot.place, jobs=len(self._seats) + 1)
+        keeper = threads.enter_context(attempt.keeper(ready, **{JOINT: composition, LAYER: "slots"}))
+        attempt.restore(slot.adapters, optimizer, keeper)
+        if ready.supplies is None:
+            self._over(attempt.start, attempt.finish(slot.adapters, optimizer, keeper, ready))
+            return None
+        feed = threads.enter_context(attempt.feed(ready.supplies, ready.first_step, attempt.spec.train_batch_size))
+        pace, meter = attempt.instruments(keeper, lambda: feed.waited_s)
+        return Seat(
+            attempt=attempt,
+            prepared=ready,
+            feed=feed,
+            embeddings=ready.supplies.embeddings,
+            slot=slot,
+            optimizer=optimizer,
+            keeper=keeper,
+            objective=attempt.objective(),
+            pace=pace,
+            meter=meter,
+            threads=threads,
+            step=ready.first_step,
+        )
+
+    def _fit(self) -> None:
+        """Choose the width for those who are here, and write down for each what its bits depend on."""
+        if not self._seats:
+            return
+        width = self._width(len(self._seats))
+        free = sorted(set(range(width)) - {seat.slot.place for seat in self._seats})
+        for seat in self._seats:
+            if seat.slot.place >= width:
+                seat.slot.move(free.pop(0))
+        self._slots.set_width(width)
+        self._seats.sort(key=lambda seat: seat.slot.place)
+        for seat in self._seats:
+            composition = {JOINT: self._composition(seat.slot.place, jobs=len(self._seats))}
+            seat.keeper.changed(seat.step, seat.keeper.fingerprint | composition, last_counts=True)
+
+    def _width(self, jobs: int) -> int:
+        return min(self._slots.count, 1 << (jobs - 1).bit_length())
+
+    def _composition(self, place: int, *, jobs: int) -> dict[str, int]:
+        return {"place": place, "width": self._width(jobs), "rank": self._slots.rank}
+
+    def _over(self, start: Start, end: Outcome | Exception) -> None:
+        if self._crew is not None:
+            self._crew.ended(start, end)
+
+    def _leave(self, seat: Seat, end: Outcome | Exception) -> None:
+        self._seats.remove(seat)
+        seat.close(end if isinstance(end, Exception) else None)
+        seat.slot.leave()
+        self._over(seat.attempt.start, end)
+
+    # ---- one batch
+
+    def _between(self) -> None:
+        """Called while a newcomer is being prepared."""
+        if self._clock() - self._moved_s >= STANDSTILL_S:
+            self._round()
+
+    def _round(self) -> None:
+        """A micro-batch of every job that is here, and the optimizer steps that are due after it."""
+        rows = self._gather()
+        if rows:
+            self._fit()
+            losses = self._compute(rows)
+            for seat, loss in losses.items():
+                self._attend(seat, loss)
+        self._moved_s = self._clock()
+
+    def _gather(self) -> dict[Seat, Rows]:
+        found = {}
+        for seat in list(self._seats):
+            try:
+                with blamed():
+                    found[seat] = self._rows_of(seat)
+            except Exception as error:  # noqa: BLE001 - the supervisor of this job: the others go on
+                self._fall(seat, error)
+        return found
+
+    def _rows_of(self, seat: Seat) -> Rows:
+        with torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed):
+            return seat.rows()
+
+    def _compute(self, rows: dict[Seat, Rows]) -> dict[Seat, torch.Tensor]:
+        """Forward and backward. Returns each job's loss; the gradients are in its slot."""
+        mixed = torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed)
+        losses = {}
+        try:
+            # A newcomer's pictures may be being encoded around this, without gradients.
+            with blamed(), torch.enable_grad(), self._slots.on():
+                with mixed:
+                    answer_BCHW = self._answer({seat.slot.place: each for seat, each in rows.items()})
+                    for seat, each in rows.items():
+                        begin = seat.slot.place * self._rows
+                        of_seat_BCHW = answer_BCHW[begin : begin + self._rows]
+                        losses[seat] = seat.objective.loss_of(of_seat_BCHW, each.batch)
+                parts = [loss / seat.spec.gradient_accumulation_steps for seat, loss in losses.items()]
+                torch.stack(parts).sum().backward()
+        except Exception as error:
+            raise RoundFailed from error
+        return losses
+
+    def _answer(self, rows: dict[int, Rows]) -> torch.Tensor:
+        """answer_BCHW for all places; those without a job are shown zeros."""
+        like = next(iter(rows.values()))
+        shown, timesteps, time_ids = [], [], []
+        for place in range(self._slots.width):
+            given = rows.get(place)
+            shown.append(given.shown_BCHW if given else torch.zeros_like(like.shown_BCHW))
+            timesteps.append(given.batch.timesteps_B if given else torch.zeros_like(like.batch.timesteps_B))
+            time_ids.append(given.batch.time_ids_B6 if given else torch.zeros_like(like.batch.time_ids_B6))
+        embedding = self._embedding(rows, like)
+        return answer(self._base.unet, torch.cat(shown), torch.cat(timesteps), torch.cat(time_ids), embedding)
+
+    def _embedding(self, rows: dict[int, Rows], like: Rows) -> Embedding:
+        places = range(self._slots.width)
+        if like.embedding is None:
+            nothing = [""] * self._rows
+            texts = [text for place in places for text in (rows[place].texts if place in rows else nothing)]
+            return captions.encode(self._base.tokenizers, self._base.text_encoders, texts, family=self._base.family)
+        given = [rows[place].embedding if place in rows else None for place in places]
+        none = like.embedding
+        return Embedding(
+            prompt_BLD=torch.cat([one.prompt_BLD if one else torch.zeros_like(none.prompt_BLD) for one in given]),
+            pooled_BP=_pooled(given, none.pooled_BP),
+        )
+
+    def _attend(self, seat: Seat, loss: torch.Tensor) -> None:
+        """A job's own part after the batch: its step, its wishes, its end."""
+        try:
+            with blamed():
+                seat.learn(loss)
+                outcome = seat.finish() if seat.is_done else None
+        except Exception as error:  # noqa: BLE001 - the supervisor of this job: the others go on
+            self._fall(seat, error)
+        else:
+            if outcome is not None:
+                self._leave(seat, outcome)
+
+    def _fall(self, seat: Seat, error: Exception) -> None:
+        """A job ends before its time: stopped, or by its own fault. What is the device's fault is everybody's."""
+        if isinstance(error, WorkloadFailed) and error.reason in OF_ALL:
+            raise RoundFailed from error
+        if not isinstance(error, Stopped):
+            traceback.print_exception(error, file=sys.stderr)
+        self._leave(seat, error)
+
+    @property
+    def _mixed(self) -> bool:
+        return self._shared.mixed_precision == "bf16"
+
+
+def _pooled(given: Sequence[Embedding | None], like_BP: torch.Tensor | None) -> torch.Tensor | None:
+    """pooled_BP of all places; None for a family that pools no text."""
+    if like_BP is None:
+        return None
+    found = [None if one is None else one.pooled_BP for one in given]
+    return torch.cat([torch.zeros_like(like_BP) if one is None else one for one in found])

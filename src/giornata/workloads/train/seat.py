@@ -1,0 +1,113 @@
+"""One job in a shared batch: what it puts in, what it takes out, and its own steps.
+
+Shapes: B the job's rows of the batch; C, H, W of the latents.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+
+from giornata.diffusion import captions
+from giornata.diffusion.captions import Embedding, EmbeddingCache
+from giornata.diffusion.objective import NoisyBatch, Objective
+from giornata.diffusion.slot_optimizer import SlotOptimizer
+from giornata.diffusion.slots import Slot
+from giornata.engine.workload import Outcome
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.attempt import Attempt, Prepared
+from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.keeping import Keeper
+from giornata.workloads.train.pace import Meter, Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A job's part of one batch. `embedding` is None when the text encoders learn: they run for all jobs together."""
+
+    batch: NoisyBatch
+    shown_BCHW: torch.Tensor
+    texts: Sequence[str]
+    embedding: Embedding | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Seat:
+    """A job in a slot. `step` counts its optimizer steps that are done, `micro` the micro-batches since.
+
+    `threads` closes the feed and the keeper, which have one each.
+    """
+
+    attempt: Attempt
+    prepared: Prepared
+    feed: Feed
+    embeddings: EmbeddingCache | None
+    slot: Slot
+    optimizer: SlotOptimizer
+    keeper: Keeper
+    objective: Objective
+    pace: Pace
+    meter: Meter
+    threads: ExitStack
+    step: int
+    micro: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def spec(self) -> TrainSpec:
+        """What the job asked for."""
+        return self.attempt.spec
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its steps are made."""
+        return self.step >= self.spec.max_train_steps
+
+    def rows(self) -> Rows:
+        """What it has for the next batch; as a job that trains alone would draw it."""
+        ready = self.feed.take()
+        batch, texts = ready.batch.to(self.attempt.base.device), ready.captions
+        return Rows(
+            batch=batch,
+            shown_BCHW=self.objective.shown(batch),
+            texts=texts,
+            embedding=None if self.spec.train_text_encoder else self._embedding(texts),
+        )
+
+    def _embedding(self, texts: Sequence[str]) -> Embedding:
+        if self.embeddings is not None:
+            return self.embeddings.batch(texts)
+        base = self.attempt.base
+        with torch.no_grad():
+            return captions.encode(base.tokenizers, base.text_encoders, texts, family=base.family)
+
+    def learn(self, loss: torch.Tensor) -> None:
+        """After the backward pass of a micro-batch with this loss: make the optimizer step when it was the last one,
+        and do what the agent wishes between two steps. Raises Stopped or WorkloadFailed."""
+        self.losses.append(loss.detach())
+        self.micro += 1
+        if self.micro < self.spec.gradient_accumulation_steps:
+            return
+        rate = self.optimizer.step(self.step)
+        self.step += 1
+        self.meter.add(self.step, learning_rate=rate, loss=torch.stack(self.losses).mean())
+        self.micro = 0
+        self.losses.clear()
+        self.pace.written(self.keeper.look())
+        self.attempt.obey(self.step, self.save, due=self.is_done or self.pace.due(self.step), keeper=self.keeper)
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint."""
+        self.meter.flush()
+        self.pace.begun(self.keeper.write(step, self.slot.adapters, self.optimizer))
+        self.meter.resume()
+
+    def finish(self) -> Outcome:
+        """Write the files."""
+        self.keeper.settle()
+        return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared)
+
+    def close(self, error: BaseException | None) -> None:
+        """End its threads. With an error nothing more is said of a checkpoint that could not be written."""
+        self.threads.__exit__(None if error is None else type(error), error, None)
