@@ -14,7 +14,7 @@ Nothing is made smaller here: when memory gives out, the run ends for all. How a
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import torch
