@@ -114,10 +114,12 @@ def moved_into(folder: Path, database: str | None) -> Iterator[House]:
         file = {"sha256": "0" * 64, "size_bytes": 3}
         upload = served.call("POST", "/v1/uploads", served.keys.member, json={"files": [file]}).json()
         key = served.call("POST", "/v1/keys", served.keys.admin, json={"scope": "member"}).json()
+        secret = served.call("PUT", "/v1/secrets/hub", served.keys.admin, json={"value": "hf_something"}).json()
         ids = {
             "upload_id": upload["items"][0]["upload_id"],
             "dataset_id": a_dataset(served.client(), folder).id,
             "key_id": key["id"],
+            "name": secret["name"],
             "step": "1",
             "key": "a.b",
         }

@@ -25,7 +25,7 @@ def test_the_same_weights_are_trained(tiny_sd15_folder: Path, tmp_path: Path) ->
         studio = Studio(root=tmp_path / f"of {model.name}", spec=spec, inputs=inputs)
         workload = TrainWorkload(device="cpu", load=partial(load_base, layouts=layouts))
         results.append(studio.run(workload=workload).artifacts)
-    for name in results[0]:
+    for name in (name for name in results[0] if name.endswith(".safetensors")):
         ours, theirs = load(results[0][name]), load(results[1][name])
         assert ours.keys() == theirs.keys()
         assert all((ours[key] == theirs[key]).all() for key in ours)
