@@ -1,12 +1,13 @@
 """What training costs, against the example script of diffusers: `python benchmarks/train.py`.
 
-Some jobs of batch 1 are done in four ways, as whole processes, one way after the other and all of them again in each
+Some jobs of batch 1 are done in five ways, as whole processes, one way after the other and all of them again in each
 repetition, so that ratios are of runs under like conditions:
 
     script   the example script, once for every job (with --baseline-script; --baseline-python if it needs another
              installation, for it imports torchvision)
     cold     ours, a new engine for every job
-    warm     ours, one engine for all
+    warm     ours, one engine for all, one after the other
+    joint    ours, one engine, all jobs in one batch with an adapter each
     batch    the control of joint training: one job whose batch holds the batches of all
 
 Prints a table and one JSON line: seconds for all, ms a step, images/s, seconds an image, memory, MFU on CUDA, and
@@ -26,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rig.training_runs import Run, Work, cold, one_batch, script, warm
+from rig.training_runs import Run, Work, cold, joint, one_batch, script, warm
 
 from giornata.protocol.pipe import InputFile
 
@@ -90,7 +91,7 @@ def _pictures(folder: Path, size_px: int) -> tuple[InputFile, ...]:
 
 
 def ways_of(options: argparse.Namespace) -> dict[str, Way]:
-    ways: dict[str, Way] = {"cold": cold, "warm": warm, "batch": one_batch}
+    ways: dict[str, Way] = {"cold": cold, "warm": warm, "joint": joint, "batch": one_batch}
     if options.baseline_script is None:
         return ways
     baseline = functools.partial(script, path=options.baseline_script, python=options.baseline_python)

@@ -61,11 +61,14 @@ class Run:
 
 
 class Session:
-    """One engine's life."""
+    """One engine's life. It trains up to `places` jobs in one batch."""
 
-    def __init__(self, work: Work, home: Path) -> None:
+    def __init__(self, work: Work, home: Path, *, places: int = 1) -> None:
         self._work, self._home = work, home
-        command = (sys.executable, "-m", "giornata.engine", "--device", work.device, "--threads", str(work.threads))
+        command = (
+            *(sys.executable, "-m", "giornata.engine", "--device", work.device),
+            *("--threads", str(work.threads), "--places", str(places)),
+        )
         environment = engine_environment(os.environ, threads=work.threads)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._engine = EngineProcess(command, environment=environment, monotonic_s=time.monotonic)
@@ -75,20 +78,16 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.peak_bytes = 0
 
-    def train(self, number: int) -> None:
-        """One job, from its start to its files."""
-        directory = Path(tempfile.mkdtemp(dir=self._home))
-        start = Start(
-            attempt=f"att_{number}",
-            job=f"job_{number}",
-            kind="train",
-            directory=directory,
-            spec=spec_of(self._work, seed=number),
-            inputs=self._work.pictures,
-        )
-        self._engine.send(start)
-        while not self._ended(self._events.get(timeout=PATIENCE_S)):
-            pass
+    def train(self, *numbers: int) -> None:
+        """These jobs, all given at once, from their start to their files."""
+        for number in numbers:
+            directory = Path(tempfile.mkdtemp(dir=self._home))
+            spec = spec_of(self._work, seed=number)
+            names = {"attempt": f"att_{number}", "job": f"job_{number}", "kind": "train"}
+            self._engine.send(Start(**names, directory=directory, spec=spec, inputs=self._work.pictures))
+        left = len(numbers)
+        while left:
+            left -= self._ended(self._events.get(timeout=PATIENCE_S))
 
     def end(self) -> None:
         """Stop the engine."""
@@ -143,19 +142,26 @@ def warm(work: Work, home: Path) -> Run:
     return _ours(work, home, engines=1)
 
 
+def joint(work: Work, home: Path) -> Run:
+    """One engine, all jobs in one batch."""
+    return _ours(work, home, engines=1, places=work.jobs)
+
+
 def one_batch(work: Work, home: Path) -> Run:
     """The control of joint training: one job, whose batch holds what all the jobs' batches hold."""
     return warm(replace(work, batch=work.batch * work.jobs, jobs=1), home)
 
 
-def _ours(work: Work, home: Path, *, engines: int) -> Run:
+def _ours(work: Work, home: Path, *, engines: int, places: int = 1) -> Run:
     began_s, sessions = time.monotonic(), []
+    numbers = range(work.jobs)
     for engine in range(engines):
-        session = Session(work, home)
+        session = Session(work, home, places=places)
         sessions.append(session)
         try:
-            for number in range(work.jobs // engines):
-                session.train(engine * work.jobs + number)
+            mine = numbers[engine::engines]
+            for first in range(0, len(mine), places):
+                session.train(*mine[first : first + places])
         finally:
             session.end()
     return Run(
