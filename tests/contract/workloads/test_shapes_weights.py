@@ -1,0 +1,31 @@
+"""The drawing model that comes with the package draws what it is told, by a scorer without learned parts."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from giornata.diffusion.shapes.evaluate import draw_prompts, load
+from giornata.diffusion.shapes.pictures import grid
+from giornata.diffusion.shapes.scoring import Reading, Scorer, tally
+from giornata.diffusion.shapes.shipped import copy_drawing_model
+
+ASKED = grid()[::4]
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> list[Reading]:
+    model: Path = copy_drawing_model(tmp_path_factory.mktemp("shapes") / "model")
+    drawn = draw_prompts(load(model), [shape.caption for shape in ASKED], seed=5)
+    scorer = Scorer()
+    return [scorer.read(picture) for picture in drawn]
+
+
+def test_prompts_are_followed(readings: list[Reading]) -> None:
+    found = tally(readings, ASKED)
+    assert found.all >= 0.85
+    assert found.mean_iou >= 0.8
+
+
+def test_they_are_not_those_of_other_prompts(readings: list[Reading]) -> None:
+    assert tally(readings, random.Random(0).sample(ASKED, len(ASKED))).all <= 0.15
