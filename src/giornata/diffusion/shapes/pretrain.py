@@ -30,6 +30,7 @@ from giornata.diffusion.shapes.plan import Plan
 from giornata.diffusion.shapes.stage import Stage, Surroundings
 from giornata.diffusion.tiny_parts import place_model
 from giornata.domain.errors import InvalidInput
+from giornata.engine.parentage import die_with_parent
 
 SCORES = "scores.json"
 CARD = "README.md"
@@ -73,6 +74,8 @@ def say(line: str) -> None:
 
 def _train(rank: int, out: Path, plan: Plan, meeting: Path | None) -> None:
     """One process of the training. The first one writes the result."""
+    if meeting is not None:
+        die_with_parent()  # whoever ends the command ends its processes
     fix_determinism(threads=1)
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
