@@ -40,6 +40,7 @@ class Start(Reply):
     """Work on this attempt. `directory` is the attempt's own and empty; write nothing outside it.
 
     `hub_token` opens gated models on the hub for this one job: never write it anywhere.
+    Attempts with equal `joint_key` may share a batch (`giornata.protocol.joint`); one without a key runs alone.
     """
 
     type: Literal["start"] = "start"
@@ -53,6 +54,7 @@ class Start(Reply):
     mtbi_s: float = 126_000.0
     max_at_risk_s: float = 60.0
     hub_token: Confidential | None = None
+    joint_key: str | None = None
 
 
 class WriteCheckpoint(Reply):
@@ -224,6 +226,17 @@ class Held(Reply):
     models: tuple[str, ...]
 
 
+class Seats(Reply):
+    """How many more attempts with this key could join those at work; said whenever it changes.
+
+    An engine that never says so is given one attempt at a time.
+    """
+
+    type: Literal["seats"] = "seats"
+    key: str
+    free: int
+
+
 class Alive(Reply):
     """Sent every second by a thread of the engine: the process is there, if not necessarily busy."""
 
@@ -244,6 +257,7 @@ FromEngine = Annotated[
     | Failed
     | Stopped
     | Held
+    | Seats
     | Alive,
     Field(discriminator="type"),
 ]

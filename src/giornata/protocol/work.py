@@ -46,6 +46,9 @@ class Claim(Message):
     node: NodeInfo
     kinds: tuple[str, ...] = Field(min_length=1, max_length=32)
     held_models: tuple[str, ...] = Field((), max_length=32)
+    joint_key: str | None = Field(
+        None, max_length=64, description="Only a job with this key: one that may join those that the node trains."
+    )
     wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
 
 
@@ -83,6 +86,9 @@ class Lease(Reply):
     mtbi_s: float
     max_at_risk_s: float
     hub_token: Confidential | None = Field(None, description="The value of the spec's hub_token_secret.")
+    joint_key: str | None = Field(
+        None, description="Jobs with equal keys may share a batch of one engine; without a key the job runs alone."
+    )
 
 
 class ClaimReply(Reply):
@@ -216,6 +222,9 @@ class FailAttempt(Message):
     exit_code: int | None = Field(None, ge=-(2**31), lt=2**31)
     log_tail: str = Field("", max_length=20_000)
     step: Count = 0
+    together: tuple[str, ...] = Field(
+        (), max_length=64, description="The attempts that one fault of one engine ended, this one included."
+    )
 
 
 class ReleaseAttempt(Message):
