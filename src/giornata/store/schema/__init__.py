@@ -1,0 +1,37 @@
+"""The tables. Instants are epoch milliseconds (UTC) of the server's clock; money is integer micro-dollars.
+
+Every row belongs to a project, directly or through the job that it hangs on.
+"""
+
+from giornata.store.schema.columns import metadata
+from giornata.store.schema.made import artifacts, checkpoints, events, logs, metrics
+from giornata.store.schema.money import ledger
+from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, uploads
+from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
+from giornata.store.schema.work import attempts, bans, job_inputs, jobs, nodes, strikes
+
+__all__ = [
+    "artifacts",
+    "attempts",
+    "bans",
+    "blobs",
+    "caches",
+    "checkpoints",
+    "dataset_items",
+    "datasets",
+    "events",
+    "idempotency",
+    "installation",
+    "job_inputs",
+    "jobs",
+    "keys",
+    "ledger",
+    "logs",
+    "metadata",
+    "metrics",
+    "nodes",
+    "project_secrets",
+    "projects",
+    "strikes",
+    "uploads",
+]

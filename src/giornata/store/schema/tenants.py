@@ -1,0 +1,58 @@
+"""Projects, their keys, their secrets, and the requests that they may repeat."""
+
+from sqlalchemy import Column, ForeignKey, Index, Integer, String, Table, Text
+
+from giornata.store.schema.columns import at, metadata
+
+installation = Table(
+    "installation",
+    metadata,
+    Column("id", Integer, primary_key=True),  # always 1
+    Column("signing_key", String(128), nullable=False),
+    at("created_at_ms"),
+)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("name", String(128), nullable=False),
+    at("created_at_ms"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("project_id", ForeignKey("projects.id"), nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("prefix", String(16), nullable=False),
+    Column("secret_sha256", String(64), nullable=False, unique=True),
+    at("created_at_ms"),
+    at("revoked_at_ms", nullable=True),
+    at("last_used_at_ms", nullable=True),
+    Index("ix_keys_project", "project_id", "created_at_ms"),
+)
+
+project_secrets = Table(
+    "project_secrets",
+    metadata,
+    Column("project_id", ForeignKey("projects.id"), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("sealed", Text, nullable=False),  # encrypted; the key is in no table
+    at("created_at_ms"),
+    at("changed_at_ms"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("project_id", ForeignKey("projects.id"), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("route", String(128), primary_key=True),
+    Column("request_sha256", String(64), nullable=False),
+    Column("job_id", String(40), nullable=False),
+    at("created_at_ms"),
+    Index("ix_idempotency_created", "created_at_ms"),
+)
