@@ -39,7 +39,7 @@ attempts = APIRouter(prefix="/v1/node/attempts/{attempt_id}", tags=["node"])
 
 CacheKey = Annotated[str, Path(max_length=255, pattern=r"^[A-Za-z0-9._:/-]+$")]
 NO_BODY = status.HTTP_204_NO_CONTENT
-NOTHING_FOR_ANYBODY = frozenset({"empty-queue", "no-such-kind"})
+NOTHING_FOR_ANYBODY = frozenset({"empty-queue", "no-such-kind", "no-such-companion"})
 # So that a client which went away is soon noticed.
 LONGEST_POLL_S = 5.0
 
@@ -76,9 +76,9 @@ async def claim_job(
             nothing = await wakeup.look(claim.nothing_yet, ctx, asked)
 
 
-def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None]:
+def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None, str | None]:
     """Claims that are equal in this find a queue empty together."""
-    return frozenset(wanted.kinds), None if caller.serves_all_projects else caller.project_id
+    return frozenset(wanted.kinds), None if caller.serves_all_projects else caller.project_id, wanted.joint_key
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT)

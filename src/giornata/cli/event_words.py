@@ -23,6 +23,11 @@ def _ended(data: Data) -> str:
     return f"{words}, {shorten(data['message'], LONGEST_MESSAGE, placeholder=' …')}"
 
 
+def _requeued(data: Data) -> str:
+    words = f"back in the queue, to go on from step {data.get('resume_step', 0)}"
+    return f"{words}, alone from now on: {data['alone_because']}" if data.get("alone_because") else words
+
+
 def _notice(data: Data) -> str:
     details = ", ".join(f"{key} {value}" for key, value in data.items() if key != "name")
     return f"notice: {data.get('name')}" + (f" ({details})" if details else "")
@@ -37,7 +42,7 @@ SENTENCES: Mapping[str, Callable[[Data], str]] = MappingProxyType(
         EventType.JOB_FAILED: lambda data: f"failed: {data.get('error')}",
         EventType.JOB_CANCELED: lambda _: "canceled",
         EventType.JOB_EXPIRED: lambda _: "expired: its deadline passed",
-        EventType.JOB_REQUEUED: lambda data: f"back in the queue, to go on from step {data.get('resume_step', 0)}",
+        EventType.JOB_REQUEUED: _requeued,
         EventType.ATTEMPT_STARTED: lambda data: (
             f"taken by {data.get('node_name')}, from step {data.get('resume_step')}"
         ),

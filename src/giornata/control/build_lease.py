@@ -42,6 +42,7 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
         mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=at_ms),
         max_at_risk_s=ctx.policy.max_at_risk_s,
         hub_token=_hub_token(tx, ctx, job),
+        joint_key=job.joint_key,
     )
 
 

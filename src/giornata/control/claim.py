@@ -46,6 +46,7 @@ class Asked:
             held_models=self.claim.held_models,
             machine_id=self.claim.node.machine_id,
             project_id=None if self.caller.serves_all_projects else self.caller.project_id,
+            joint_key=self.claim.joint_key,
         )
 
 
@@ -149,6 +150,7 @@ def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_m
         ended_at_ms=None,
         lapsed=False,
         reason=None,
+        shared_fault=False,
         start_step=job.committed_step,
         last_step=job.committed_step,
         committed_step=job.committed_step,
@@ -157,8 +159,14 @@ def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_m
 
 
 def _begin(tx: Transaction, begun: Sequence[_Begun], *, at_ms: int) -> None:
+    if not begun:
+        return
+    # Their nodes' rows are held: nothing else begins there now.
+    beside = tx.attempts.live_of_nodes([each.attempt.node_id for each in begun])
     tx.attempts.insert_each([each.attempt for each in begun], request_ids=[each.request_id for each in begun])
     tx.ledger.open_each([(each.job, each.attempt) for each in begun], at_ms=at_ms)
+    new = {each.attempt.node_id: each.attempt.id for each in begun}
+    tx.ledger.share([(new[node_id], attempt_id) for node_id, attempt_id in beside])
     tx.events.add_each([_started(each.job, each.attempt) for each in begun])
 
 
@@ -214,6 +222,7 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
         "empty-queue": "no job is waiting",
         "banned": "every job that waits has failed on this machine before; another machine is needed",
         "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",
+        "no-such-companion": "no job that could join those with this joint key is waiting",
     }
     return ClaimReply(reason=reason, detail=details[reason])
 

@@ -22,8 +22,11 @@ def end_attempt(
     step: int | None = None,
     exit_code: int | None = None,
     log_tail: str = "",
+    shared_fault: bool = False,
 ) -> AttemptRow:
     """End it; the row as it is then. The job must be locked. Raises LeaseLost when it has ended already.
+
+    `shared_fault`: others were ended by the same fault, and nobody can tell whose it was.
 
     `alive` says that the node itself is speaking now. Otherwise it is billed up to now only while its lease runs,
     and up to its last sign of life when the lease is over.
@@ -37,6 +40,7 @@ def end_attempt(
         message=message,
         exit_code=exit_code,
         log_tail=log_tail,
+        shared_fault=shared_fault,
         last_step=max(attempt.last_step, step or 0),
         **signs,
     )

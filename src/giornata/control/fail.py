@@ -3,8 +3,9 @@
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, JobRow
-from giornata.control.reported_end import end_as_reported
+from giornata.control.reported_end import end_as_reported, end_by_report
 from giornata.control.requeue import fail_job, fruitless_after, requeue, verdict
+from giornata.control.shared_fault import settle_shared_fault, shared_fault
 from giornata.domain.job import JobState
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, STRIKE
 from giornata.protocol.work import AttemptEnded, FailAttempt
@@ -13,22 +14,18 @@ from giornata.protocol.work import AttemptEnded, FailAttempt
 def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
     """End the attempt; by the reason's row in the tables ban and strike the machine; requeue the job, or fail it.
 
-    See `end_as_reported`.
+    A fault that ended several attempts on one engine may be nobody's: see `shared_fault`; and `end_as_reported`.
     """
 
     def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
+        fault = shared_fault(tx, job, attempt, report)
+        end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
+        if fault is not None:
+            return settle_shared_fault(tx, job, attempt, report, fault, at_ms=at_ms)
         _judge(tx, job, attempt, report, at_ms=at_ms)
         return _settle(tx, ctx, job, attempt, report, at_ms=at_ms)
 
-    return end_as_reported(
-        ctx,
-        attempt_id,
-        report,
-        settle,
-        allowed=REPORTABLE_FAILURES,
-        exit_code=report.exit_code,
-        log_tail=report.log_tail,
-    )
+    return end_as_reported(ctx, attempt_id, report, settle, allowed=REPORTABLE_FAILURES)
 
 
 def _judge(tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttempt, *, at_ms: int) -> None:

@@ -13,6 +13,7 @@ from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.joint import joint_key_of
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
 from giornata.protocol.training.epochs import steps_of
@@ -51,6 +52,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         state=JobState.QUEUED,
         spec=spec,
         model_key=model_key(request.kind, spec),
+        joint_key=joint_key_of(request.kind, spec),
         priority=request.priority,
         interrupted=False,
         labels=request.labels,

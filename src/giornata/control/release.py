@@ -3,7 +3,7 @@
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_store import AttemptRow, JobRow
-from giornata.control.reported_end import end_as_reported
+from giornata.control.reported_end import end_as_reported, end_by_report
 from giornata.control.requeue import requeue
 from giornata.domain.job import JobState
 from giornata.domain.reasons import REPORTABLE_RELEASES
@@ -12,8 +12,9 @@ from giornata.protocol.work import AttemptEnded, ReleaseAttempt
 
 def release(ctx: Context, attempt_id: str, report: ReleaseAttempt) -> AttemptEnded:
     """End the attempt and queue the job again, at once and without blame; see `end_as_reported`."""
-    return end_as_reported(ctx, attempt_id, report, _settle, allowed=REPORTABLE_RELEASES)
 
+    def settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
+        end_by_report(tx, job, attempt, report, at_ms=at_ms)
+        return requeue(tx, job, attempt, at_ms=at_ms)
 
-def _settle(tx: Transaction, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
-    return requeue(tx, job, attempt, at_ms=at_ms)
+    return end_as_reported(ctx, attempt_id, report, settle, allowed=REPORTABLE_RELEASES)

@@ -13,7 +13,8 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.work import AttemptEnded, FailAttempt, ReleaseAttempt
 
 Settle = Callable[[Transaction, JobRow, AttemptRow, int], JobState]
-"""What becomes of the job: the transaction, the job, the attempt as it was, and now (ms) → the job's new state."""
+"""Ends the attempt and says what becomes of the job: the transaction, the job, the attempt as it was, and now (ms) →
+the job's new state."""
 
 
 def end_as_reported(
@@ -23,8 +24,6 @@ def end_as_reported(
     settle: Settle,
     *,
     allowed: Collection[Reason],
-    exit_code: int | None = None,
-    log_tail: str = "",
 ) -> AttemptEnded:
     """End the attempt for the report's reason and settle the job, in one transaction.
 
@@ -42,16 +41,30 @@ def end_as_reported(
         if attempt.ended_at_ms is not None and attempt.reason is report.reason:
             return AttemptEnded(job_state=job.state)
         refuse_ended(job, attempt)
-        end_attempt(
-            tx,
-            job,
-            attempt,
-            reason=report.reason,
-            at_ms=now_ms,
-            alive=True,
-            message=report.message,
-            step=report.step,
-            exit_code=exit_code,
-            log_tail=log_tail,
-        )
         return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))
+
+
+def end_by_report(
+    tx: Transaction,
+    job: JobRow,
+    attempt: AttemptRow,
+    report: FailAttempt | ReleaseAttempt,
+    *,
+    at_ms: int,
+    shared_fault: bool = False,
+) -> None:
+    """The attempt's end, with all that the report says of it; see `end_attempt`."""
+    failed = isinstance(report, FailAttempt)
+    end_attempt(
+        tx,
+        job,
+        attempt,
+        reason=report.reason,
+        at_ms=at_ms,
+        alive=True,
+        message=report.message,
+        step=report.step,
+        exit_code=report.exit_code if failed else None,
+        log_tail=report.log_tail if failed else "",
+        shared_fault=shared_fault,
+    )

@@ -13,12 +13,24 @@ from giornata.protocol.pipe import FaultLine
 
 
 def requeue(
-    tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int, fruitless: int | None = None
+    tx: Transaction,
+    job: JobRow,
+    attempt: AttemptRow,
+    *,
+    at_ms: int,
+    fruitless: int | None = None,
+    alone_because: str | None = None,
 ) -> JobState:
-    """Put the job back into the queue, ahead of those that never ran; another node goes on with it."""
-    counted = {} if fruitless is None else {"fruitless": fruitless}
-    state = tx.jobs.change(job, JobEvent.REQUEUE, interrupted=True, phase="", **counted)
-    data = {"resume_step": job.committed_step}
+    """Put the job back into the queue, ahead of those that never ran; another node goes on with it.
+
+    With a reason to run alone it never shares a batch again.
+    """
+    columns: dict[str, Any] = {} if fruitless is None else {"fruitless": fruitless}
+    data: dict[str, Any] = {"resume_step": job.committed_step}
+    if alone_because is not None:
+        columns["joint_key"] = None
+        data["alone_because"] = alone_because
+    state = tx.jobs.change(job, JobEvent.REQUEUE, interrupted=True, phase="", **columns)
     tx.events.add(job.id, job.project_id, EventType.JOB_REQUEUED, attempt.number, data, at_ms)
     return state
 

@@ -85,6 +85,17 @@ INTERRUPTION: Mapping[Reason, bool] = _total(
     {reason: BLAME[reason] in {Blame.MACHINE, Blame.PLATFORM, Blame.UNDECIDED} for reason in Reason}
 )
 
+# One fault ends several attempts on one engine: does the reason leave open whose it was, of the jobs or the machine?
+# A disk that is full or a file that does not arrive is the machine's affair whoever is there, and what is wrong with
+# a spec or with data names its job.
+LEAVES_OPEN_WHOSE: Mapping[Reason, bool] = _total(
+    {
+        reason: reason
+        in {Reason.CRASHED, Reason.TOO_SLOW, Reason.NODE_DRIVER, Reason.NODE_VRAM, Reason.NODE_TOO_SMALL}
+        for reason in Reason
+    }
+)
+
 # What a node may report by itself: the rest are the server's to decide.
 REPORTABLE_FAILURES: frozenset[Reason] = frozenset(
     {

@@ -32,7 +32,9 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.JOB_FAILED: "It will not be tried again. data: error, faults",
         EventType.JOB_CANCELED: "Its owner ended it. data: by",
         EventType.JOB_EXPIRED: "Its deadline passed.",
-        EventType.JOB_REQUEUED: "Another node will go on with it. data: resume_step",
+        EventType.JOB_REQUEUED: (
+            "Another node will go on with it. data: resume_step, and alone_because if it shares no batch from now on"
+        ),
         EventType.ATTEMPT_STARTED: "A node took it. data: node_id, machine_id, node_name, resume_step",
         EventType.ATTEMPT_FIRST_STEP: "The first step of the attempt is done. data: step",
         EventType.ATTEMPT_LAPSED: "The node fell silent for a whole lease.",

@@ -21,8 +21,16 @@ OWN = frozenset(
         *("alpha", "use_rslora", "stop_text_encoder_training", "use_ema", "ema_decay"),
         *("prediction_type", "snr_gamma", "debiased_estimation_loss", "loss_type", "huber_schedule", "huber_c"),
         *("noise_offset", "rescale_betas_zero_snr", "min_timestep", "max_timestep"),
-        *("max_train_steps", "gradient_accumulation_steps", "optimizer", "learning_rate", "text_encoder_lr"),
-        *("lr_scheduler", "lr_warmup_steps", "lr_num_cycles", "lr_power", "adam_beta1", "adam_beta2"),
+        *("share_batch", "max_train_steps", "gradient_accumulation_steps", "optimizer", "learning_rate"),
+        *(
+            "text_encoder_lr",
+            "lr_scheduler",
+            "lr_warmup_steps",
+            "lr_num_cycles",
+            "lr_power",
+            "adam_beta1",
+            "adam_beta2",
+        ),
         *("adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed"),
         *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
         *("output_formats", "output_dtype", "model_card", "report_to"),
@@ -51,7 +59,12 @@ RANK_CEILINGS = (16, 32, 64, 128, 256, 512)
 
 
 def why_solo(spec: TrainSpec) -> tuple[str, ...]:
-    """Every reason for which this job has to train alone; empty when it may share a batch."""
+    """Every reason for which this job trains alone; empty when it may share a batch."""
+    return (*([] if spec.share_batch else ["share_batch is false"]), *why_unfit(spec))
+
+
+def why_unfit(spec: TrainSpec) -> tuple[str, ...]:
+    """As `why_solo`, without its owner's wish: what a shared batch does not offer."""
     reasons = [f"{name} is not offered in a shared batch" for name in _unknown_and_set(spec)]
     if spec.optimizer not in OPTIMIZERS:
         reasons.append(f"optimizer {spec.optimizer} looks at whole tensors")

@@ -15,6 +15,9 @@ LIVE = attempts.c.ended_at_ms.is_(None)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(attempts.c.id == sa.bindparam("wanted"))
 _LIVE_OF_JOB = sa.select(*_COLUMNS).where(attempts.c.job_id == sa.bindparam("wanted"), LIVE)
+_LIVE_OF_NODES = sa.select(attempts.c.node_id, attempts.c.id).where(
+    attempts.c.node_id.in_(sa.bindparam("wanted", expanding=True)), LIVE
+)
 _OF_REQUEST = sa.select(*_COLUMNS).where(
     attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
 )
@@ -55,6 +58,10 @@ class Attempts:
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         return self._one(_LIVE_OF_JOB, wanted=job_id)
 
+    def live_of_nodes(self, node_ids: Sequence[str]) -> list[tuple[str, str]]:
+        found = self._connection.execute(_LIVE_OF_NODES, {"wanted": node_ids})
+        return [(row.node_id, row.id) for row in found]
+
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
         return self._one(_OF_REQUEST, node=node_id, request=request_id)
 
@@ -85,7 +92,7 @@ class Attempts:
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
         found = self._connection.execute(
             sa.select(*_COLUMNS)
-            .where(attempts.c.job_id == job_id, attempts.c.reason == Reason.CRASHED)
+            .where(attempts.c.job_id == job_id, attempts.c.reason == Reason.CRASHED, ~attempts.c.shared_fault)
             .order_by(attempts.c.number)
         )
         return [_attempt(row) for row in found]

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.work_store import Taking
-from giornata.store.claiming import first_ones_of_queue, shape_of
+from giornata.store.claiming import Form, first_ones_of_queue, shape_of
 from giornata.store.schema import bans
 
 _BANS = sa.select(bans.c.job_id, bans.c.machine_id).where(
@@ -48,7 +48,7 @@ class Plan:
 
     def _read_heads(self, claim: Taking) -> tuple[list[str], bool]:
         shape = shape_of(claim.wanted)
-        found = self._connection.scalars(_heads(*shape.key, each=self._each), {**shape.values}).all()
+        found = self._connection.scalars(_heads(shape.form, each=self._each), {**shape.values}).all()
         # Of what comes behind the first ones by rank, some may be missing.
         job_ids = list(dict.fromkeys(found))[: self._each]
         return job_ids, len(job_ids) < self._each
@@ -64,7 +64,7 @@ class Plan:
 def _group(claim: Taking) -> Hashable:
     """Claims that are equal in this look at the same heads."""
     wanted = claim.wanted
-    return wanted.kinds, wanted.held_models, wanted.project_id
+    return wanted.kinds, wanted.held_models, wanted.project_id, wanted.joint_key
 
 
 def _power_of_two(number: int) -> int:
@@ -73,5 +73,5 @@ def _power_of_two(number: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def _heads(kinds: int, models: int, one_project: bool, *, each: int) -> sa.Select[Any]:
-    return first_ones_of_queue(kinds, models, one_project=one_project, each=each)
+def _heads(form: Form, *, each: int) -> sa.Select[Any]:
+    return first_ones_of_queue(form, each=each)

@@ -4,12 +4,15 @@ The order is that of `domain.routing.rank`. Each kind has one arm that reads the
 each model that the node holds that reads the head of ix_jobs_queue_model; the best of these heads is the best of the
 queue: the first by rank is either a job of a held model, and then the head of that model's arm, or none, and then no
 other job can stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
+
+A claim for a companion, which names a joint key, has one arm for each kind, which reads the head of
+ix_jobs_queue_joint: jobs of one key are on one model, so held models decide nothing.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,26 +27,41 @@ MOST_ARMS = 64
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
 
 
+class Form(NamedTuple):
+    """How many kinds and models a claim names, whether it is bound to a project, whether it is for a companion."""
+
+    kinds: int
+    models: int
+    one_project: bool
+    companion: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many kinds and models a claim names and whether it is bound to a project, and the values for its names.
+    """The form of a claim, and the values for its names.
 
-    Claims of one shape share one statement, that is made once: building it costs more than running it.
+    Claims of one form share one statement, that is made once: building it costs more than running it.
     """
 
-    key: tuple[int, int, bool]
+    form: Form
     values: Mapping[str, str]
 
 
 def shape_of(wanted: Wanted) -> Shape:
     """Of a claim. Kinds and models are counted once."""
     kinds, models = dict.fromkeys(wanted.kinds), dict.fromkeys(filter(None, wanted.held_models))
+    companion = wanted.joint_key is not None
+    if companion:
+        models.clear()
     values = {"machine": wanted.machine_id}
     values |= {f"kind_{number}": kind for number, kind in enumerate(kinds)}
     values |= {f"model_{number}": model for number, model in enumerate(models)}
     if wanted.project_id is not None:
         values["project"] = wanted.project_id
-    return Shape(key=(len(kinds), len(models), wanted.project_id is not None), values=values)
+    if wanted.joint_key is not None:
+        values["joint"] = wanted.joint_key
+    form = Form(len(kinds), len(models), one_project=wanted.project_id is not None, companion=companion)
+    return Shape(form=form, values=values)
 
 
 def eligible(machine_id: Text, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
@@ -57,31 +75,35 @@ def in_project(project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     return [] if project_id is None else [jobs.c.project_id == project_id]
 
 
-def first_of_queue(kind_count: int, model_count: int, *, one_project: bool) -> sa.Select[Any]:
+def of_key(joint_key: Text | None) -> list[sa.ColumnElement[bool]]:
+    """The filter of a claim for a companion; empty for any other."""
+    return [] if joint_key is None else [jobs.c.joint_key == joint_key]
+
+
+def first_of_queue(form: Form) -> sa.Select[Any]:
     """The id of the job to hand out, its row locked; rows that others are just taking are passed over.
 
     Takes the values of a `Shape`.
     """
-    conditions = eligible(_value("machine"), _value("project") if one_project else None)
-    return _ranked(kind_count, model_count, conditions, each=1).limit(1)
+    conditions = eligible(_value("machine"), _value("project") if form.one_project else None)
+    return _ranked(form, conditions, each=1).limit(1)
 
 
-def first_ones_of_queue(kind_count: int, model_count: int, *, one_project: bool, each: int) -> sa.Select[Any]:
+def first_ones_of_queue(form: Form, *, each: int) -> sa.Select[Any]:
     """As `first_of_queue`, for any machine: ids in the order in which they are to be handed out.
 
     The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In an
     arm the order is that of the rank but for the models, so the first ones by rank are heads of their arms.
     """
-    conditions = in_project(_value("project") if one_project else None)
-    return _ranked(kind_count, model_count, conditions, each=each)
+    conditions = in_project(_value("project") if form.one_project else None)
+    return _ranked(form, conditions, each=each)
 
 
-def _ranked(
-    kind_count: int, model_count: int, conditions: Sequence[sa.ColumnElement[bool]], *, each: int
-) -> sa.Select[Any]:
-    kinds: list[Text] = [_value(f"kind_{number}") for number in range(kind_count)]
-    held: list[Text] = [_value(f"model_{number}") for number in range(model_count)]
-    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - kind_count)]
+def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, each: int) -> sa.Select[Any]:
+    conditions = [*of_key(_value("joint") if form.companion else None), *conditions]
+    kinds: list[Text] = [_value(f"kind_{number}") for number in range(form.kinds)]
+    held: list[Text] = [_value(f"model_{number}") for number in range(form.models)]
+    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - form.kinds)]
     arms = [_arm(kind, conditions, each=each) for kind in kinds]
     arms += [_arm(kind, conditions, model, each=each) for kind, model in models]
     heads = _together([arm.with_for_update(skip_locked=True) for arm in arms])

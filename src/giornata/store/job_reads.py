@@ -1,6 +1,7 @@
 """Jobs and what hangs on them, to be looked at."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from giornata.control.ports.records import (
 from giornata.control.ports.user_store import Before
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
+from giornata.store.bills import shared_amounts
 from giornata.store.node_reads import NodeReads
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
@@ -82,7 +84,9 @@ class JobReadQueries:
             .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
             .order_by(attempts.c.job_id, attempts.c.number)
         )
-        return [record_of(AttemptRecord, row) for row in self._connection.execute(query)]
+        found = [record_of(AttemptRecord, row) for row in self._connection.execute(query)]
+        shared = shared_amounts(self._connection, job_ids, project_id=project_id)
+        return [replace(each, amount_micro_usd=shared.get(each.id, each.amount_micro_usd)) for each in found]
 
     def events(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[EventRecord]:
         query = (

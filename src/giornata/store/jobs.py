@@ -10,7 +10,7 @@ from giornata.control.ports.work_store import JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store.claim_plan import Plan
-from giornata.store.claiming import QUEUED, any_queued, eligible, first_of_queue, in_project, shape_of
+from giornata.store.claiming import QUEUED, Form, any_queued, eligible, first_of_queue, in_project, of_key, shape_of
 from giornata.store.schema import attempts, jobs
 
 _COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__)
@@ -59,12 +59,13 @@ class Jobs:
         self._dialect_name = dialect_name
 
     def claimable(self, wanted: Wanted) -> bool:
-        return self._any(any_queued(wanted.kinds, eligible(wanted.machine_id, wanted.project_id)))
+        conditions = [*of_key(wanted.joint_key), *eligible(wanted.machine_id, wanted.project_id)]
+        return self._any(any_queued(wanted.kinds, conditions))
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         shape = shape_of(claim.wanted)
         values = {**shape.values, "new_attempt": claim.attempt_id, "now": at_ms}
-        taken = self._connection.execute(take_statement(*shape.key), values).first()
+        taken = self._connection.execute(take_statement(shape.form), values).first()
         return None if taken is None else _job(taken)
 
     def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
@@ -104,8 +105,10 @@ class Jobs:
     def why_nothing(self, wanted: Wanted) -> str:
         if self.claimable(wanted):
             return "empty-queue"  # the last one is just being taken by somebody else
-        if self._any(any_queued(wanted.kinds, in_project(wanted.project_id))):
+        if self._any(any_queued(wanted.kinds, [*of_key(wanted.joint_key), *in_project(wanted.project_id)])):
             return "banned"
+        if wanted.joint_key is not None:
+            return "no-such-companion"
         others = sa.select(jobs.c.id).where(QUEUED, *in_project(wanted.project_id)).limit(1)
         return "no-such-kind" if self._any(others) else "empty-queue"
 
@@ -164,12 +167,12 @@ def _update(names: tuple[str, ...]) -> sa.Update:
 
 
 @functools.lru_cache(maxsize=256)
-def take_statement(kinds: int, models: int, one_project: bool) -> sa.Update:
+def take_statement(form: Form) -> sa.Update:
     """The claim: pick and take in one statement. Takes the values of a `Shape`, `new_attempt` and `now`.
 
     Tests hold both planners to its indexes.
     """
-    first = first_of_queue(kinds, models, one_project=one_project)
+    first = first_of_queue(form)
     return (
         sa.update(jobs)
         .where(

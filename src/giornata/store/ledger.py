@@ -1,4 +1,8 @@
-"""Money: one row for each interval in which an attempt is alive."""
+"""Money: one row for each interval in which an attempt is alive, and who shared its node meanwhile.
+
+The rows know nothing of each other, so that no beat of one attempt waits for another's: what each pays of the price
+is worked out when it is read (`store.bills`).
+"""
 
 from collections.abc import Sequence
 
@@ -6,7 +10,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_store import AttemptRow, JobRow
 from giornata.domain.money import MS_PER_HOUR
-from giornata.store.schema import ledger
+from giornata.store.schema import companions, ledger
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -27,6 +31,7 @@ _OPEN = sa.insert(ledger).values(
         "amount_micro_usd": 0,
     }
 )
+_SHARE = sa.insert(companions)
 _until = sa.bindparam("until", type_=sa.BigInteger)
 _EXTEND = (
     sa.update(ledger)
@@ -70,3 +75,10 @@ class Ledger:
         if not attempt_ids:
             return
         self._connection.execute(_EXTEND, [{"wanted": attempt_id, "until": to_ms} for attempt_id in attempt_ids])
+
+    def share(self, pairs: Sequence[tuple[str, str]]) -> None:
+        if not pairs:
+            return
+        both = [*pairs, *((two, one) for one, two in pairs)]
+        rows = [{"attempt_id": one, "companion_id": two} for one, two in both]
+        self._connection.execute(_SHARE, rows)

@@ -69,6 +69,7 @@ def test_what_all_share_keeps_jobs_apart() -> None:
         ({"init_lora": "0" * 64}, "init_lora"),
         ({"train_text_encoder_ti": True}, "train_text_encoder_ti"),
         ({"do_edm_style_training": True}, "do_edm_style_training"),
+        ({"share_batch": False}, "share_batch is false"),
     ],
 )
 def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said: str) -> None:

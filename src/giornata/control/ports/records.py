@@ -100,6 +100,7 @@ class JobRecord:
     state: str
     spec: dict[str, Any]
     model_key: str
+    joint_key: str | None
     priority: int
     interrupted: bool
     labels: dict[str, str]
@@ -120,7 +121,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """An attempt's row with what the ledger has billed for it."""
+    """An attempt's row with what is billed for it: its share of the node's price while it shared the node."""
 
     id: str
     job_id: str

@@ -23,6 +23,7 @@ class JobRow:
     state: JobState
     spec: Mapping[str, Any]
     model_key: str
+    joint_key: str | None
     attempt_count: int
     attempt_id: str | None
     fruitless: int
@@ -49,6 +50,7 @@ class AttemptRow:
     ended_at_ms: int | None
     lapsed: bool
     reason: Reason | None
+    shared_fault: bool
     start_step: int
     last_step: int
     committed_step: int
@@ -109,13 +111,15 @@ class NodeRow:
 class Wanted:
     """Which jobs may be handed out: one predicate for looking and for taking.
 
-    `project_id` None means every project's.
+    `project_id` None means every project's. With a `joint_key` it is a job that may share a batch with those of this
+    key, otherwise any.
     """
 
     kinds: tuple[str, ...]
     held_models: tuple[str, ...]
     machine_id: str
     project_id: str | None
+    joint_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +204,7 @@ class Jobs(Protocol):
         """As `take` for one after the other, in fewer statements."""
 
     def why_nothing(self, wanted: Wanted) -> str:
-        """`empty-queue`, `no-such-kind` or `banned`, when `take` found nothing."""
+        """`empty-queue`, `no-such-kind`, `no-such-companion` or `banned`, when `take` found nothing."""
 
     def get(self, job_id: str) -> JobRow | None:
         """The job as it is just now; it may change at any moment."""
@@ -246,6 +250,9 @@ class Attempts(Protocol):
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         """The one attempt of the job that has not ended, lapsed or not."""
 
+    def live_of_nodes(self, node_ids: Sequence[str]) -> Sequence[tuple[str, str]]:
+        """(node id, attempt id) of every attempt of these nodes that has not ended, lapsed or not."""
+
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
         """The attempt that an earlier claim with this request id made."""
 
@@ -265,23 +272,26 @@ class Attempts(Protocol):
         """Ids of attempts that neither ended nor lapsed, renewed and with a lease that ends later than this."""
 
     def crashed_machines(self, job_id: str) -> frozenset[str]:
-        """Machines on which an attempt of the job ended as crashed."""
+        """Machines on which an attempt of the job ended as crashed, by a fault that was not shared."""
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
-        """The attempts that ended as crashed."""
+        """The attempts that ended as crashed, by a fault that was not shared."""
 
     def history(self, *, since_ms: int) -> tuple[int, int]:
         """(milliseconds run, interruptions) of the attempts that ended since; the latest few hundred."""
 
 
 class Ledger(Protocol):
-    """What an attempt costs: one row for each interval in which it is alive."""
+    """What an attempt costs: one row for each interval in which it is alive, and with whom it shares its node."""
 
     def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
         """Begin an interval of each of these attempts, whose jobs stand beside them."""
 
     def extend_each(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
         """Bill their latest interval up to `to_ms`; never less than it has been billed already."""
+
+    def share(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Note that the two attempts of each pair live on one node: while both are billed they share its price."""
 
 
 class Events(Protocol):

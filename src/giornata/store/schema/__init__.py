@@ -5,7 +5,7 @@ Every row belongs to a project, directly or through the job that it hangs on.
 
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.made import artifacts, checkpoints, events, logs, metrics
-from giornata.store.schema.money import ledger
+from giornata.store.schema.money import companions, ledger
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, uploads
 from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
 from giornata.store.schema.work import attempts, bans, job_inputs, jobs, nodes, strikes
@@ -17,6 +17,7 @@ __all__ = [
     "blobs",
     "caches",
     "checkpoints",
+    "companions",
     "dataset_items",
     "datasets",
     "events",

@@ -14,7 +14,14 @@ ledger = Table(
     at("from_ms"),
     at("to_ms"),
     Column("price_micro_usd_per_hour", BigInteger, nullable=False),
-    Column("amount_micro_usd", BigInteger, nullable=False),
+    Column("amount_micro_usd", BigInteger, nullable=False),  # if it had the node for itself all the time
     Index("ix_ledger_job", "job_id"),
     Index("ix_ledger_project", "project_id", "from_ms"),
+)
+
+companions = Table(  # attempts that lived on one node at one time, each pair in both directions; they share its price
+    "companions",
+    metadata,
+    Column("attempt_id", ForeignKey("attempts.id"), primary_key=True),
+    Column("companion_id", ForeignKey("attempts.id"), primary_key=True),
 )

@@ -37,6 +37,7 @@ jobs = Table(
     Column("state", String(16), nullable=False),
     Column("spec", sa.JSON, nullable=False),
     Column("model_key", String(2048), nullable=False, server_default=""),
+    Column("joint_key", String(64)),  # None: it runs alone
     Column("priority", Integer, nullable=False),
     Column("interrupted", Boolean, nullable=False, server_default=sa.false()),
     Column("labels", sa.JSON, nullable=False),
@@ -56,7 +57,7 @@ jobs = Table(
     at("ended_at_ms", nullable=True),
     at("deadline_at_ms", nullable=True),
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
-    # The claim walks these two in order; tests hold the planner to them.
+    # The claim walks these three in order; tests hold the planner to them.
     Index(
         "ix_jobs_queue",
         "kind",
@@ -77,6 +78,17 @@ jobs = Table(
         "id",
         sqlite_where=sa.text("state = 'queued'"),
         postgresql_where=sa.text("state = 'queued'"),
+    ),
+    Index(
+        "ix_jobs_queue_joint",
+        "kind",
+        "joint_key",
+        sa.text("interrupted DESC"),
+        sa.text("priority DESC"),
+        "created_at_ms",
+        "id",
+        sqlite_where=sa.text("state = 'queued' AND joint_key IS NOT NULL"),
+        postgresql_where=sa.text("state = 'queued' AND joint_key IS NOT NULL"),
     ),
     Index(
         "ix_jobs_deadline",
@@ -124,6 +136,8 @@ attempts = Table(
     at("ended_at_ms", nullable=True),
     Column("lapsed", Boolean, nullable=False, server_default=sa.false()),
     Column("reason", String(32)),
+    # One fault ended it together with others, and nobody can tell whose it was.
+    Column("shared_fault", Boolean, nullable=False, server_default=sa.false()),
     Column("message", Text),
     Column("exit_code", Integer),
     Column("log_tail", Text),

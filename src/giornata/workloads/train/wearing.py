@@ -10,7 +10,7 @@ from giornata.diffusion.optimizer import AdapterOptimizer
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.diffusion.tokens import add_tokens
-from giornata.protocol.joint import why_solo
+from giornata.protocol.joint import why_unfit
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
@@ -22,7 +22,7 @@ LAYER = "lora_layer"
 
 def lora_layer(spec: TrainSpec) -> str:
     """The lean layer for every job that it can carry, which are those that could share a batch; peft's for others."""
-    return "peft" if why_solo(spec) else "slots"
+    return "peft" if why_unfit(spec) else "slots"
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""What attempts cost, worked out from the ledger: alone by its sums, beside others by shares."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.domain.sharing import Interval, shared_cost_micro_usd
+from giornata.store.schema import attempts, companions, jobs, ledger
+
+# One that runs is taken to be alive until it is known not to be: so the bill of whoever ends before it stays.
+FOREVER_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """An attempt's intervals in order, and what its node costs an hour."""
+
+    intervals: tuple[Interval, ...]
+    price_per_hour: int
+    runs: bool
+
+    @property
+    def life(self) -> tuple[Interval, ...]:
+        """As others see it."""
+        *before, last = self.intervals
+        return (*before, Interval(from_ms=last.from_ms, to_ms=FOREVER_MS)) if self.runs else self.intervals
+
+    def amount_micro_usd(self, beside: Sequence["Bill"]) -> int:
+        """Its share."""
+        lives = [bill.life for bill in beside]
+        return sum(
+            shared_cost_micro_usd(interval, lives, price_per_hour=self.price_per_hour) for interval in self.intervals
+        )
+
+
+def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
+    """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
+    pairs = (
+        sa.select(companions.c.attempt_id, companions.c.companion_id)
+        .join(attempts, attempts.c.id == companions.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
+    )
+    beside: dict[str, list[str]] = defaultdict(list)
+    for attempt_id, companion_id in connection.execute(pairs):
+        beside[attempt_id].append(companion_id)
+    if not beside:
+        return {}
+    bills = _bills(connection, sorted({*beside, *(each for them in beside.values() for each in them)}))
+    return {of: bills[of].amount_micro_usd([bills[each] for each in them]) for of, them in beside.items()}
+
+
+def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, Bill]:
+    runs = attempts.c.ended_at_ms.is_(None) & ~attempts.c.lapsed
+    query = (
+        sa.select(*ledger.c, runs.label("runs"))
+        .join(attempts, attempts.c.id == ledger.c.attempt_id)
+        .where(ledger.c.attempt_id.in_(attempt_ids))
+        .order_by(ledger.c.attempt_id, ledger.c.seq)
+    )
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for row in connection.execute(query):
+        rows[row.attempt_id].append(row)
+    return dict(starmap(_bill, rows.items()))
+
+
+def _bill(attempt_id: str, rows: Sequence[Any]) -> tuple[str, Bill]:
+    intervals = tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows)
+    last = rows[-1]
+    return attempt_id, Bill(intervals=intervals, price_per_hour=last.price_micro_usd_per_hour, runs=bool(last.runs))
