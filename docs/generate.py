@@ -6,7 +6,7 @@ from pathlib import Path
 
 from giornata.cli.settings import Settings
 from giornata.domain.job import mermaid
-from giornata.domain.reasons import BAN, BLAME, RETRY, STRIKE, Reason
+from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE, Reason
 from giornata.protocol.events import MEANING
 from giornata.protocol.specs import TrainSpec
 
@@ -19,10 +19,10 @@ def reasons_table() -> str:
     def yes(value: bool) -> str:
         return "yes" if value else "–"
 
-    rows = [f"| `{r}` | {BLAME[r]} | {yes(RETRY[r])} | {yes(STRIKE[r])} | {yes(BAN[r])} |" for r in Reason]
-    return "\n".join(
-        ["| reason | blame | tried again | strike | banned for this job |", "|---|---|---|---|---|", *rows]
-    )
+    maps = (RETRY, STRIKE, BAN, LEAVES_OPEN_WHOSE)
+    rows = [f"| `{r}` | {BLAME[r]} | {' | '.join(yes(each[r]) for each in maps)} |" for r in Reason]
+    head = "| reason | blame | tried again | strike | banned for this job | of several at once: nobody's |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *rows])
 
 
 def settings_table() -> str:

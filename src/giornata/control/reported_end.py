@@ -54,7 +54,7 @@ def end_by_report(
     shared_fault: bool = False,
 ) -> None:
     """The attempt's end, with all that the report says of it; see `end_attempt`."""
-    failed = isinstance(report, FailAttempt)
+    failure = report if isinstance(report, FailAttempt) else None
     end_attempt(
         tx,
         job,
@@ -64,7 +64,7 @@ def end_by_report(
         alive=True,
         message=report.message,
         step=report.step,
-        exit_code=report.exit_code if failed else None,
-        log_tail=report.log_tail if failed else "",
+        exit_code=failure.exit_code if failure else None,
+        log_tail=failure.log_tail if failure else "",
         shared_fault=shared_fault,
     )

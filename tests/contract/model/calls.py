@@ -61,7 +61,7 @@ class Town:
 
     held: list[Held] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
-    requests: list[tuple[Place, int, str]] = field(default_factory=list)
+    requests: list[tuple[Place, int, str, str | None]] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)
     submitted: list[Submitted] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, project

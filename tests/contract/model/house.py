@@ -4,6 +4,7 @@ from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.datasets import CreateDataset, DatasetItem
+from giornata.protocol.joint import joint_key_of
 from giornata.protocol.work import NodeInfo
 from giornata.store import schema
 from giornata.store.database import Database
@@ -62,6 +64,12 @@ PLACES = (
     Place(number=4, machine="machine-3", project="ann"),
     Place(number=5, machine="machine-4", project="bob", kinds=("train",)),
 )
+
+
+@cache
+def key_of(kind: str, model: str) -> str | None:
+    """The joint key of this model's jobs here, which are alike in all that it depends on."""
+    return joint_key_of(kind, {"model": model, "dataset": "ds_any"})
 
 
 def owner(project_id: str) -> Caller:

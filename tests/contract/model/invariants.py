@@ -10,7 +10,8 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-from tests.contract.model.house import House, Row, Snapshot, snapshot
+from tests.contract.model.house import House, Row, Snapshot, key_of, snapshot
+from tests.contract.model.shares import Shares
 from tests.contract.model.story import Story, Try
 
 from giornata.domain.job import TERMINAL
@@ -36,6 +37,7 @@ class Witness:
         self._attempts: dict[str, Row] = {}
         self._looks = 0
         self._objects = -1
+        self.shares = Shares()
 
     @property
     def jobs(self) -> dict[str, Row]:
@@ -101,6 +103,8 @@ class Witness:
             self._check_saved(seen)
         if concerns("attempts", "ledger", "events"):
             self._check_money(seen)
+        if concerns("attempts", "companions", "events"):
+            self.shares.check(seen)
         if concerns("attempts", "strikes", "bans"):
             self._check_judgements(seen, tries)
 
@@ -112,13 +116,16 @@ class Witness:
                 spec = self._jobs[event.job_id].spec
                 self.stories[event.job_id] = Story(event.job_id, json.loads(spec) if isinstance(spec, str) else spec)
             self.stories[event.job_id].tell(event, self.stories)
+            if event.type == "attempt.started":
+                self.shares.began(self.stories, event)
             self.last_event = event.id
 
     def _check_job(self, job: Row, tries: list[Row]) -> None:
         story = self.stories.get(job.id)
         assert story is not None, f"{job.id} has no history"
-        told = (story.state, story.committed_step, len(story.tries), story.retry_of, story.ended_at_ms)
-        is_ = (job.state, job.committed_step, job.attempt_count, job.retry_of, job.ended_at_ms)
+        key = None if story.alone else key_of(job.kind, story.spec.get("pretrained_model_name_or_path", ""))
+        told = (story.state, story.committed_step, len(story.tries), story.retry_of, story.ended_at_ms, key)
+        is_ = (job.state, job.committed_step, job.attempt_count, job.retry_of, job.ended_at_ms, job.joint_key)
         assert told == is_, f"{job.id} is {is_}, but its events say {told}"
         said = [tuple(getattr(one, name) for name in TOLD) for one in story.tries.values()]
         rows = sorted(tries, key=lambda row: row.number)
@@ -193,11 +200,13 @@ class Witness:
             attempt = self._attempts[attempt_id]
             assert strike.reason == attempt.reason, f"{strike} is not for {attempt}"
             assert strike.machine_id == attempt.machine_id
-            hindsight = attempt.reason == Reason.CRASHED and self._done_elsewhere(attempt, tries)
+            shared = bool(attempt.shared_fault)
+            hindsight = attempt.reason == Reason.CRASHED and not shared and self._done_elsewhere(attempt, tries)
             assert STRIKE[reasons[attempt_id]] or hindsight, f"{strike} blames the innocent"
-        missed = [id_ for id_, reason in reasons.items() if STRIKE[reason] and id_ not in struck]
+        own = {id_: reason for id_, reason in reasons.items() if not self._attempts[id_].shared_fault}
+        missed = [id_ for id_, reason in own.items() if STRIKE[reason] and id_ not in struck]
         assert not missed, f"not held against their machines: {missed}"
-        self._check_bans(seen, tries, reasons)
+        self._check_bans(seen, tries, own)
 
     def _done_elsewhere(self, attempt: Row, tries: dict[str, list[Row]]) -> bool:
         done = [row for row in tries[attempt.job_id] if row.reason == Reason.SUCCEEDED]
@@ -212,7 +221,7 @@ class Witness:
             banned: set[str] = set()
             for row in sorted(rows, key=lambda row: row.number):
                 assert row.machine_id not in banned, f"{row} went to a machine that was banned from the job"
-                if row.reason is not None and BAN[reasons[row.id]]:
+                if row.id in reasons and BAN[reasons[row.id]]:
                     banned.add(row.machine_id)
 
     # ---- bytes

@@ -24,6 +24,7 @@ class Try:
     lapsed: bool = False
     reason: str | None = None
     ended_at_ms: int | None = None
+    shared_fault: bool = False
     intervals: int = 1  # stretches of life; silence lies between them
 
 
@@ -49,6 +50,7 @@ class Story:
     artifacts: dict[str, tuple[str, int]] = field(default_factory=dict)  # sha256, and who vouches for it
     retry_of: str | None = None
     ended_at_ms: int | None = None
+    alone: bool = False  # whatever its spec allows
 
     @property
     def committed_step(self) -> int:
@@ -79,13 +81,17 @@ class Story:
         if event.type == "job.submitted":
             self.state, self.retry_of = "queued", data["retry_of"]
             if self.retry_of is not None:
-                earlier = others[self.retry_of].saved
-                self.saved = {step: Saved(it.sha256, 0) for step, it in earlier.items() if not it.rejected}
+                earlier = others[self.retry_of]
+                self.saved = {step: Saved(it.sha256, 0) for step, it in earlier.saved.items() if not it.rejected}
+                self.alone = earlier.alone
             return
         assert self.live is None, f"{event.type} of {self.job_id} with {self.live}"
         if event.type == "job.requeued":
             self.state = "queued"
             assert data["resume_step"] == self.committed_step
+            if data.get("alone_because"):
+                assert not self.alone, f"{self.job_id} shared a batch after it was to run alone"
+                self.alone = self.tries[event.attempt_number].shared_fault = True
             return
         assert event.type in ENDS
         self.state, self.ended_at_ms = event.type.removeprefix("job."), event.at_ms

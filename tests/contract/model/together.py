@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.house import PLACES, Place
-from tests.contract.model.town_deeds import KEYS, Deeds
+from tests.contract.model.town_deeds import KEYS
 
 from giornata.control.claim import Asked, claim_each
 from giornata.control.heartbeat import Beat, heartbeat_each
@@ -15,13 +16,17 @@ from giornata.protocol.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Deeds):
+class Everything(Beside):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:
         """One claim of each of some nodes."""
         places = [it for it in _some(PLACES, a, b) if not self.muted(it)]
-        asks = [(place, self._claim_of(place, held_models=KEYS[: (a + n) % 2])) for n, place in enumerate(places)]
+        joint_keys = [*JOINT_KEYS, None, None, None]
+        asks = [
+            (place, self._claim_of(place, KEYS[: (a + n) % 2], joint_keys[(a + b + n) % len(joint_keys)]))
+            for n, place in enumerate(places)
+        ]
         if not asks:
             return
         due = self._handed_out(asks)
@@ -54,19 +59,21 @@ class Everything(Deeds):
         if all(ended):
             self.unchanged()
 
-    def _claim_of(self, place: Place, *, held_models: tuple[str, ...]) -> Claim:
+    def _claim_of(self, place: Place, held_models: tuple[str, ...], joint_key: str | None) -> Claim:
         incarnation = self.town.incarnations.get(place.number, 0)
         request_id = f"request-{next(self.town.numbers):07d}"
-        self.town.requests.append((place, incarnation, request_id))
+        self.town.requests.append((place, incarnation, request_id, joint_key))
         node = place.process(incarnation)
-        return Claim(request_id=request_id, node=node, kinds=place.kinds, held_models=held_models)
+        return Claim(
+            request_id=request_id, node=node, kinds=place.kinds, held_models=held_models, joint_key=joint_key
+        )
 
     def _handed_out(self, asks: Sequence[tuple[Place, Claim]]) -> list[str | None]:
         """Which job each has to get: as if they had come one after the other, and nobody gets another's."""
         given: list[str | None] = []
         for place, claim in asks:
             taken = {job_id for job_id in given if job_id is not None}
-            row = self._first_of_queue(place, claim.held_models, but=taken)
+            row = self._first_of_queue(place, claim.held_models, claim.joint_key, but=taken)
             given.append(None if row is None else row.id)
         return given
 

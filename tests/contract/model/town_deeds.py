@@ -39,6 +39,7 @@ WEIGHTS = {
     "claim": 14,
     "claim_again": 4,
     "claim_together": 3,
+    "claim_companion": 8,
     "replace_process": 1,
     "beat": 10,
     "beat_together": 3,
@@ -57,6 +58,7 @@ WEIGHTS = {
     "complete": 4,
     "fail": 4,
     "crash": 3,
+    "crash_together": 4,
     "release": 3,
     "again": 5,
     "cancel": 2,
@@ -96,14 +98,14 @@ class Deeds(NodeDeeds):
         place = PLACES[a % len(PLACES)]
         incarnation = self.town.incarnations.get(place.number, 0)
         request_id = f"request-{next(self.town.numbers):07d}"
-        self.town.requests.append((place, incarnation, request_id))
+        self.town.requests.append((place, incarnation, request_id, None))
         self._ask(place, incarnation, request_id, held_models=KEYS[: b % 2], lost=b % 8 == 0, again=b % 3 == 0)
 
     def claim_again(self, a: int, b: int) -> None:
         """The same request, maybe long after."""
         if self.town.requests:
-            place, incarnation, request_id = self.town.requests[-1 - a % min(len(self.town.requests), 1 + b)]
-            self._ask(place, incarnation, request_id, held_models=(), lost=False, again=False)
+            place, incarnation, request_id, key = self.town.requests[-1 - a % min(len(self.town.requests), 1 + b)]
+            self._ask(place, incarnation, request_id, joint_key=key, lost=False, again=False)
 
     def replace_process(self, a: int, b: int) -> None:
         """What the old one holds lapses, or is taken over by the new one."""
@@ -116,16 +118,19 @@ class Deeds(NodeDeeds):
         incarnation: int,
         request_id: str,
         *,
-        held_models: tuple[str, ...],
+        held_models: tuple[str, ...] = (),
+        joint_key: str | None = None,
         lost: bool,
         again: bool,
     ) -> None:
         if self.muted(place):
             return
         node = place.process(incarnation)
-        claim = Claim(request_id=request_id, node=node, kinds=place.kinds, held_models=held_models)
+        claim = Claim(
+            request_id=request_id, node=node, kinds=place.kinds, held_models=held_models, joint_key=joint_key
+        )
         earlier = self._of_request(node.node_id, request_id)
-        due = self._first_of_queue(place, held_models)
+        due = self._first_of_queue(place, held_models, joint_key)
         reply = self.call(lambda: claim_once(self.ctx, place.caller, claim), again=again)
         if reply is DIED:
             return
@@ -163,7 +168,9 @@ class Deeds(NodeDeeds):
         found = [row for row in self.witness.now.attempts if (row.node_id, row.request_id) == (node_id, request_id)]
         return found[0] if found else None
 
-    def _first_of_queue(self, place: Place, held_models: tuple[str, ...], *, but: Collection[str] = ()) -> Row | None:
+    def _first_of_queue(
+        self, place: Place, held_models: tuple[str, ...], joint_key: str | None, *, but: Collection[str] = ()
+    ) -> Row | None:
         """Whom the claim has to hand out: worked out from the whole table, by the rules' own order."""
         if not self.exact:
             return None
@@ -172,7 +179,7 @@ class Deeds(NodeDeeds):
             row
             for row in self.witness.now.jobs
             if row.state == "queued" and row.kind in place.kinds and row.id not in banned and row.id not in but
-            if place.project in {ROOT_PROJECT, row.project_id}
+            if place.project in {ROOT_PROJECT, row.project_id} and joint_key in {None, row.joint_key}
         ]
         return min(fit, key=lambda row: _rank(row, held_models), default=None)
 
@@ -286,14 +293,13 @@ class Deeds(NodeDeeds):
             self.town.jobs.append((outcome.id, project))
 
     def look_at(self, a: int, b: int) -> None:
-        """A job costs what its bills say."""
+        """A job costs its shares of what its nodes cost."""
         if not self.town.jobs:
             return
         job_id, project = self._some_job(a)
         job = self.call(lambda: get_job(self.ctx, owner(project), job_id))
         if job is not DIED and self.exact:
-            bills = [row.amount_micro_usd for row in self.witness.now.ledger if row.job_id == job_id]
-            assert job.cost_micro_usd == sum(bills)
+            assert job.cost_micro_usd == self.witness.shares.of_job(self.witness.now, job_id)
             assert min(job.useful_s, job.lost_s) >= 0, job
 
     def send_pictures(self, a: int, b: int) -> None:

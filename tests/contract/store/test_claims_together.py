@@ -93,7 +93,7 @@ def a_queue_with_everything(shop: Workshop) -> list[Asked]:
     shop.clock.advance_s(100)
     assert lapse_leases(shop.ctx) == 1
     banned = shop.add_job(priority=5)
-    for column in ({}, {"model_key": "model-b"}, {"kind": "x-other"}, {}):
+    for column in ({}, {"model_key": "model-b"}, {"kind": "x-other"}, {}, {"joint_key": "k"}, {"joint_key": "k"}):
         shop.add_job(**column)
     shop.claim(8, kinds=("x-none",))
     with shop.store.begin() as tx:
@@ -108,6 +108,10 @@ def a_queue_with_everything(shop: Workshop) -> list[Asked]:
         asked(shop, 9, request_id="request-9", caller=foreign),
         asked(shop, 8, request_id="request-8"),
         asked(shop, 4, kinds=("x-none",)),
+        asked(shop, 11, joint_key="k"),
+        asked(shop, 12, joint_key="none has it"),
+        asked(shop, 13, joint_key="k", held_models=("model-b",)),
+        asked(shop, 14, joint_key="k"),
         asked(shop, 5, caller=foreign),
         asked(shop, 6),
         asked(shop, 7),
@@ -127,10 +131,10 @@ def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
     assert [plain(reply) for reply in replies] == [plain(reply) for reply in one_by_one(alone, claims)]
     assert told(together) == told(alone)
     taken = [reply.lease.job_id for reply in replies if isinstance(reply, ClaimReply) and reply.lease is not None]
-    assert len(taken) == len(set(taken)) == 5
+    assert len(taken) == len(set(taken)) == 7
     others = [reply if isinstance(reply, Conflict) else reply.reason for reply in replies]
     assert [type(other) for other in others].count(Conflict) == 1
-    assert {other for other in others if isinstance(other, str)} >= {"draining", "no-such-kind", "empty-queue"}
+    assert {other for other in others if isinstance(other, str)} >= {"draining", "no-such-kind", "no-such-companion"}
     # All of them again, in another order: who has a lease has it still, and nobody gets a second one.
     again = claim_each(together.ctx, claims[::-1])[::-1]
     for before, after in zip(replies, again, strict=True):
@@ -140,7 +144,7 @@ def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
             assert after.lease.attempt_id == before.lease.attempt_id
         else:
             assert plain(after) == plain(before)
-    assert len(together.rows(schema.attempts)) == 6
+    assert len(together.rows(schema.attempts)) == 8
 
 
 def test_behind_its_bans_a_claim_gets_the_next_job_and_not_a_later_one_of_a_held_model(shop: Workshop) -> None:

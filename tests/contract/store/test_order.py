@@ -1,6 +1,6 @@
 """The claim hands out jobs in the order of `domain.routing.rank`, whatever the queue."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
@@ -17,6 +17,7 @@ from giornata.store.database import Database
 WINDOW_START_MS = START_MS - START_MS % AFFINITY_WINDOW_MS
 KINDS = ("train", "x-a", "x-b")
 MODELS = ("", "m1", "m2", "m3")
+JOINT_KEYS = ("k1", "k2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,12 @@ class Queued:
     age_ms: int
     banned: bool = False
     project: str = "default"
+    companion: str | None = None
+
+    @property
+    def joint_key(self) -> str | None:
+        """Jobs of one key are on one model."""
+        return None if self.companion is None else f"{self.companion}-{self.model_key}"
 
 
 QUEUED = st.builds(
@@ -42,6 +49,7 @@ QUEUED = st.builds(
     age_ms=st.sampled_from([0, 1, 2, AFFINITY_WINDOW_MS - 1, AFFINITY_WINDOW_MS, AFFINITY_WINDOW_MS + 1, 100_000]),
     banned=st.booleans(),
     project=st.sampled_from(["default", "a"]),
+    companion=st.sampled_from([None, *JOINT_KEYS]),
 )
 
 
@@ -54,6 +62,7 @@ def fill(store: Database, queue: list[Queued]) -> None:
                 number,
                 kind=queued.kind,
                 model_key=queued.model_key,
+                joint_key=queued.joint_key,
                 interrupted=queued.interrupted,
                 priority=queued.priority,
                 created_at_ms=WINDOW_START_MS + queued.age_ms,
@@ -77,6 +86,7 @@ def expected(queue: list[Queued], wanted: Wanted) -> list[str]:
         if queued.kind in wanted.kinds
         and not (queued.banned and wanted.machine_id == "machine-1")
         and wanted.project_id in {None, queued.project}
+        and wanted.joint_key in {None, queued.joint_key}
     ]
     return [candidate.job_id for candidate in sorted(candidates, key=rank)]
 
@@ -104,6 +114,7 @@ OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, age_ms
     held=st.lists(st.sampled_from(MODELS), max_size=3).map(tuple),
     machine=st.sampled_from(["machine-1", "machine-2"]),
     project=st.sampled_from([None, "a"]),
+    joint_key=st.sampled_from([None, None, *(f"{key}-{model}" for key in JOINT_KEYS for model in MODELS[:2])]),
 )
 @example(
     queue=[OLD, Queued(kind="train", model_key="m1", interrupted=False, priority=0, age_ms=AFFINITY_WINDOW_MS - 1)],
@@ -111,6 +122,15 @@ OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, age_ms
     held=("m1",),
     machine="machine-2",
     project=None,
+    joint_key=None,
+)
+@example(
+    queue=[OLD, replace(OLD, companion="k1"), replace(OLD, companion="k1", interrupted=True)],
+    kinds=("x-a", "train"),
+    held=("m1", "m3"),
+    machine="machine-2",
+    project=None,
+    joint_key="k1-m3",
 )
 def test_claims_follow_rank(
     shop: Workshop,
@@ -119,9 +139,10 @@ def test_claims_follow_rank(
     held: tuple[str, ...],
     machine: str,
     project: str | None,
+    joint_key: str | None,
 ) -> None:
     if not shop.rows(schema.projects, id="a"):
         shop.add_project("a")
-    wanted = Wanted(kinds=kinds, held_models=held, machine_id=machine, project_id=project)
+    wanted = Wanted(kinds=kinds, held_models=held, machine_id=machine, project_id=project, joint_key=joint_key)
     fill(shop.store, queue)
     assert taken(shop.store, wanted) == expected(queue, wanted)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy.dialects import postgresql
 from giornata.control.ports.work_store import Taking, Wanted
 from giornata.store import schema
 from giornata.store.attempts import LIVE, ahead_statement, history_statement, run_out_statement
-from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, shape_of
+from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
 from giornata.store.database import Database, open_store
 from giornata.store.jobs import take_statement
 from giornata.store.migrate import migrate
@@ -21,14 +22,17 @@ from giornata.store.migrate import migrate
 QUEUED_JOBS = 100_000
 ENDED_JOBS = 20_000
 WANTED = Wanted(kinds=("train",), held_models=("model-7", "model-8"), machine_id="machine-1", project_id=None)
+COMPANION = replace(WANTED, joint_key="key-7")
 
 # Every tenth job was interrupted; models and priorities are spread evenly.
 FILL_JOBS = """
-INSERT INTO jobs (id, project_id, kind, name, state, spec, model_key, priority, interrupted, labels,
+INSERT INTO jobs (id, project_id, kind, name, state, spec, model_key, joint_key, priority, interrupted, labels,
                   attempt_count, fruitless, step, committed_step, phase, faults, result, created_at_ms)
 SELECT 'job_' || n, 'default', CASE WHEN n % 100 = 0 THEN 'x-rare' ELSE 'train' END, 'n',
        CASE WHEN n <= {queued} THEN 'queued' WHEN n % 20 = 0 THEN 'running' ELSE 'succeeded' END, '{{}}',
-       'model-' || (n % 50), n % 5, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n
+       'model-' || (n % 50),
+       CASE WHEN n % 3 = 0 THEN NULL ELSE 'key-' || (n % 50) END,
+       n % 5, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n
 FROM {numbers}
 """
 FILL_ATTEMPTS = """
@@ -131,7 +135,7 @@ def full_scans(text: str) -> list[str]:
 
 
 def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
-    text = plan(full, take_statement(*shape_of(WANTED).key))
+    text = plan(full, take_statement(shape_of(WANTED).form))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
     assert text.count("ix_jobs_queue_model") == 2
@@ -140,8 +144,7 @@ def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
 
 
 def test_several_claims_read_the_heads_of_the_same_indexes(full: Database) -> None:
-    kinds, models, one_project = shape_of(WANTED).key
-    text = plan(full, first_ones_of_queue(kinds, models, one_project=one_project, each=32))
+    text = plan(full, first_ones_of_queue(shape_of(WANTED).form, each=32))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
     assert text.count("ix_jobs_queue_model") == 2
@@ -151,7 +154,7 @@ def test_several_claims_read_the_heads_of_the_same_indexes(full: Database) -> No
 
 def test_a_claim_without_models_reads_one_index(full: Database) -> None:
     wanted = Wanted(kinds=("train",), held_models=(), machine_id="machine-1", project_id=None)
-    text = plan(full, take_statement(*shape_of(wanted).key))
+    text = plan(full, take_statement(shape_of(wanted).form))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
 
@@ -160,6 +163,32 @@ def test_looking_for_work_reads_an_index(full: Database) -> None:
     text = plan(full, any_queued(WANTED.kinds, eligible(WANTED.machine_id, WANTED.project_id)))
     assert full_scans(text) == []
     assert "ix_jobs_queue" in text
+
+
+def test_a_claim_for_a_companion_reads_the_head_of_one_index(full: Database) -> None:
+    form = shape_of(COMPANION).form
+    for statement in (take_statement(form), first_ones_of_queue(form, each=32)):
+        text = plan(full, statement)
+        assert full_scans(text) == []
+        assert text.count("ix_jobs_queue_joint") == 1
+        assert "ix_jobs_queue_model" not in text
+        # The one sort is of the head.
+        assert text.count("TEMP B-TREE") + len(re.findall(r"^Sort", text, re.MULTILINE)) == 1
+
+
+def test_looking_for_a_companion_reads_its_index(full: Database) -> None:
+    eligible_ones = [*of_key(COMPANION.joint_key), *eligible(COMPANION.machine_id, COMPANION.project_id)]
+    for conditions in (eligible_ones, of_key(COMPANION.joint_key)):
+        text = plan(full, any_queued(COMPANION.kinds, conditions))
+        assert full_scans(text) == []
+        assert "ix_jobs_queue_joint" in text
+
+
+def test_who_else_is_on_a_node_is_found_by_index(full: Database) -> None:
+    attempts = schema.attempts
+    text = plan(full, sa.select(attempts.c.id).where(attempts.c.node_id.in_(["node_110000"]), LIVE))
+    assert full_scans(text) == []
+    assert "ix_attempts_live_node" in text
 
 
 def test_a_heartbeat_reads_keys_only(full: Database) -> None:

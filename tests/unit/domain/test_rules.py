@@ -18,6 +18,7 @@ from giornata.domain.reasons import (
     BAN,
     BLAME,
     INTERRUPTION,
+    LEAVES_OPEN_WHOSE,
     REPORTABLE_FAILURES,
     REPORTABLE_RELEASES,
     RETRY,
@@ -74,7 +75,7 @@ def test_the_diagram_draws_every_row() -> None:
 # ---- reasons ----
 
 
-@pytest.mark.parametrize("table", [BLAME, RETRY, STRIKE, BAN, INTERRUPTION])
+@pytest.mark.parametrize("table", [BLAME, RETRY, STRIKE, BAN, INTERRUPTION, LEAVES_OPEN_WHOSE])
 def test_every_reason_has_a_row_in_every_table(table: dict[Reason, object]) -> None:
     assert set(table) == set(Reason)
 
@@ -85,6 +86,15 @@ def test_blame_follows_justice(reason: Reason) -> None:
     assert not (STRIKE[reason] and blame is not Blame.MACHINE), "only a machine's own fault is held against it"
     assert not (RETRY[reason] and blame in {Blame.JOB, Blame.USER, Blame.NOBODY})
     assert BAN[reason] <= RETRY[reason], "a ban means something only when the job goes on"
+
+
+def test_only_what_a_node_may_report_and_another_may_try_leaves_it_open_whose_it_was() -> None:
+    open_ones = {reason for reason, is_open in LEAVES_OPEN_WHOSE.items() if is_open}
+    assert open_ones <= REPORTABLE_FAILURES
+    assert all(RETRY[reason] for reason in open_ones)
+    assert not any(BLAME[reason] is Blame.JOB for reason in open_ones)
+    assert Reason.CRASHED in open_ones
+    assert Reason.NODE_DISK not in open_ones
 
 
 def test_what_a_node_may_say_is_either_a_failure_or_a_release() -> None:

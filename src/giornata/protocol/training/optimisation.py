@@ -58,8 +58,8 @@ class OptimisationFields(Message):
     gradient_accumulation_steps: int = Field(1, ge=1, le=1024)
     share_batch: bool = Field(
         True,
-        description="May train in one batch with other jobs, each for itself, which is cheaper. false: alone, for the "
-        "bits of an uninterrupted run alone (exactness solo).",
+        description="May train in one batch with other jobs, each for itself, which is cheaper. false: alone, for "
+        "the bits of an uninterrupted run alone (exactness solo).",
     )
     optimizer: Annotated[Optimizer, BeforeValidator(_optimizer_name)] = Field(
         Optimizer.ADAMW,
