@@ -171,6 +171,50 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a claim for a companion gets any job",
+        patches=(
+            Patch(
+                file="store/claiming.py",
+                old="return [] if joint_key is None else [jobs.c.joint_key == joint_key]",
+                new="return []",
+            ),
+        ),
+    ),
+    Mutant(
+        name="of those that crashed together each is to blame",
+        patches=(
+            Patch(
+                file="control/shared_fault.py",
+                old="for each in [attempt, *there]}) if there else None",
+                new="for each in [attempt, *there]}) if False else None",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a job that crashed in company may do so again",
+        patches=(Patch(file="control/requeue.py", old='        columns["joint_key"] = None\n', new=""),),
+    ),
+    Mutant(
+        name="each of several attempts pays the whole node",
+        patches=(
+            Patch(
+                file="control/claim.py",
+                old="    tx.ledger.share([(new[node_id], attempt_id) for node_id, attempt_id in beside])\n",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a companion that is silent pays its share",
+        patches=(
+            Patch(
+                file="store/bills.py",
+                old="    runs = attempts.c.ended_at_ms.is_(None) & ~attempts.c.lapsed\n",
+                new="    runs = attempts.c.ended_at_ms.is_(None)\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(

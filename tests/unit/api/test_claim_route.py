@@ -4,12 +4,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from tests.fixtures.served import Served, serving
+from tests.fixtures.served import Served, a_dataset, serving
 
 from giornata.api.settings import ApiSettings
+from giornata.cli.event_words import sentence
 from giornata.client.node import NodeClient
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 
@@ -93,6 +95,42 @@ def test_d7_a_claim_whose_reply_was_lost_gets_the_same_lease(served: Served) -> 
     assert again is not None
     assert (first.attempt_id, first.token) == (again.attempt_id, again.token)
     assert len(list(served.client().jobs(states=["queued"]))) == 1  # type: ignore[list-item]
+
+
+def ask(served: Served, number: int, *, wait_s: float = 0, **claim: object) -> dict[str, object]:
+    """A claim of one node for a job to train; the reply."""
+    node = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
+    body = {"request_id": f"request-{number}", "node": node, "kinds": ["train"], "wait_s": wait_s, **claim}
+    reply: dict[str, object] = served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()
+    return reply
+
+
+def test_who_waits_for_a_companion_is_woken_by_one_and_by_nothing_else(served: Served, tmp_path: Path) -> None:
+    client = served.client()
+    spec = {"model": "m", "dataset": a_dataset(client, tmp_path).id, "instance_prompt": "sks", "max_train_steps": 5}
+    client.submit(spec)
+    first: Any = ask(served, 1)["lease"]
+    nothing = ask(served, 2, joint_key=first["joint_key"])
+    assert (nothing["lease"], nothing["reason"]) == (None, "no-such-companion")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, served, 3, wait_s=WAIT_S, joint_key=first["joint_key"])
+        while not served.app.state.wakeup.waiting:
+            pass
+        began_s = time.monotonic()
+        client.submit(spec | {"share_batch": False})
+        job = client.submit(spec | {"rank": 7})
+        second: Any = waiting.result()["lease"]
+    assert time.monotonic() - began_s < WAIT_S / 2
+    assert (second["job_id"], second["joint_key"]) == (job.id, first["joint_key"])
+    report = {"reason": "crashed", "message": "x", "together": [first["attempt_id"], second["attempt_id"]]}
+    for lease in (first, second):
+        url = f"/v1/node/attempts/{lease['attempt_id']}/fail"
+        assert served.call("POST", url, lease["token"], json=report).json() == {"job_state": "queued"}
+        (told,) = [event for event in client.events(lease["job_id"]) if event.type == "job.requeued"]
+        assert "alone from now on: one fault (crashed) ended 2 jobs" in sentence(told)
+    assert ask(served, 4, joint_key=first["joint_key"])["reason"] == "no-such-companion"
+    alone: Any = ask(served, 5)["lease"]
+    assert (alone["job_id"], alone["joint_key"]) == (first["job_id"], None)
 
 
 def test_a_client_that_goes_away_takes_no_job_with_it(tmp_path: Path) -> None:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from giornata.protocol.joint import OWN, RANK_CEILINGS, SHARED, joint_key, joint_key_of, rank_ceiling, why_solo
+from giornata.protocol.joint import (
+    OWN,
+    RANK_CEILINGS,
+    SHARED,
+    joint_key,
+    joint_key_of,
+    rank_ceiling,
+    why_solo,
+    why_unfit,
+)
 from giornata.protocol.specs import TrainSpec
 
 
@@ -77,6 +86,12 @@ def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said
     assert joint_key(spec) is None
     (reason,) = why_solo(spec)
     assert said in reason
+
+
+def test_a_job_whose_owner_wants_it_alone_is_fit_for_company_all_the_same() -> None:
+    alone = spec_of(share_batch=False)
+    assert why_unfit(alone) == ()
+    assert why_unfit(spec_of(use_dora=True)) == why_solo(spec_of(use_dora=True))
 
 
 def test_what_nobody_has_thought_of_trains_alone() -> None:
