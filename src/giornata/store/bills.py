@@ -39,19 +39,23 @@ class Bill:
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
     """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
-    pairs = (
-        sa.select(companions.c.attempt_id, companions.c.companion_id)
-        .join(attempts, attempts.c.id == companions.c.attempt_id)
-        .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
-    )
     beside: dict[str, list[str]] = defaultdict(list)
-    for attempt_id, companion_id in connection.execute(pairs):
+    for attempt_id, companion_id in connection.execute(companions_of(job_ids, project_id=project_id)):
         beside[attempt_id].append(companion_id)
     if not beside:
         return {}
     bills = _bills(connection, sorted({*beside, *(each for them in beside.values() for each in them)}))
     return {of: bills[of].amount_micro_usd([bills[each] for each in them]) for of, them in beside.items()}
+
+
+def companions_of(job_ids: Sequence[str], *, project_id: str) -> sa.Select[tuple[str, str]]:
+    """(attempt of one of the jobs, attempt that was on its node at one time)."""
+    return (
+        sa.select(companions.c.attempt_id, companions.c.companion_id)
+        .join(attempts, attempts.c.id == companions.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
+    )
 
 
 def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, Bill]:

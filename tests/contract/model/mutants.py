@@ -205,16 +205,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a companion that is silent pays its share",
-        patches=(
-            Patch(
-                file="store/bills.py",
-                old="    runs = attempts.c.ended_at_ms.is_(None) & ~attempts.c.lapsed\n",
-                new="    runs = attempts.c.ended_at_ms.is_(None)\n",
-            ),
-        ),
-    ),
-    Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(

@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql
 from giornata.control.ports.work_store import Taking, Wanted
 from giornata.store import schema
 from giornata.store.attempts import LIVE, ahead_statement, history_statement, run_out_statement
+from giornata.store.bills import companions_of
 from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
 from giornata.store.database import Database, open_store
 from giornata.store.jobs import take_statement
@@ -49,6 +50,9 @@ INSERT INTO nodes (id, project_id, machine_id, name, fleet, kinds, held_models, 
                    first_seen_at_ms, last_seen_at_ms)
 SELECT 'node_' || n, 'default', 'm', 'n', 'local', '[]', '[]', '{{}}', n, n FROM {numbers} WHERE n <= 2000
 """
+FILL_COMPANIONS = """
+INSERT INTO companions SELECT 'att_' || n, 'att_' || (n + 1) FROM {numbers} WHERE n > {queued} AND n % 2 = 1
+"""
 NUMBERS = {
     "sqlite": (
         "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {most}) SELECT n FROM s) numbers"
@@ -65,7 +69,7 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     numbers = NUMBERS[request.param].format(most=QUEUED_JOBS + ENDED_JOBS)
     with database.begin() as tx:
         tx.connection.exec_driver_sql("INSERT INTO projects VALUES ('default', 'default', 1)")
-        for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES):
+        for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES, FILL_COMPANIONS):
             tx.connection.execute(sa.text(statement.format(queued=QUEUED_JOBS, numbers=numbers)))
         if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life
             tx.connection.exec_driver_sql("ANALYZE")
@@ -128,7 +132,7 @@ def _below(node: dict[str, Any], name: str) -> Iterator[str]:
 
 def full_scans(text: str) -> list[str]:
     """Steps that read or sort a whole table of those that grow."""
-    tables = "jobs|attempts|bans|nodes|ledger"
+    tables = "jobs|attempts|bans|nodes|ledger|companions"
     sqlite = rf"SCAN ({tables})(?! USING (COVERING )?INDEX)"
     postgres = rf"Seq Scan ({tables})|Sort over .*({tables})"
     return [line for line in text.splitlines() if re.search(f"{sqlite}|{postgres}", line)]
@@ -189,6 +193,10 @@ def test_who_else_is_on_a_node_is_found_by_index(full: Database) -> None:
     text = plan(full, sa.select(attempts.c.id).where(attempts.c.node_id.in_(["node_110000"]), LIVE))
     assert full_scans(text) == []
     assert "ix_attempts_live_node" in text
+
+
+def test_what_a_job_shared_is_found_by_index(full: Database) -> None:
+    assert full_scans(plan(full, companions_of(["job_110000"], project_id="default"))) == []
 
 
 def test_a_heartbeat_reads_keys_only(full: Database) -> None:
