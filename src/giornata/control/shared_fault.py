@@ -46,5 +46,4 @@ def settle_shared_fault(
         tx.judgements.strike(attempt, report.reason, at_ms=at_ms)
     count = len(fault.attempts)
     why = f"one fault ({report.reason}) ended {count} jobs in one engine, and nobody can tell whose it was"
-    came_on = attempt.committed_step > attempt.start_step
-    return requeue(tx, job, attempt, at_ms=at_ms, fruitless=0 if came_on else None, alone_because=why)
+    return requeue(tx, job, attempt, at_ms=at_ms, alone_because=why)

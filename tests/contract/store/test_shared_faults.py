@@ -60,7 +60,8 @@ def test_it_is_no_machine_that_was_tried_and_happens_to_a_job_once(shop: Worksho
     for machine in (2, 3, 4):  # three machines are the limit
         alone = shop.lease(machine)
         assert alone.job_id == one.job_id
-        states.append(failing(shop, alone, two))  # a job that was alone is in no such thing, whatever a node says
+        (beside,) = together(shop, 1, machine)
+        states.append(failing(shop, alone, beside))  # one that is to be alone is in no such thing, whatever is said
     assert states == ["queued", "queued", "failed"]
     assert "3 different machines" in shop.job(one.job_id)["error"]
     assert len(shop.rows(schema.bans)) == 3
