@@ -48,7 +48,7 @@ def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project
     return {of: bills[of].amount_micro_usd([bills[each] for each in them]) for of, them in beside.items()}
 
 
-def companions_of(job_ids: Sequence[str], *, project_id: str) -> sa.Select[tuple[str, str]]:
+def companions_of(job_ids: Sequence[str], *, project_id: str) -> sa.Select[Any]:
     """(attempt of one of the jobs, attempt that was on its node at one time)."""
     return (
         sa.select(companions.c.attempt_id, companions.c.companion_id)

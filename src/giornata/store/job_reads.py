@@ -20,6 +20,7 @@ from giornata.control.ports.records import (
 )
 from giornata.control.ports.user_store import Before
 from giornata.domain.job import JobState
+from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.reasons import Reason
 from giornata.store.bills import shared_amounts
 from giornata.store.node_reads import NodeReads
@@ -136,14 +137,17 @@ class JobReadQueries:
 
     def finished(self, *, project_id: str, kind: str, model_key: str, limit: int) -> list[FinishedRecord]:
         query = (
-            sa.select(jobs.c.spec, *columns(attempts, FinishedRecord, but=frozenset({"spec"})))
+            sa.select(jobs.c.spec, *columns(attempts, FinishedRecord, but=frozenset({"spec"})), attempts.c.job_id)
+            .add_columns(attempts.c.id.label("attempt_id"))
             .join(jobs, jobs.c.id == attempts.c.job_id)
             .where(jobs.c.project_id == project_id, jobs.c.kind == kind, jobs.c.model_key == model_key)
             .where(attempts.c.reason == Reason.SUCCEEDED, attempts.c.ended_at_ms.is_not(None))
             .order_by(attempts.c.ended_at_ms.desc())
             .limit(limit)
         )
-        return [record_of(FinishedRecord, row) for row in self._connection.execute(query)]
+        rows = self._connection.execute(query).all()
+        shared = shared_amounts(self._connection, [row.job_id for row in rows], project_id=project_id)
+        return [_finished(row, shared.get(row.attempt_id)) for row in rows]
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, created_at_ms: int, job_id: str) -> int:
         same_rank = (jobs.c.interrupted.is_(sa.true() if interrupted else sa.false())) & (jobs.c.priority == priority)
@@ -174,6 +178,15 @@ class JobReadQueries:
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
     ) -> list[NodeRecord]:
         return self._nodes.page(project_id=project_id, seen_since_ms=seen_since_ms, before=before, limit=limit)
+
+
+def _finished(row: Any, shared_micro_usd: int | None) -> FinishedRecord:
+    """With what it paid an hour, where that was a share."""
+    values = {name: row._mapping[name] for name in FinishedRecord.__slots__}
+    lived_ms = row.ended_at_ms - row.started_at_ms
+    if shared_micro_usd is not None and lived_ms > 0:
+        values["price_micro_usd_per_hour"] = round(shared_micro_usd * MS_PER_HOUR / lived_ms)
+    return FinishedRecord(**values)
 
 
 def _same_bytes(table: sa.Table) -> sa.ColumnElement[bool]:

@@ -216,3 +216,17 @@ def test_an_estimate_is_the_median_of_comparable_jobs_of_the_project(ctx: Contex
     assert estimate(ctx, ANN, train(new_dataset(ctx), resolution=512)).step_s is None
     assert estimate(ctx, ANN, train(new_dataset(ctx), model="another/model")).step_s is None
     assert estimate(ctx, BOB, train(new_dataset(ctx, BOB))).step_s is None
+
+
+def test_an_estimate_is_what_jobs_paid_that_shared_a_node(ctx: Context, clock: ManualClock) -> None:
+    for _ in range(2):
+        new_job(ctx)
+    leases = [claim(ctx) for _ in range(2)]
+    clock.advance_s(10)
+    for lease in leases:
+        progress(ctx, lease, step=1)
+    clock.advance_s(90)
+    for lease in leases:
+        end(ctx, lease, Reason.SUCCEEDED, JobEvent.SUCCEED, step=10)
+    known = estimate(ctx, ANN, train(new_dataset(ctx)))
+    assert (known.step_s, known.run_s, known.cost_micro_usd) == (10.0, 100.0, 100 * 100 // 2)

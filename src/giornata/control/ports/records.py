@@ -147,7 +147,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRecord:
-    """A succeeded attempt, as far as an estimate asks."""
+    """A succeeded attempt, as far as an estimate asks. The price is its share, if it shared the node."""
 
     spec: dict[str, Any]
     started_at_ms: int
