@@ -1,7 +1,7 @@
 """Waiting for work."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,9 @@ def test_d7_a_claim_whose_reply_was_lost_gets_the_same_lease(served: Served) -> 
     assert len(list(served.client().jobs(states=["queued"]))) == 1  # type: ignore[list-item]
 
 
-def ask(served: Served, number: int, *, wait_s: float = 0, **claim: object) -> dict[str, object]:
-    """A claim of one node for a job to train; the reply."""
-    node = {"node_id": "node_00000001", "machine_id": "m-1", "name": "n-1"}
+def ask(served: Served, number: int, *, node_id: int = 1, wait_s: float = 0, **claim: object) -> dict[str, object]:
+    """A claim for a job to train; the reply."""
+    node = {"node_id": f"node_{node_id:08d}", "machine_id": f"m-{node_id}", "name": f"n-{node_id}"}
     body = {"request_id": f"request-{number}", "node": node, "kinds": ["train"], "wait_s": wait_s, **claim}
     reply: dict[str, object] = served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()
     return reply
@@ -131,6 +131,34 @@ def test_who_waits_for_a_companion_is_woken_by_one_and_by_nothing_else(served: S
     assert ask(served, 4, joint_key=first["joint_key"])["reason"] == "no-such-companion"
     alone: Any = ask(served, 5)["lease"]
     assert (alone["job_id"], alone["joint_key"]) == (first["job_id"], None)
+
+
+def test_who_waits_for_a_companion_does_not_keep_a_job_from_those_who_take_any(
+    served: Served, tmp_path: Path
+) -> None:
+    client = served.client()
+    spec = {"model": "m", "dataset": a_dataset(client, tmp_path).id, "instance_prompt": "sks", "max_train_steps": 5}
+    client.submit(spec)
+    first: Any = ask(served, 1)["lease"]
+    with ThreadPoolExecutor(2) as pool:
+        companion = pool.submit(ask, served, 2, wait_s=WAIT_S, joint_key=first["joint_key"])
+        _until(lambda: served.app.state.wakeup.waiting == 1)
+        anything = pool.submit(ask, served, 3, node_id=2, wait_s=WAIT_S)
+        _until(lambda: served.app.state.wakeup.waiting == 2)
+        _until(lambda: len(list(served.client(served.keys.admin).nodes())) == 2)
+        began_s = time.monotonic()
+        job = client.submit(spec | {"share_batch": False})
+        lease: Any = anything.result()["lease"]
+        assert lease["job_id"] == job.id
+        assert time.monotonic() - began_s < WAIT_S / 2
+        served.app.state.wakeup.close()
+        assert companion.result()["lease"] is None
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < ends_s
 
 
 def test_a_client_that_goes_away_takes_no_job_with_it(tmp_path: Path) -> None:
