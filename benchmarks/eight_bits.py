@@ -3,7 +3,7 @@
 For the drawing model, the tiny and the medium model, with LoRA of rank 16 on the attention: what the UNet's weights
 take; what autograd holds between forward and backward pass, in all and without the base's weights; how far the UNet's
 answer and the LoRA's gradient are from those of the plain base in float32, |one - plain| / |plain|, on random latents
-and embeddings; and, interleaved, the time of both passes against the plain base's. Prints a table, then one JSON line.
+and embeddings; and, interleaved, the time of both passes against the plain base's. Prints a table and a JSON line.
 """
 
 import argparse

@@ -63,7 +63,7 @@ class Held(nn.Module):
 
 
 class EightBitLinear(nn.Linear):
-    """Stands in for `original`, of which it keeps the bias. `weight` is what it computes with, made anew when asked."""
+    """Stands in for `original`, of which it keeps the bias. `weight` is what it computes with, made when asked."""
 
     def __init__(self, original: nn.Linear, kind: BaseQuantization) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own

@@ -47,7 +47,7 @@ class BaseModelFields(Message):
     )
     base_quantization: BaseQuantization = Field(
         BaseQuantization.NONE,
-        description="Hold the frozen UNet's weights in 8 bits, with a scale for each output; products are made in the "
+        description="Hold the frozen UNet's weights in 8 bits, a scale for each output; products are made in the "
         "precision of mixed_precision all the same.",
     )
     fp8_base: bool = Field(

@@ -153,7 +153,8 @@ def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
     )
     message = f"the job is expected to take {in_gib(sizes.peak_bytes(smallest))} at the least ({', '.join(parts)}; "
     message += f"{smallest.in_words()}), and the device has room for {in_gib(room.usable_bytes)}"
-    fault = Fault(where="spec", message=message, hint="lower resolution or rank, or use a larger GPU")
+    hint = "lower resolution or rank, set base_quantization, or use a larger GPU"
+    fault = Fault(where="spec", message=message, hint=hint)
     return WorkloadFailed(Reason.NODE_TOO_SMALL, str(fault), (fault,))
 
 
