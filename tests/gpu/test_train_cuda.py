@@ -25,6 +25,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "train_batch_size": 2,
         "lr_scheduler": "cosine",
     },
+    "a base in 8 bits": {"fp8_base": True, "mixed_precision": "bf16", "target_modules": ("to_q", "conv1")},
 }
 
 

@@ -17,6 +17,7 @@ from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
+from giornata.protocol.training.base_model import BaseQuantization
 from giornata.protocol.training.objective import PSEUDO_HUBER
 from giornata.protocol.training.optimisation import Optimizer
 
@@ -140,6 +141,7 @@ def _training_fields(facts: LoraFacts) -> dict[str, Any]:
         "ss_lr_warmup_steps": spec.lr_warmup_steps,
         "ss_max_grad_norm": spec.max_grad_norm,
         "ss_mixed_precision": spec.mixed_precision,
+        "ss_fp8_base": True if spec.base_quantization is BaseQuantization.FP8 else None,
         "ss_optimizer": OPTIMIZER_CLASSES[spec.optimizer],
         "ss_min_snr_gamma": spec.snr_gamma,
         "ss_debiased_estimation": spec.debiased_estimation_loss or None,

@@ -4,7 +4,7 @@ What autograd keeps of one picture, in bytes per element: h for what the matrix 
 in fp32), n for what normalisation layers read (4 on CUDA, whose autocast runs them in fp32; h elsewhere).
 
     normalisation            its input, n; with an activation function after it, whose input is its output, 2n
-    convolution              its input, h
+    convolution              its input, h; with weights of 8 bits only where it is adapted
     attention                queries and output of every place, keys and values of every key, h
     gated linear unit        its input (both halves) and the activated half, h
     adapted layer            a copy of its input in the precision of the adapter's products, h
@@ -72,7 +72,7 @@ def _kept(layer: Layer, adapted: bool, precision: Precision) -> int:
         case Kind.NORM:
             kept = n * layer.inputs * precision.norm * (2 if layer.activated else 1)
         case Kind.CONV:
-            kept = n * layer.inputs * h
+            kept = 0 if layer.eight_bits and not adapted else n * layer.inputs * h
         case Kind.ATTENTION:
             kept = 2 * (n + layer.keys) * layer.outputs * h
         case Kind.GATE:

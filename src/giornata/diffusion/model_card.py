@@ -11,9 +11,11 @@ from typing import Any
 
 from giornata.diffusion.lora_facts import LoraFacts, public_name
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.base_model import BaseQuantization
 
 CARD = "README.md"
 SPEC_KEY, DATASET_KEY = "giornata.spec_sha256", "giornata.dataset_sha256"
+QUANTIZATION_KEY = "giornata.base_quantization"
 # Fields that decide when something is kept and what is written beside the weights, but never a weight.
 BESIDE = frozenset(
     {
@@ -43,7 +45,9 @@ def recipe_sha256(spec: TrainSpec) -> str:
 
 def hashes_of(spec: TrainSpec, data_sha256: str) -> dict[str, str]:
     """What LoRA files and cards name their origin by."""
-    return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256}
+    narrow = spec.base_quantization is not BaseQuantization.NONE
+    held = {QUANTIZATION_KEY: str(spec.base_quantization)} if narrow else {}
+    return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256} | held
 
 
 def model_card(facts: LoraFacts, *, files: Sequence[str], parameters: int, extra: Mapping[str, str]) -> str:
@@ -128,6 +132,8 @@ def _training(facts: LoraFacts, parameters: int) -> str:
         ("precision", spec.mixed_precision),
         ("seed", spec.seed),
     ]
+    if spec.base_quantization is not BaseQuantization.NONE:
+        rows.append(("base", f"its UNet held in 8 bits ({spec.base_quantization})"))
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return f"## How it was trained\n\n| | |\n|---|---|\n{table}"
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from giornata.diffusion.eight_bits import EightBitLinear, Held
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
@@ -33,13 +35,21 @@ class SlotLinear(nn.Linear):
     def __init__(self, original: nn.Linear) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own
         self.in_features, self.out_features = original.in_features, original.out_features
-        self.weight, self.bias = original.weight, original.bias
+        self.held: Held | None = None
+        if isinstance(original, EightBitLinear):
+            self.held = original.held
+        else:
+            self.weight = original.weight
+        self.bias = original.bias
         self.train(original.training)
         self.stack: Stack | None = None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs (J·rows, …, I) → (J·rows, …, O)."""
-        outputs = functional.linear(inputs, self.weight, self.bias)
+        held = self.held
+        outputs = (
+            functional.linear(inputs, self.weight, self.bias) if held is None else held.linear(inputs, self.bias)
+        )
         stack = self.stack
         if stack is None:
             return outputs

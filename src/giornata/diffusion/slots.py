@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from giornata.diffusion.adapter_plan import usual_size
+from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import TEXT_TARGETS, UNET, Adapters, initialise, public_name
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.slot_layer import SlotLinear, Stack
@@ -234,7 +235,7 @@ def _replaced(base: BaseModel, targets: tuple[str, ...], *, text_encoders: bool)
         named = zip(base.family.encoder_names, base.text_encoders, strict=True)
         models += [(name, each, TEXT_TARGETS) for name, each in named]
     found = [(prefix, model, *each) for prefix, model, suffixes in models for each in _targets(model, suffixes)]
-    other = sorted(name for _, _, name, layer in found if type(layer) is not nn.Linear)
+    other = sorted(name for _, _, name, layer in found if type(layer) not in {nn.Linear, EightBitLinear})
     if other or not found:
         message = f"{other[0]} is no plain linear layer" if other else "name no layer of the UNet"
         fault = Fault(where="spec.target_modules", message=message, hint="train this job alone")

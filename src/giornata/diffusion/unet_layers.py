@@ -16,6 +16,8 @@ from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
+from giornata.diffusion.eight_bits import EightBitConv2d
+
 PROMPT_TOKENS = 77
 LATENT_SCALE = 8
 UNITS = (BasicTransformerBlock, ResnetBlock2D)
@@ -37,7 +39,7 @@ class Kind(Enum):
 class Layer:
     """One layer. `block` counts the UNet's blocks in the order in which they run; `unit` names the part of it that
     is computed again as a whole, empty when there is none. `places` are the places of its input, `multiplies` the
-    multiplications of its forward pass per picture."""
+    multiplications of its forward pass per picture. For `eight_bits` see giornata.diffusion.eight_bits."""
 
     name: str
     kind: Kind
@@ -49,6 +51,7 @@ class Layer:
     multiplies: int
     keys: int = 0
     activated: bool = False
+    eight_bits: bool = False
 
 
 def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
@@ -96,6 +99,7 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
             weights = module.in_channels * module.out_channels * module.kernel_size[0] * module.kernel_size[1]
             out = n // (module.stride[0] * module.stride[1])
             sizes = {"inputs": module.in_channels, "outputs": module.out_channels}
+            common["eight_bits"] = isinstance(module, EightBitConv2d)
             yield Layer(name=name, kind=Kind.CONV, places=n, multiplies=weights * out, **sizes, **common)
         case nn.Linear():
             n = _linear_places(name, n)

@@ -33,7 +33,7 @@ OWN = frozenset(
 SHARED = frozenset(
     {
         *("pretrained_model_name_or_path", "revision", "variant", "pretrained_model_sha256"),
-        "pretrained_vae_model_name_or_path",
+        *("pretrained_vae_model_name_or_path", "base_quantization"),
         *("resolution", "with_prior_preservation", "train_batch_size", "rank", "target_modules"),
         *("train_text_encoder", "mixed_precision", "gradient_checkpointing"),
     }
@@ -92,7 +92,8 @@ def _unknown_and_set(spec: TrainSpec) -> list[str]:
     return [
         name
         for name in sorted(fields.keys() - known)
-        if getattr(spec, name) != fields[name].get_default(call_default_factory=True)
+        if not fields[name].exclude  # another way to say a field that is judged under its own name
+        and getattr(spec, name) != fields[name].get_default(call_default_factory=True)
     ]
 
 

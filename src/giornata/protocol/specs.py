@@ -11,7 +11,7 @@ from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
 from giornata.protocol.training import adapter, base_model, data, objective, optimisation, prior, results
 from giornata.protocol.training.adapter import AdapterFields
-from giornata.protocol.training.base_model import BaseModelFields
+from giornata.protocol.training.base_model import BaseModelFields, BaseQuantization
 from giornata.protocol.training.data import DataFields
 from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
@@ -64,8 +64,9 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
         return ""
     parts = ("pretrained_model_name_or_path", "revision", "variant", "pretrained_vae_model_name_or_path")
     key = "|".join(str(spec.get(part) or "") for part in parts)
-    content = spec.get("pretrained_model_sha256")
-    return f"{key}|{content}" if content else key
+    content, held = spec.get("pretrained_model_sha256"), spec.get("base_quantization") or BaseQuantization.NONE
+    key = f"{key}|{content}" if content else key
+    return key if held == BaseQuantization.NONE else f"{key}|{held}"
 
 
 def canonical_names(expected: type[Message], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:

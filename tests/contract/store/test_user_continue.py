@@ -215,7 +215,9 @@ def test_what_the_new_adapter_has_no_room_for_is_told_before_anybody_works(
 
 def test_new_tokens_cannot_be_taken_over(ctx: Context) -> None:
     old = trained(ctx, train_text_encoder_ti=True, instance_prompt="a photo of TOK")
-    for changes in ({}, {"train_text_encoder_ti": False, "instance_prompt": "a dog"}):
+    without = {"train_text_encoder_ti": False, "instance_prompt": "a dog"}
+    for changes, said in (({}, "cannot be taken over"), (without, "without it the new tokens would be lost")):
         with pytest.raises(InvalidInput) as failure:
             again(ctx, old, spec=changes)
         assert [fault.where for fault in failure.value.faults] == ["spec.train_text_encoder_ti"]
+        assert said in failure.value.faults[0].message

@@ -25,7 +25,7 @@ from giornata.workloads.train.workload import TrainWorkload
 KOHYA = "lora-kohya.safetensors"
 # Relative distance of all B together (and of all A) after 20 steps on the tiny model; see `distance`.
 # Measured: at most 4.3e-5 in float32 and 2.3e-2 in bf16.
-BOUNDS = {"plain": 1e-3, "bf16": 0.15, "text encoders and class pictures": 1e-3}
+BOUNDS = {"plain": 1e-3, "bf16": 0.15, "text encoders and class pictures": 1e-3, "a base in 8 bits": 1e-3}
 
 JOBS: dict[str, dict[str, Any]] = {
     "a": {"rank": 2, "learning_rate": 1e-3, "seed": 1},
@@ -138,6 +138,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_class_images": 2,
         "gradient_checkpointing": True,
     },
+    "a base in 8 bits": {"base_quantization": "int8"},
 }
 
 
@@ -156,7 +157,7 @@ def test_each_job_learns_what_it_would_alone(hall: Hall) -> None:
         assert losses[0] == pytest.approx(losses[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("family", ["bf16", "text encoders and class pictures"])
+@pytest.mark.parametrize("family", ["bf16", "text encoders and class pictures", "a base in 8 bits"])
 def test_so_it_is_with_everything_that_jobs_share(hall: Hall, family: str) -> None:
     other = Hall(root=hall.root, model=hall.model, changes={**FAMILIES[family], "max_train_steps": 10})
     table, together = other.together(["b", "c"], places=2)

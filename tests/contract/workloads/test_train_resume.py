@@ -167,6 +167,17 @@ JOBS: dict[str, dict[str, Any]] = {
         "target_modules": ("to_q", "to_out.0", "proj_in", "conv1"),
         "gradient_checkpointing": True,
     },
+    "a base of whole numbers": {"base_quantization": "int8", "train_text_encoder": True, "text_encoder_lr": 1e-3},
+    "a base of 8-bit floats": {
+        "fp8_base": True,
+        "mixed_precision": "bf16",
+        "use_dora": True,
+        "target_modules": ("to_q", "conv1"),
+        "gradient_checkpointing": True,
+        "with_prior_preservation": True,
+        "prior_prediction": True,
+        "class_prompt": "a toy",
+    },
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 WIDE_AND_TALL = {"sizes": ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60)), "repeats": (1, 3)}
@@ -212,6 +223,8 @@ STOPS = [
     ("Stable Diffusion 1.5, new tokens", 8),
     ("Stable Diffusion 1.5", 4),
     ("Stable Diffusion 1.5, everything", 7),
+    ("a base of whole numbers", 5),
+    ("a base of 8-bit floats", 4),
     ("bf16 with text encoders", 7),
 ]
 

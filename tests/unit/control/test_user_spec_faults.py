@@ -40,6 +40,7 @@ def found(**spec: object) -> list[str]:
         ({"validation_epochs": 50}, "spec.validation_epochs: is not offered"),
         ({"num_train_epochs": 2, "max_train_steps": 9}, "spec.num_train_epochs: num_train_epochs does not go with"),
         ({"use_8bit_adam": True, "optimizer": "adafactor"}, "spec.use_8bit_adam: use_8bit_adam does not go with"),
+        ({"fp8_base": True, "base_quantization": "int8"}, "spec.fp8_base: fp8_base does not go with base_quantiz"),
         ({"do_edm_style_training": True, "min_snr_gamma": 5}, "spec.snr_gamma: snr_gamma does not go with"),
         ({"token_abstraction": "cat"}, "spec.token_abstraction: token_abstraction means nothing without"),
         ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens means nothing without shuffle_caption"),

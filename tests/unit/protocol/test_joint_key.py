@@ -49,6 +49,7 @@ SHARED_CHANGES = [
     {"target_modules": ("to_q",)},
     {"train_text_encoder": True},
     {"mixed_precision": "no"},
+    {"base_quantization": "int8"},
     {"gradient_checkpointing": True},
     {"with_prior_preservation": True, "class_prompt": "a toy"},
 ]

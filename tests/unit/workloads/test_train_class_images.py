@@ -1,10 +1,12 @@
 """Class pictures are drawn once, shared, checked, and drawn again when they cannot be used."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import BaseModel, load_base
@@ -59,6 +61,20 @@ def test_a_second_job_takes_them_from_the_cache(studio: Studio, first: Recording
     second = studio.run(RecordingReporter(cache=first.cache))
     assert not second.puts
     assert second.artifacts == first.artifacts
+
+
+def test_a_base_that_changed_under_its_name_draws_its_own(tiny_folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_folder, model)
+    studio = Studio(root=tmp_path, spec=spec_for(model, **PRIOR), inputs=draw_pictures(tmp_path / "in", 2))
+    first = studio.run()
+    [weights] = (model / "unet").glob("*.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in load_file(weights).items()}, weights)
+    second = studio.run(RecordingReporter(cache=first.cache))
+    assert len(second.puts) == 1
+    assert second.puts != first.puts
+    one, other = (path.read_bytes() for path in second.cache.values())
+    assert one != other
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a bit", "not there", "another key"])

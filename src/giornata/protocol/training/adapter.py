@@ -128,7 +128,7 @@ class AdapterFields(Message):
         None, ge=1, description="Optimizer steps after which the text encoders' adapters stay as they are."
     )
     train_text_encoder_ti: bool = Field(
-        False, description="Also train new tokens of both text encoders: textual inversion, pivotal tuning."
+        False, description="Also train new tokens of the text encoders: textual inversion, pivotal tuning."
     )
     train_text_encoder_ti_frac: float = Field(
         0.5, gt=0, le=1, description="Part of the steps in which the new tokens learn, at text_encoder_lr."
@@ -211,7 +211,9 @@ def what_would_be_lost(old: AdapterFields, new: AdapterFields) -> list[tuple[str
     if old.train_text_encoder and not new.train_text_encoder:
         found.append(("train_text_encoder", "was true, and without it the text encoders' adapters would be lost"))
     if old.train_text_encoder_ti:
-        found.append(("train_text_encoder_ti", "was true, and new tokens cannot be taken over into another job"))
+        said = "new tokens cannot be taken over into another job"
+        said = said if new.train_text_encoder_ti else "without it the new tokens would be lost"
+        found.append(("train_text_encoder_ti", f"was true, and {said}"))
     gone = ", ".join(sorted(set(old.target_modules) - set(new.target_modules)))
     if gone:
         found.append(("target_modules", f"lacks {gone}, whose adapters would be lost"))

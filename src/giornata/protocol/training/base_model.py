@@ -1,8 +1,10 @@
 """The model that is fine-tuned."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
 
 from giornata.protocol.model import Message, Sha256
 from giornata.protocol.secrets import SecretName
@@ -11,6 +13,17 @@ from giornata.protocol.training.text import ModelName
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
+
+
+class BaseQuantization(StrEnum):
+    """In how many bits the frozen base is held: as it was loaded, or in 8, whole numbers or floats (e4m3)."""
+
+    NONE = "none"
+    INT8 = "int8"
+    FP8 = "fp8"
+
+
+FP8_NAMES = ("fp8_base", "fp8_base_unet")
 
 
 class BaseModelFields(Message):
@@ -32,6 +45,24 @@ class BaseModelFields(Message):
     hub_token_secret: SecretName | None = Field(
         None, description="Name of the project's secret that opens a gated model; its value is not in the spec."
     )
+    base_quantization: BaseQuantization = Field(
+        BaseQuantization.NONE,
+        description="Hold the frozen UNet's weights in 8 bits, a scale for each output; products are made in the "
+        "precision of mixed_precision all the same.",
+    )
+    fp8_base: bool = Field(
+        False,
+        exclude=True,
+        description="kohya's way to say base_quantization fp8, which is how it is kept.",
+        validation_alias=AliasChoices(*FP8_NAMES),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fp8(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not any(given.get(name) is True for name in FP8_NAMES):
+            return given
+        return {"base_quantization": BaseQuantization.FP8, **given}
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
@@ -39,6 +70,10 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     name, vae = spec.pretrained_model_name_or_path, spec.pretrained_vae_model_name_or_path
     single, named = is_single_file(name), hub_file(name)
     return [
+        (
+            spec.fp8_base and spec.base_quantization is not BaseQuantization.FP8,
+            f"fp8_base does not go with base_quantization {spec.base_quantization}; choose one",
+        ),
         (
             is_url(name) and named is None,
             "pretrained_model_name_or_path is a URL, and no https://huggingface.co/OWNER/NAME/resolve/REVISION/"

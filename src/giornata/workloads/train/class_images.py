@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from giornata.diffusion import randomness
+from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
@@ -38,8 +39,9 @@ class UnusablePack(ValueError):
 
 
 def cache_key(base: BaseModel, spec: TrainSpec) -> str:
-    """Hash of everything that the pictures depend on."""
+    """Hash of everything that the pictures depend on. A base may change under its name: its weights count too."""
     depends = {
+        "base_sha256": base_sha256(base),
         "class_prompt": spec.class_prompt,
         "count": spec.num_class_images,
         "dtype": str(base.dtype),

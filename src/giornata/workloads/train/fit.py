@@ -6,7 +6,7 @@ The choice is a function of the spec, the model and the size of the device, neve
 on the same hardware the same job is always laid out in the same way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from giornata.diffusion import memory
+from giornata.diffusion.eight_bits import working_bytes
 from giornata.diffusion.memory import GIB, Precision, in_gib
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS
@@ -114,7 +115,8 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     copies = 2 + len(KINDS[spec.optimizer].tensors) + (1 if spec.use_ema else 0)  # weights, gradients, moments
     modules: tuple[nn.Module, ...] = (base.unet, base.vae, *base.text_encoders)
     return Sizes(
-        weights_bytes=sum(p.numel() * p.element_size() for p in chain.from_iterable(m.parameters() for m in modules)),
+        weights_bytes=sum(held.nbytes for held in chain.from_iterable(_tensors(m) for m in modules))
+        + working_bytes(base.unet),
         trained_bytes=trained * FP32_BYTES * copies,
         kept_bytes=kept,
         unit_bytes={each: 0 if each is Recompute.OFF else unit_bytes for each in Recompute},
@@ -151,13 +153,19 @@ def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
     )
     message = f"the job is expected to take {in_gib(sizes.peak_bytes(smallest))} at the least ({', '.join(parts)}; "
     message += f"{smallest.in_words()}), and the device has room for {in_gib(room.usable_bytes)}"
-    fault = Fault(where="spec", message=message, hint="lower resolution or rank, or use a larger GPU")
+    hint = "lower resolution or rank, set base_quantization, or use a larger GPU"
+    fault = Fault(where="spec", message=message, hint=hint)
     return WorkloadFailed(Reason.NODE_TOO_SMALL, str(fault), (fault,))
 
 
 def is_target(name: str, targets: tuple[str, ...]) -> bool:
     """Whether an adapter goes on this layer."""
     return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Buffers too: weights of 8 bits are some."""
+    return chain(module.parameters(), module.buffers())
 
 
 def _lora_parameters(layer: Layer, rank: int) -> int:

@@ -9,6 +9,7 @@ import torch
 from pydantic import SecretStr, ValidationError
 
 from giornata.diffusion.base_digest import base_sha256
+from giornata.diffusion.eight_bits import held_base
 from giornata.diffusion.hub import HuggingFaceHub
 from giornata.diffusion.hub_cache import HubCache
 from giornata.diffusion.models import BaseModel, load_base
@@ -19,6 +20,7 @@ from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadF
 from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
+from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import RoomOf, room_of
@@ -135,10 +137,15 @@ class TrainWorkload:
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
             self._drop()
             with closing(HuggingFaceHub(token, HubCache(bound_bytes=self._model_cache_bytes))) as hub:
-                base = self._load(spec, device=self._device, dtype=dtype, hub=hub)
-            self._base_sha256 = base_sha256(base)
-            self._base, self._token = base, token
+                base = self._load(spec, device=self._loads_onto(spec), dtype=dtype, hub=hub)
+            self._base_sha256 = base_sha256(base)  # of the weights as they were loaded, whatever they are held in
+            self._base = held_base(base, spec.base_quantization, self._device)
+            self._token = token
         return self._base
+
+    def _loads_onto(self, spec: TrainSpec) -> torch.device:
+        """Weights that will be narrow are not wide on the device, not even for a moment."""
+        return self._device if spec.base_quantization is BaseQuantization.NONE else torch.device("cpu")
 
     def _peak(self, dtype: torch.dtype) -> float | None:
         """The device's rate, measured once in the life of the engine."""
