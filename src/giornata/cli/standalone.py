@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 
 from giornata.agent.departure import Departure
 from giornata.agent.engines import Engines
@@ -83,6 +84,7 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
             grace_s=settings.grace_s,
             stall_s=settings.stall_s,
             max_at_risk_s=settings.max_at_risk_s,
+            wandb_api_key=_wandb_api_key(),
         )
         run = Run(order=order, around=around)
         ending = _conduct(run, engines, view)
@@ -116,7 +118,12 @@ def _without_extra(error: InvalidInput) -> InvalidInput:
 
 
 def _engines(settings: Settings) -> Engines:
-    command = engine_command(("train",), threads=settings.threads, device=settings.device)
+    command = engine_command(
+        ("train",),
+        threads=settings.threads,
+        device=settings.device,
+        model_cache_bytes=settings.model_cache_bytes,
+    )
     start = functools.partial(launch, environment=os.environ, threads=settings.threads, clock_s=monotonic_s)
     return Engines(commands={"train": command}, launch=start, hello_s=HELLO_S, stop_grace_s=STOP_GRACE_S)
 
@@ -126,6 +133,12 @@ def _ringing(plan: Plan, http: httpx.Client) -> Ringing | None:
         return None
     url, secret = plan.webhook
     return Ringing(url=url, secret=secret, http=http, now_s=time.time)
+
+
+def _wandb_api_key() -> SecretStr | None:
+    """Where the package `wandb` looks for it first."""
+    key = os.environ.get("WANDB_API_KEY", "").strip()
+    return SecretStr(key) if key else None
 
 
 def _install_signals(engines: Engines, departure: Departure) -> None:
