@@ -91,7 +91,7 @@ def deliver(run: WandbRun, directory: Path, *, wait: Wait) -> Path:
 
 
 def upload(run: WandbRun, directory: Path, api_key: SecretStr, *, wait: Wait, base_url: str | None = None) -> None:
-    """Send what `deliver` wrote; to `base_url`, if it is not to go to W&B's own server or to that of this site. Raises
+    """Send what `deliver` wrote: to `base_url`, to the W&B server of this site, or to W&B's own. Raises
     TrackerFailed."""
     folder, key = directory / FOLDER, api_key.get_secret_value()
     path = folder / run.folder_name
