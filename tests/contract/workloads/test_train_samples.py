@@ -100,7 +100,7 @@ def cells(sheet: bytes, folder: Path, rows: int) -> list[list[np.ndarray]]:
     ("name", "changes"),
     [
         ("slots", {}),
-        ("peft", {"optimizer": "Prodigy", "learning_rate": 1.0, "train_text_encoder": True, "text_encoder_lr": 1.0}),
+        ("peft", {"use_dora": True, "train_text_encoder": True, "text_encoder_lr": 1e-2}),
         ("an average", {"use_ema": True, "ema_decay": 0.99, "max_train_steps": 12}),
         ("velocities", {"prediction_type": "v_prediction"}),
         ("Stable Diffusion 1.5", {}),

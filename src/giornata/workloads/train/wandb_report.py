@@ -26,7 +26,7 @@ from giornata.workloads.train.tracking import TrackerFailed
 
 PROCESS = (sys.executable, "-m", "giornata.workloads.train.wandb_process")
 FILE_NAME, FOLDER = "wandb-offline-run.zip", "wandb-run"
-WRITE_S, UPLOAD_S = 180.0, 120.0
+WRITE_S, UPLOAD_S = 180.0, 60.0
 MOST_ROWS = 20_000
 HIDDEN = "[secret]"
 
