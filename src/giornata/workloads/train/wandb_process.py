@@ -4,11 +4,13 @@ What, its standard input says. Started by giornata.workloads.train.wandb_report,
 this machine are left aside (its key above all), but for WANDB_BASE_URL, which names the W&B server of this site.
 """
 
+import importlib.util
 import json
 import os
 import sys
 from typing import Any
 
+EXIT_UNUSABLE = 69
 KEPT = frozenset({"WANDB_BASE_URL"})
 OURS = {
     "WANDB_ERROR_REPORTING": "false",
@@ -64,6 +66,9 @@ def main() -> int:
     for name in [each for each in os.environ if each.startswith("WANDB_") and each not in KEPT]:
         del os.environ[name]
     os.environ.update(OURS)
+    if importlib.util.find_spec("wandb") is None:
+        sys.stderr.write("the package wandb is not on this node: pip install 'giornata[wandb]'\n")
+        return EXIT_UNUSABLE
     order = json.load(sys.stdin)
     if order["do"] == "write":
         write(order["folder"], order["run"])
