@@ -246,6 +246,13 @@ def test_new_words_are_said_where_they_were_learned(tiny_folder: Path, tmp_path:
     assert load(reporter.artifacts["embeddings.safetensors"])["clip_l"].shape[0] == 2
 
 
+def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path) -> None:
+    """An engine that says nothing for ten minutes is ended."""
+    reporter = studio_of(tiny_folder, tmp_path).run()
+    drawn = [(done, total) for name, done, total in reporter.phases if name == "sampling"]
+    assert [drawn.count((done, 4)) for done in range(5)] == [4, 4, 4, 4, 1]  # the beginning and three steps of each
+
+
 def test_nobody_is_stopped_by_a_plain_checkpoint_wish(tiny_folder: Path, tmp_path: Path) -> None:
     reporter = At(1, Wish.CHECKPOINT)
     try:

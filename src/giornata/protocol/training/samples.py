@@ -33,7 +33,7 @@ class SampleFields(Message):
         max_length=MOST_PROMPTS,
         description="Each is drawn when the job is done, by the base model and with the LoRA, into samples.png.",
     )
-    sample_steps: int = Field(25, ge=1, le=150, description="Denoising steps of these pictures.")
+    sample_steps: int = Field(25, ge=1, le=50, description="Denoising steps of these pictures.")
     sample_guidance_scale: float | None = Field(
         None, ge=0, le=30, description="Guidance of these pictures; by default what is usual for the base model."
     )

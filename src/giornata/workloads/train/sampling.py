@@ -39,13 +39,9 @@ def sample(
     """
     if not spec.sample_prompts:
         return None
-    told = -1
 
     def tick(done: int, total: int) -> None:
-        nonlocal told
-        if done != told:
-            told = done
-            reporter.phase("sampling", done, total)
+        reporter.phase("sampling", done, total)  # at each step: on a slow device a picture takes long, and is watched
         attend()
 
     try:
@@ -59,7 +55,8 @@ def sample(
             raise
         reporter.notice(NOT_DRAWN, {"message": f"{type(error).__name__}: {error}"[:500]})
     else:
-        reporter.phase("sampling", told + 1, 2 * len(spec.sample_prompts))
+        total = 2 * len(spec.sample_prompts)
+        reporter.phase("sampling", total, total)
         reporter.artifact(SAMPLES, path, "image/png")
         return SAMPLES
     # After the except clause, for its exception held what was in memory.
