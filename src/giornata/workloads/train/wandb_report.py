@@ -28,6 +28,7 @@ PROCESS = (sys.executable, "-m", "giornata.workloads.train.wandb_process")
 FILE_NAME, FOLDER = "wandb-offline-run.zip", "wandb-run"
 WRITE_S, UPLOAD_S = 180.0, 60.0
 MOST_ROWS = 20_000
+NOT_TOLD = frozenset({"hub_token_secret", "wandb_api_key_secret"})
 HIDDEN = "[secret]"
 
 Wait = Callable[["subprocess.Popen[bytes]", float], int | None]
@@ -49,7 +50,7 @@ class WandbRun:
         cls, spec: TrainSpec, curves: Mapping[str, Sequence[float]], *, job: str, origin: Mapping[str, str]
     ) -> "WandbRun":
         """The run of a job. Of very long ones every so manieth step, and the last."""
-        fields = spec.model_dump(mode="json")
+        fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in NOT_TOLD}
         named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
         rows = [dict(zip(curves, row, strict=True)) for row in zip(*curves.values(), strict=True)]
         stride = -(-len(rows) // MOST_ROWS)
