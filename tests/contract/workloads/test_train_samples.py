@@ -11,7 +11,6 @@ import pytest
 import torch
 from diffusers import EulerDiscreteScheduler
 from PIL import Image
-from safetensors.torch import load
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.adapters_off import adapters_off
@@ -238,12 +237,16 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(tiny_
 
 
 def test_new_words_are_said_where_they_were_learned(tiny_folder: Path, tmp_path: Path) -> None:
+    """With the LoRA a word is its tokens; to the base model it is a word like any other."""
     fields = {"train_text_encoder_ti": True, "instance_prompt": "a photo of TOK", "text_encoder_lr": 1e-1}
-    studio = studio_of(tiny_folder, tmp_path, **fields, sample_prompts=["a photo of TOK", "a photo of a toy"])
-    reporter = studio.run()
-    assert not reporter.notices
-    assert "samples.png" in reporter.artifacts
-    assert load(reporter.artifacts["embeddings.safetensors"])["clip_l"].shape[0] == 2
+    shown = []
+    for number, prompt in enumerate(("a photo of TOK", "a photo of <s0><s1>")):
+        reporter = studio_of(tiny_folder, tmp_path / str(number), **fields, sample_prompts=[prompt]).run()
+        assert not reporter.notices
+        shown += cells(reporter.artifacts["samples.png"], tmp_path, rows=1)
+    (word_plain, word_learned), (_, tokens_learned) = shown
+    assert np.array_equal(word_learned, tokens_learned)
+    assert not np.array_equal(word_plain, word_learned)
 
 
 def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path) -> None:

@@ -27,8 +27,6 @@ def write(folder: str, run: dict[str, Any]) -> None:
     settings = wandb.Settings(
         mode="offline",
         root_dir=folder,
-        host="giornata",
-        program="giornata",
         console="off",
         silent=True,
         save_code=False,
