@@ -158,6 +158,7 @@ class Attempt:
             mtbi_s=lease.mtbi_s,
             max_at_risk_s=lease.max_at_risk_s,
             hub_token=lease.hub_token,
+            wandb_api_key=lease.wandb_api_key,
         )
 
     def _ready(self) -> EngineProcess:

@@ -42,7 +42,7 @@ class EngineProcess:
         self.says_alive = False
         self.heard_at_s = monotonic_s()
         self.exit_code: int | None = None
-        self._hidden: bytes | None = None
+        self._hidden: frozenset[bytes] = frozenset()
         self._sink: Sink | None = None
         self._sink_lock = threading.Lock()
         self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
@@ -96,8 +96,9 @@ class EngineProcess:
     def send(self, message: ToEngine) -> None:
         """Queue a message. Never blocks; a message to an engine that is gone is lost, and its end is an event."""
         if isinstance(message, Start):
-            token = message.hub_token
-            self._hidden = None if token is None else token.get_secret_value().encode()
+            # Those of earlier jobs too: jobs that share a batch are at work at the same time.
+            given = (message.hub_token, message.wandb_api_key)
+            self._hidden |= {each.get_secret_value().encode() for each in given if each is not None}
         self._outbox.put(TO_ENGINE.dump_json(message) + b"\n")
 
     def is_alive(self) -> bool:
@@ -163,10 +164,12 @@ class EngineProcess:
             self._mutter(line)
 
     def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
-        """What the engine says, without the job's secret: it may stand in the error of some library."""
+        """What the engine says, without its jobs' secrets: they may stand in the error of some library."""
         for line in _lines(stream):
-            hidden = self._hidden
-            yield line if hidden is None else line.replace(hidden, HIDDEN)
+            # The longest first: one may be part of another.
+            for hidden in sorted(self._hidden, key=len, reverse=True):
+                line = line.replace(hidden, HIDDEN)  # noqa: PLW2901
+            yield line
 
     def _mutter(self, line: bytes) -> None:
         # A progress bar redraws its line after a carriage return: what it showed last is what counts.

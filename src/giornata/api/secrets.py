@@ -16,7 +16,7 @@ Name = Annotated[str, Path(max_length=64, pattern=NAME_PATTERN)]
 
 @router.put("/{name}", responses=refusals(401, 403))
 def set_secret(ctx: Ctx, caller: User, name: Name, body: SetSecret) -> Secret:
-    """Keep a value, encrypted. It cannot be read back; jobs name it in `hub_token_secret`."""
+    """Keep a value, encrypted. It cannot be read back; jobs name it in `hub_token_secret` or the like."""
     return keep_secrets.set_secret(ctx, caller, name, body)
 
 

@@ -32,7 +32,9 @@ def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) ->
         if not value:
             raise InvalidInput([Fault(where="standard input", message="is empty", hint="write the value to it")])
         kept = client.set_secret(name, value)
-        out.say(f"{kept.name} is kept; a job uses it with --set hub_token_secret={kept.name}")
+        out.say(
+            f"{kept.name} is kept; a job uses it with --set hub_token_secret={kept.name}, or wandb_api_key_secret"
+        )
         out.result(kept)
 
 

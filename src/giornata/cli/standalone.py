@@ -6,12 +6,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 
 from giornata.agent.departure import Departure
 from giornata.agent.engines import Engines
@@ -83,6 +84,7 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
             grace_s=settings.grace_s,
             stall_s=settings.stall_s,
             max_at_risk_s=settings.max_at_risk_s,
+            wandb_api_key=wandb_key(os.environ),
         )
         run = Run(order=order, around=around)
         ending = _conduct(run, engines, view)
@@ -115,10 +117,23 @@ def _without_extra(error: InvalidInput) -> InvalidInput:
     return error
 
 
+def engine_line(settings: Settings) -> tuple[str, ...]:
+    """The engine's command line."""
+    bound = settings.model_cache_bytes
+    return engine_command(("train",), threads=settings.threads, device=settings.device, model_cache_bytes=bound)
+
+
+def wandb_key(environment: Mapping[str, str]) -> SecretStr | None:
+    """From where the package `wandb` takes it first."""
+    key = environment.get("WANDB_API_KEY", "").strip()
+    return SecretStr(key) if key else None
+
+
 def _engines(settings: Settings) -> Engines:
-    command = engine_command(("train",), threads=settings.threads, device=settings.device)
     start = functools.partial(launch, environment=os.environ, threads=settings.threads, clock_s=monotonic_s)
-    return Engines(commands={"train": command}, launch=start, hello_s=HELLO_S, stop_grace_s=STOP_GRACE_S)
+    return Engines(
+        commands={"train": engine_line(settings)}, launch=start, hello_s=HELLO_S, stop_grace_s=STOP_GRACE_S
+    )
 
 
 def _ringing(plan: Plan, http: httpx.Client) -> Ringing | None:

@@ -28,10 +28,16 @@ class Alone:
     checkpoint_to: str | None
     output: Path | None
     webhook: str | None
+    model_cache_bytes: int | None = None
 
     def refuse_options(self) -> None:
         """Raises InvalidInput that lists each of these options: they were given without --standalone."""
-        given = {"--checkpoint-to": self.checkpoint_to, "--output": self.output, "--webhook": self.webhook}
+        given = {
+            "--checkpoint-to": self.checkpoint_to,
+            "--output": self.output,
+            "--webhook": self.webhook,
+            "--model-cache-bytes": self.model_cache_bytes,
+        }
         faults = [
             Fault(where=name, message="means nothing for a job on a server", hint="add --standalone, or leave it out")
             for name, value in given.items()

@@ -83,6 +83,10 @@ def train(
     webhook_secret: Annotated[
         str | None, typer.Option(help="Signs webhooks (GIORNATA_WEBHOOK_SECRET).", show_default=False)
     ] = None,
+    model_cache_bytes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Standalone: bound of the models kept from the hub.", show_default=False),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a LoRA on the pictures in DIR.
@@ -94,8 +98,14 @@ def train(
     its last checkpoint in storage, and ends with the same bytes.
     """
     with reporting(as_json) as out, tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
-        settings = settings_of(context, webhook_secret=webhook_secret)
-        alone = Alone(directory=directory, checkpoint_to=checkpoint_to, output=output, webhook=webhook)
+        settings = settings_of(context, webhook_secret=webhook_secret, model_cache_bytes=model_cache_bytes)
+        alone = Alone(
+            directory=directory,
+            checkpoint_to=checkpoint_to,
+            output=output,
+            webhook=webhook,
+            model_cache_bytes=model_cache_bytes,
+        )
         if standalone:
             _refuse_with_standalone(continued=continued, init_lora=init_lora)
             # What is missing in the spec is told together with all the rest.

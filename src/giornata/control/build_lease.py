@@ -18,7 +18,7 @@ from giornata.protocol.uploads import Download
 from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 
 # Which field of the spec names a dataset, and the part that its pictures play.
-HUB_FIELD = "hub_token_secret"
+HUB_FIELD, WANDB_FIELD = "hub_token_secret", "wandb_api_key_secret"
 ROLES = {"dataset": "instance", "class_dataset": "class"}
 
 
@@ -41,14 +41,15 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
         checkpoints=tuple(LeaseCheckpoint(step=row.step, download=_download(ctx, row.blob)) for row in usable),
         mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=at_ms),
         max_at_risk_s=ctx.policy.max_at_risk_s,
-        hub_token=_hub_token(tx, ctx, job),
+        hub_token=_secret(tx, ctx, job, HUB_FIELD),
+        wandb_api_key=_secret(tx, ctx, job, WANDB_FIELD),
         joint_key=job.joint_key,
     )
 
 
-def _hub_token(tx: Transaction, ctx: Context, job: JobRow) -> SecretStr | None:
+def _secret(tx: Transaction, ctx: Context, job: JobRow, field: str) -> SecretStr | None:
     """The only way by which a secret ever leaves the store."""
-    name = job.spec.get(HUB_FIELD) if job.kind == "train" else None
+    name = job.spec.get(field) if job.kind == "train" else None
     value = secret_value(tx, ctx, job.project_id, name) if isinstance(name, str) else None
     return None if value is None else SecretStr(value)
 

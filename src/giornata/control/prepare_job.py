@@ -8,7 +8,7 @@ from giornata.control.context import Caller, Context
 from giornata.control.item_faults import count_faults
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.spec_faults import parse_spec
+from giornata.control.spec_faults import in_steps, parse_spec
 from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
@@ -16,9 +16,9 @@ from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
-from giornata.protocol.training.epochs import steps_of
 
 SHOWN = 5
+SECRET_FIELDS = ("hub_token_secret", "wandb_api_key_secret")
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -37,7 +37,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         raise InvalidInput(faults)
     if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
         items = _items(tx, caller, request.spec, "dataset") or ()
-        parsed = _in_steps(parsed, pictures=sum(item.repeats for item in items))
+        parsed = in_steps(parsed, pictures=sum(item.repeats for item in items))
     spec = parsed.model_dump(mode="json")
     if isinstance(parsed, TrainSpec):
         spec["seed"] = ctx.names.seed() if parsed.seed is None else parsed.seed
@@ -72,16 +72,6 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     )
 
 
-def _in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:
-    steps = steps_of(spec, pictures=pictures)
-    given = spec.model_dump(mode="json", exclude={"num_train_epochs"}) | {"max_train_steps": steps}
-    counted, faults = parse_spec("train", given)
-    if not isinstance(counted, TrainSpec):
-        epochs = f"num_train_epochs {spec.num_train_epochs} of {pictures} pictures are {steps} steps"
-        raise InvalidInput([*faults, Fault(where="spec.num_train_epochs", message=epochs)])
-    return counted
-
-
 def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
     """Looks at the raw spec, so that a fault of another field does not hide these."""
     if request.kind != "train":
@@ -111,12 +101,13 @@ def missing_file(role: str, sha256: str) -> Fault:
 
 
 def _secret_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
-    name = request.spec.get("hub_token_secret") if request.kind == "train" else None
-    if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
-        return
-    if tx.secrets.get(caller.project_id, name) is None:
-        hint = f"keep it first: giornata secrets set {name}"
-        yield Fault(where="spec.hub_token_secret", message=f"this project has no secret {name}", hint=hint)
+    for field in SECRET_FIELDS if request.kind == "train" else ():
+        name = request.spec.get(field)
+        if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+            continue
+        if tx.secrets.get(caller.project_id, name) is None:
+            hint = f"keep it first: giornata secrets set {name}"
+            yield Fault(where=f"spec.{field}", message=f"this project has no secret {name}", hint=hint)
 
 
 def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:

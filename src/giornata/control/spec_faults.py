@@ -9,10 +9,10 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from giornata.control.texts import text_faults
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, spec_type
-from giornata.protocol.training.epochs import NOT_OFFERED
+from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, TrainSpec, spec_type
+from giornata.protocol.training.epochs import NOT_OFFERED, steps_of
 
 
 def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list[Fault]]:
@@ -29,6 +29,20 @@ def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list
     except ValidationError as error:
         found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
         return None, [*found, *faults]
+
+
+def in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:
+    """The spec with its epochs over so many pictures (repeats counted) turned into steps; one that counts in steps as
+    it is. Raises InvalidInput when it makes no sense with that many steps."""
+    if spec.num_train_epochs is None:
+        return spec
+    steps = steps_of(spec, pictures=pictures)
+    given = spec.model_dump(mode="json", exclude={"num_train_epochs"}) | {"max_train_steps": steps}
+    counted, faults = parse_spec("train", given)
+    if not isinstance(counted, TrainSpec):
+        epochs = f"num_train_epochs {spec.num_train_epochs} of {pictures} pictures are {steps} steps"
+        raise InvalidInput([*faults, Fault(where="spec.num_train_epochs", message=epochs)])
+    return counted
 
 
 def _unknown_kind(kind: str) -> Fault:

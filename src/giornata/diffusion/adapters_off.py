@@ -7,6 +7,8 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
+from giornata.diffusion.slot_layer import SlotLinear
+
 
 @contextmanager
 def adapters_off(models: Iterable[nn.Module]) -> Iterator[None]:
@@ -14,14 +16,20 @@ def adapters_off(models: Iterable[nn.Module]) -> Iterator[None]:
 
     Afterwards every weight wants gradients or not, as it did before: peft switches that along with the adapter.
     """
-    layers = [layer for model in models for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    modules = [module for model in models for module in model.modules()]
+    layers = [module for module in modules if isinstance(module, BaseTunerLayer)]
+    slots = [(module, module.stack) for module in modules if isinstance(module, SlotLinear)]
     wanted = [(parameter, parameter.requires_grad) for layer in layers for parameter in layer.parameters()]
     try:
         for layer in layers:
             layer.enable_adapters(False)
+        for slot, _ in slots:
+            slot.stack = None
         with torch.no_grad():
             yield
     finally:
+        for slot, stack in slots:
+            slot.stack = stack
         for layer in layers:
             layer.enable_adapters(True)
         for parameter, before in wanted:

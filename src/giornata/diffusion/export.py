@@ -27,6 +27,7 @@ from giornata.diffusion.formats import (
 )
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
+from giornata.diffusion.model_card import hashes_of
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
@@ -53,9 +54,10 @@ def export_checkpoint(
         layers_per_block=layers_per_block_of(tensors),
         family=family_of_checkpoint(checkpoint),
     )
+    precision, origin = dtype or spec.output_dtype, _origin(checkpoint, spec)
     if spec.train_text_encoder_ti and kind == "diffusers":
-        write_embeddings(out.with_name(EMBEDDINGS_FILE_NAME), tensors, dtype=dtype or spec.output_dtype)
-    return write_lora(kind, out, tensors, facts, dtype=dtype or spec.output_dtype)
+        write_embeddings(out.with_name(EMBEDDINGS_FILE_NAME), tensors, dtype=precision, extra=origin)
+    return write_lora(kind, out, tensors, facts, dtype=precision, extra=origin)
 
 
 def read_adapter(checkpoint: Path) -> tuple[TrainSpec, int, dict[str, torch.Tensor]]:
@@ -92,6 +94,14 @@ def family_of_checkpoint(checkpoint: Path) -> Family:
     except KeyError as error:
         message = f"is of a kind of base model that this version does not know: {name}"
         raise _no_checkpoint(checkpoint, message) from error
+
+
+def _origin(checkpoint: Path, spec: TrainSpec) -> dict[str, str]:
+    """The hashes that the job's own files have; those that an older checkpoint does not know are left out."""
+    with safe_open(checkpoint, framework="pt") as opened:
+        header = json.loads((opened.metadata() or {})[METADATA_KEY])
+    known = {key: header.get(key) or "" for key in ("data_sha256", "base_sha256")}
+    return {key: value for key, value in hashes_of(spec, **known).items() if value}
 
 
 def _facts(

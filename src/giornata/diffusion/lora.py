@@ -7,7 +7,8 @@ Shapes: r rank, I inputs, O outputs of the adapted layer. A is r × I (r × I ×
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -51,13 +52,15 @@ class Adapters:
 
     `parameters` maps `unet.…`, `text_encoder.text_model.…` and `text_encoder_2.text_model.…` (then peft's own
     key, such as `….lora_A.weight`) to parameters; the order is that of the sorted names. `rank` and `alpha` are those
-    of layers that no pattern means. As a context manager it takes itself off at the end, whatever happened.
+    of layers that no pattern means. Within `worn()` the models answer through them; most do always. As a context
+    manager it takes itself off at the end, whatever happened.
     """
 
     parameters: dict[str, nn.Parameter]
     rank: int
     alpha: float
     models: tuple[nn.Module, ...]
+    worn: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:

@@ -98,6 +98,7 @@ def kohya_metadata(facts: LoraFacts, *, data_sha256: str, convolutions: bool) ->
         "ss_network_args": _network_args(facts, convolutions=convolutions),
         "ss_output_name": facts.output_name,
         "ss_sd_model_name": facts.base_model,
+        "ss_new_sd_model_hash": facts.spec.pretrained_model_sha256,
         "ss_tag_frequency": {facts.output_name: facts.tag_counts},
         **_training_fields(facts),
         "sshs_model_hash": data_sha256,

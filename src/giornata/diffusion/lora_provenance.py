@@ -28,6 +28,7 @@ SHOWN = {
     "spec": ("giornata.spec_sha256",),
     "dataset": ("giornata.dataset_sha256",),
     "base hash": ("giornata.base_sha256",),
+    "base file": ("ss_new_sd_model_hash", "ss_sd_model_hash"),
 }
 TAGS = "ss_tag_frequency"
 TRIGGER = "modelspec.trigger_phrase"

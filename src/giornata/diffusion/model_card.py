@@ -1,7 +1,7 @@
 """The page that goes with a LoRA: Markdown below a head of YAML, as model hubs read it.
 
-It is a function of the spec, the pictures and the file names alone: no time, no path, no attempt, so that it has the
-same bytes however often the training was interrupted.
+It is a function of the spec, the pictures, the base and the file names alone: no time, no path, no attempt, so that
+it has the same bytes however often the training was interrupted.
 """
 
 import hashlib
@@ -12,9 +12,11 @@ from typing import Any
 from giornata.diffusion.lora_facts import LoraFacts, public_name
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
+from giornata.protocol.training.samples import SampleFields
+from giornata.protocol.training.tracking import TrackingFields
 
 CARD = "README.md"
-SPEC_KEY, DATASET_KEY = "giornata.spec_sha256", "giornata.dataset_sha256"
+SPEC_KEY, DATASET_KEY, BASE_KEY = "giornata.spec_sha256", "giornata.dataset_sha256", "giornata.base_sha256"
 QUANTIZATION_KEY = "giornata.base_quantization"
 # Fields that decide when something is kept and what is written beside the weights, but never a weight.
 BESIDE = frozenset(
@@ -24,8 +26,11 @@ BESIDE = frozenset(
         "checkpoints_keep_every",
         "class_dataset",
         "dataset",
+        "hub_token_secret",
         "model_card",
         "output_formats",
+        *SampleFields.model_fields,
+        *TrackingFields.model_fields,
     }
 )
 MODEL_NAMES = ("pretrained_model_name_or_path", "pretrained_vae_model_name_or_path")
@@ -43,16 +48,26 @@ def recipe_sha256(spec: TrainSpec) -> str:
     return hashlib.sha256(json.dumps(fields | named, sort_keys=True).encode("ascii")).hexdigest()
 
 
-def hashes_of(spec: TrainSpec, data_sha256: str) -> dict[str, str]:
-    """What LoRA files and cards name their origin by."""
+def hashes_of(spec: TrainSpec, *, data_sha256: str, base_sha256: str) -> dict[str, str]:
+    """What LoRA files and cards name their origin by. `base_sha256` is that of giornata.diffusion.base_digest."""
     narrow = spec.base_quantization is not BaseQuantization.NONE
     held = {QUANTIZATION_KEY: str(spec.base_quantization)} if narrow else {}
-    return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256} | held
+    return {SPEC_KEY: recipe_sha256(spec), DATASET_KEY: data_sha256, BASE_KEY: base_sha256} | held
 
 
-def model_card(facts: LoraFacts, *, files: Sequence[str], parameters: int, extra: Mapping[str, str]) -> str:
-    """The page. `files` are the LoRA files beside it; `extra` is what their metadata say besides `facts`."""
-    sections = [_head(facts), _title(facts), _triggers(facts), _usage(facts, files), _training(facts, parameters)]
+def model_card(
+    facts: LoraFacts,
+    *,
+    files: Sequence[str],
+    parameters: int,
+    extra: Mapping[str, str],
+    samples: str | None = None,
+) -> str:
+    """The page. `files` are the LoRA files beside it; `extra` is what their metadata say besides `facts`; `samples`
+    is the sheet of pictures beside it, if there is one."""
+    sections = [_head(facts), _title(facts)]
+    sections += [] if samples is None else [_samples(facts, samples)]
+    sections += [_triggers(facts), _usage(facts, files), _training(facts, parameters)]
     origin = "\n".join(["## Where it comes from", "", *(f"- `{key}`: `{value}`" for key, value in extra.items())])
     return "\n\n".join([*sections, origin]) + "\n"
 
@@ -72,6 +87,12 @@ def _title(facts: LoraFacts) -> str:
     words = f"A LoRA for `{_plain(facts.base_model)}`, trained on {facts.pictures} pictures in {facts.steps} steps."
     licence = "Its licence is that of the base model and of the pictures, which whoever publishes it has to name."
     return f"# LoRA{about}\n\n{words} {licence}"
+
+
+def _samples(facts: LoraFacts, name: str) -> str:
+    prompts = "\n".join(f"- `{_plain(prompt)}`" for prompt in facts.spec.sample_prompts)
+    picture = f"![Each prompt drawn by the base model alone, and with the LoRA from the same noise]({name})"
+    return f"## Samples\n\n{picture}\n\n{prompts}"
 
 
 def _triggers(facts: LoraFacts) -> str:

@@ -8,7 +8,7 @@ has to be done to a whole job (an optimizer step, clipping, a copy) is done to o
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -127,6 +127,24 @@ class Slots:
             for each in self._adapted:
                 each.layer.stack = None
 
+    @contextmanager
+    def only(self, place: int) -> Iterator[None]:
+        """Within, batches of any size go through the adapter in this place alone, and no gradients are kept."""
+        before = [each.layer.stack for each in self._adapted]
+        places = self.layout.places
+        try:
+            for each, a, b in zip(self._adapted, places[::2], places[1::2], strict=True):
+                scale_J11 = self.scales_J[place].view(1, 1, 1)
+                each.layer.stack = Stack(a_JRI=self._part(a, place), b_JOR=self._part(b, place), scale_J11=scale_J11)
+            with torch.no_grad():
+                yield
+        finally:
+            for each, stack in zip(self._adapted, before, strict=True):
+                each.layer.stack = stack
+
+    def _part(self, part: Place, place: int) -> torch.Tensor:
+        return self.values_JM[place, part.start : part.end].view(1, part.rows, part.columns)
+
     def sit(self, place: int, spec: TrainSpec) -> "Slot":
         """A freshly initialised adapter in this place; see `giornata.diffusion.lora.add_adapters`."""
         if spec.rank > self.rank:
@@ -175,7 +193,7 @@ class Slot:
         }
         views = layout.views(slots.values_JM[place], spec.rank)
         parameters = {name: nn.Parameter(view) for name, view in views.items()}
-        self.adapters = Adapters(parameters=parameters, rank=spec.rank, alpha=alpha, models=())
+        self.adapters = Adapters(parameters=parameters, rank=spec.rank, alpha=alpha, models=(), worn=self.alone)
         self.bind()
 
     @property
@@ -192,6 +210,10 @@ class Slot:
             self.rows[name].grad = slots.gradients_JM[place, start:end]
         for name, view in slots.layout.views(slots.values_JM[place], self._spec.rank).items():
             self.adapters.parameters[name].data = view
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Within, the whole batch goes through this job's adapter, whoever has the other places; no gradients."""
+        return self._slots.only(self.place)
 
     def move(self, place: int) -> None:
         """Take the weights and what there is of the gradient to another place, and leave this one empty."""

@@ -26,6 +26,8 @@ OWN = frozenset(
         *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed"),
         *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
         *("output_formats", "output_dtype", "model_card", "report_to"),
+        *("sample_prompts", "sample_steps", "sample_guidance_scale"),
+        *("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_key_secret"),
     }
 )
 """Fields that each job in a batch has for itself."""

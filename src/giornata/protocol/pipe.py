@@ -39,7 +39,8 @@ class ResumePoint(Reply):
 class Start(Reply):
     """Work on this attempt. `directory` is the attempt's own and empty; write nothing outside it.
 
-    `hub_token` opens gated models on the hub for this one job: never write it anywhere.
+    `hub_token` opens gated models on the hub for this one job, and `wandb_api_key` uploads its run: never write
+    either anywhere.
     Attempts with equal `joint_key` may share a batch (`giornata.protocol.joint`); one without a key runs alone.
     """
 
@@ -54,6 +55,7 @@ class Start(Reply):
     mtbi_s: float = 126_000.0
     max_at_risk_s: float = 60.0
     hub_token: Confidential | None = None
+    wandb_api_key: Confidential | None = None
     joint_key: str | None = None
 
 
@@ -105,7 +107,7 @@ class Hello(Reply):
 
 
 class Phase(Reply):
-    """What the engine is busy with, before and after the steps: loading, caching, training, exporting."""
+    """What the engine is busy with, before and after the steps: loading, caching, training, exporting, sampling …"""
 
     type: Literal["phase"] = "phase"
     attempt: str

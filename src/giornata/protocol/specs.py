@@ -9,7 +9,17 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
-from giornata.protocol.training import adapter, base_model, data, objective, optimisation, prior, results
+from giornata.protocol.training import (
+    adapter,
+    base_model,
+    data,
+    objective,
+    optimisation,
+    prior,
+    results,
+    samples,
+    tracking,
+)
 from giornata.protocol.training.adapter import AdapterFields
 from giornata.protocol.training.base_model import BaseModelFields, BaseQuantization
 from giornata.protocol.training.data import DataFields
@@ -17,11 +27,15 @@ from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
 from giornata.protocol.training.results import ResultFields
+from giornata.protocol.training.samples import SampleFields
+from giornata.protocol.training.tracking import TrackingFields
 
-SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results)
+SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results, samples, tracking)
 
 
 class TrainSpec(  # pydantic collects fields from the last to the first
+    TrackingFields,
+    SampleFields,
     ResultFields,
     OptimisationFields,
     ObjectiveFields,

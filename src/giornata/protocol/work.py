@@ -86,6 +86,7 @@ class Lease(Reply):
     mtbi_s: float
     max_at_risk_s: float
     hub_token: Confidential | None = Field(None, description="The value of the spec's hub_token_secret.")
+    wandb_api_key: Confidential | None = Field(None, description="The value of the spec's wandb_api_key_secret.")
     joint_key: str | None = Field(
         None, description="Jobs with equal keys may share a batch of one engine; without a key the job runs alone."
     )

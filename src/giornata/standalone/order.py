@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.client.training_folder import TrainingFolder
-from giornata.control.spec_faults import parse_spec
+from giornata.control.spec_faults import in_steps, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
@@ -44,6 +44,9 @@ def spec_faults(fields: Mapping[str, Any]) -> list[Fault]:
     if fields.get("hub_token_secret") is not None:
         hint = "leave it out, and log in to the hub on this machine: hf auth login"
         faults.append(Fault(where="spec.hub_token_secret", message="there is no server that keeps it", hint=hint))
+    if fields.get("wandb_api_key_secret") is not None:
+        hint = "leave it out, and set WANDB_API_KEY on this machine"
+        faults.append(Fault(where="spec.wandb_api_key_secret", message="there is no server that keeps it", hint=hint))
     return faults
 
 
@@ -61,7 +64,8 @@ def make_order(
     """
     pictures = _pictures(folder)
     data_sha256 = _sha256_of(sorted([each.sha256, each.caption] for each in pictures))
-    spec = _whole(fields, data_sha256, standing, draw_seed)
+    epoch = sum(each.repeats for each in pictures)
+    spec = _whole(fields, data_sha256, standing, draw_seed, epoch=epoch)
     if standing is not None and (faults := [*_other_spec(spec, standing), *_other_data(pictures, standing)]):
         raise InvalidInput(faults)
     record = standing or JobRecord(
@@ -74,10 +78,16 @@ def make_order(
 
 
 def _whole(
-    fields: Mapping[str, Any], data_sha256: str, standing: JobRecord | None, draw_seed: Callable[[], int]
+    fields: Mapping[str, Any],
+    data_sha256: str,
+    standing: JobRecord | None,
+    draw_seed: Callable[[], int],
+    *,
+    epoch: int,
 ) -> dict[str, Any]:
-    """Every field, with the seed of the first run, and alpha written down as a server does it."""
-    spec = TrainSpec.model_validate({**fields, "dataset": f"ds_{data_sha256[:26]}"})
+    """Every field, with the seed of the first run, and alpha and the steps of all epochs written down as a server
+    does it. `epoch` counts the pictures of one. Raises InvalidInput."""
+    spec = in_steps(TrainSpec.model_validate({**fields, "dataset": f"ds_{data_sha256[:26]}"}), pictures=epoch)
     whole = spec.model_dump(mode="json")
     if spec.seed is None:
         drawn = standing.spec.get("seed") if standing is not None else None

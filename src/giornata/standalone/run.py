@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import SecretStr
+
 from giornata.agent.blob_cache import link_or_copy
 from giornata.agent.departure import Departure
 from giornata.agent.digest import sha256_of
@@ -25,6 +27,7 @@ from giornata.domain.errors import BlobMismatch, BlobMissing, Fault, GiornataErr
 from giornata.domain.reasons import Reason
 from giornata.protocol import pipe
 from giornata.protocol.events import EventType
+from giornata.protocol.training.tracking import WANDB
 from giornata.standalone.bell import Bell
 from giornata.standalone.ending import Ending, Failed, Finished, Interrupted
 from giornata.standalone.order import Order
@@ -65,6 +68,7 @@ class Surroundings:
     grace_s: float
     stall_s: float
     max_at_risk_s: float
+    wandb_api_key: SecretStr | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +129,7 @@ class Run:
             inputs=self.order.inputs,
             resume=resume,
             max_at_risk_s=self.around.max_at_risk_s,
+            wandb_api_key=self.around.wandb_api_key if WANDB in self.order.spec.report_to else None,
         )
 
     # ---- the loop ----

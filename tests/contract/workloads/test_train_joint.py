@@ -1,5 +1,6 @@
 """Jobs that train together: each ends with what it would have alone, up to rounding, and no one disturbs another."""
 
+import io
 import itertools
 import shutil
 from collections import deque
@@ -8,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from diffusers import UNet2DConditionModel
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
@@ -19,7 +22,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.tracking import report
+from giornata.workloads.train.tracking import Errand, report
 from giornata.workloads.train.workload import TrainWorkload
 
 KOHYA = "lora-kohya.safetensors"
@@ -112,6 +115,10 @@ def hall(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Hall:
             folder / "unet"
         )
     return Hall(root=folder.parent, model=folder, changes={})
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=np.int16)
 
 
 def distance(one: bytes, other: bytes) -> float:
@@ -271,7 +278,8 @@ def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hal
     assert history == [(0, True), (3, False), (6, True)]
     metrics = together["c"].metrics | alone.metrics | reporters["c"].metrics
     again = RecordingReporter()
-    report(TrainSpec.model_validate(studio.spec), [metrics[step]["loss"] for step in range(1, 9)], hall.root, again)
+    losses = [metrics[step]["loss"] for step in range(1, 9)]
+    report(TrainSpec.model_validate(studio.spec), losses, Errand(job="c", directory=hall.root), again)
     ((curves, wanted),) = again.artifacts.items()
     assert reporters["c"].artifacts[curves] == wanted  # of all three attempts
     whole = hall.alone("c", **fields)
@@ -284,3 +292,24 @@ def test_the_same_composition_gives_the_same_bytes(hall: Hall) -> None:
     for name in ("a", "d"):
         assert runs[0][name].artifacts == runs[1][name].artifacts
         assert runs[0][name].checkpoint_bytes == runs[1][name].checkpoint_bytes
+
+
+def test_pictures_of_one_leave_the_others_alone(hall: Hall) -> None:
+    """Drawn through its own place, while others train on afterwards; as the job alone would draw them, up to what
+    rounding does to weights."""
+    drawing = {"sample_prompts": ["a photo of a sks toy"], "sample_steps": 2}
+    lasting = {"a": {"max_train_steps": 3}, "b": {"max_train_steps": 5}, "d": {"max_train_steps": 4}}
+    _, without = hall.together(["b", "d", "a"], changes=lasting)
+    changes = {**lasting, "a": lasting["a"] | drawing, "d": lasting["d"] | drawing}
+    table, together = hall.together(["b", "d", "a"], changes=changes)
+    assert all(isinstance(end, Outcome) for end in table.ends.values())
+    assert together["b"].artifacts == without["b"].artifacts
+    for name in ("a", "d"):
+        assert together[name].artifacts[KOHYA] == without[name].artifacts[KOHYA]
+        alone = hall.alone(name, **changes[name])
+        shown, wanted = (pixels(each.artifacts["samples.png"]) for each in (together[name], alone))
+        assert abs(shown - wanted).max() <= 2
+        assert not together[name].notices
+    assert (
+        abs(pixels(together["a"].artifacts["samples.png"]) - pixels(together["d"].artifacts["samples.png"])).max() > 9
+    )

@@ -45,6 +45,8 @@ JOBS: dict[str, dict[str, Any]] = {
         "report_to": ("tensorboard",),
     },
     "another objective": {
+        "sample_prompts": ("a photo of a sks toy", "a toy"),
+        "sample_steps": 2,
         "prediction_type": "v_prediction",
         "rescale_betas_zero_snr": True,
         "snr_gamma": 5.0,
@@ -252,6 +254,7 @@ def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.
         assert sorted(whole.metrics) == list(range(1, 13))
         formats = fields.get("output_formats", ("kohya", "diffusers"))
         embeddings = {"embeddings.safetensors"} if fields.get("train_text_encoder_ti") else set()
+        embeddings |= {"samples.png"} if fields.get("sample_prompts") else set()
         assert set(whole.artifacts) >= embeddings | {"README.md", *(FILE_NAMES[kind] for kind in formats)}
         return made, whole.artifacts
 

@@ -199,3 +199,19 @@ def test_a_jobs_secret_goes_to_the_engine_and_never_comes_back(nursery: Nursery)
     assert "True [secret]" in str(events)
     assert "401 for [secret]" in str(events)
     assert Muttered(line="Traceback: [secret]!") in events
+
+
+def test_secrets_of_all_jobs_in_the_engine_stay_hidden(nursery: Nursery) -> None:
+    """Jobs that share a batch are at work at the same time; and one secret may begin like another."""
+    keys = ["0123456789", "0123456789abcdef", "wandb-key-of-another"]
+    engine = nursery.start(
+        "hello()\n"
+        "one, other = hear(), hear()\n"
+        "told = [one['hub_token'], one['wandb_api_key'], other['wandb_api_key']]\n"
+        "say('log', attempt='a', line='|'.join(told))\n"
+    )
+    engine.await_hello(PATIENCE_S)
+    fields = {"kind": "x-count", "spec": {}, "directory": Path("/")}
+    engine.send(Start(attempt="a", job="j", hub_token=keys[0], wandb_api_key=keys[1], **fields))
+    engine.send(Start(attempt="b", job="k", wandb_api_key=keys[2], **fields))
+    assert "[secret]|[secret]|[secret]'" in str(nursery.next())

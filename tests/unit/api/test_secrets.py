@@ -88,6 +88,22 @@ def test_names_are_names(served: Served) -> None:
         assert served.call("PUT", f"/v1/secrets/{name}", served.keys.admin, json={"value": VALUE}).status_code == 400
 
 
+def test_the_key_of_a_tracker_goes_the_same_way(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    wanted = spec(served, tmp_path, report_to=["wandb"], wandb_api_key_secret="WANDB", hub_token_secret="HUB")
+    with pytest.raises(InvalidInput) as refusal:
+        client.submit(wanted)
+    assert {fault.where for fault in refusal.value.faults} == {"spec.wandb_api_key_secret", "spec.hub_token_secret"}
+    client.set_secret("HUB", VALUE)
+    client.set_secret("WANDB", OTHER)
+    job = client.submit(wanted)
+    lease = claim(served)
+    assert (lease.job_id, lease.spec["wandb_api_key_secret"]) == (job.id, "WANDB")
+    assert lease.wandb_api_key is not None and lease.hub_token is not None
+    assert (lease.wandb_api_key.get_secret_value(), lease.hub_token.get_secret_value()) == (OTHER, VALUE)
+    assert OTHER not in repr(lease) + json.dumps(lease.spec) + everything_stored(tmp_path)
+
+
 def test_a_job_that_names_none_of_the_projects_secrets_is_refused(served: Served, tmp_path: Path) -> None:
     served.client(served.keys.other_admin).set_secret("HUB", VALUE)
     wanted = spec(served, tmp_path, hub_token_secret="HUB")

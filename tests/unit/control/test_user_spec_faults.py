@@ -36,8 +36,22 @@ def found(**spec: object) -> list[str]:
         ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler has to be"),
         ({"optimizer": "sgd"}, "spec.optimizer: input should be 'adamw', 'adamw_8bit', 'prodigy', 'adafactor'"),
         ({"sample_batch_size": 4}, "spec.sample_batch_size: is not offered (class pictures are drawn one at a time"),
-        ({"validation_prompt": "sks"}, "spec.validation_prompt: is not offered (pictures are not drawn during"),
+        (
+            {"validation_prompt": "sks"},
+            "spec.validation_prompt: is not offered (pictures are drawn when the job is done",
+        ),
         ({"validation_epochs": 50}, "spec.validation_epochs: is not offered"),
+        ({"sample_every_n_steps": 50}, "spec.sample_every_n_steps: is not offered (pictures are drawn when"),
+        ({"sample_steps": 9}, "spec.sample_steps: sample_steps means nothing without sample_prompts"),
+        ({"sample_guidance_scale": 9}, "spec.sample_guidance_scale: sample_guidance_scale means nothing without"),
+        ({"sample_prompts": "prompts.txt"}, "spec.sample_prompts: sample_prompts are the prompts themselves"),
+        ({"sample_prompts": ["sks --n bad --s 9"]}, "spec.sample_prompts: sample_prompts are prompts alone"),
+        ({"sample_prompts": ["sks"] * 9}, "spec.sample_prompts: "),
+        ({"sample_prompts": [""]}, "spec.sample_prompts.0: "),
+        ({"wandb_api_key": "0123456789"}, "spec.wandb_api_key: is not offered (a spec is kept and shown, so no key"),
+        ({"wandb_run_name": "a"}, "spec.wandb_run_name: wandb_run_name means nothing without report_to"),
+        ({"report_to": "wandb", "wandb_project": "a/b"}, "spec.wandb_project: "),
+        ({"report_to": "comet"}, "spec.report_to.0: input should be 'tensorboard' or 'wandb'"),
         ({"num_train_epochs": 2, "max_train_steps": 9}, "spec.num_train_epochs: num_train_epochs does not go with"),
         ({"use_8bit_adam": True, "optimizer": "adafactor"}, "spec.use_8bit_adam: use_8bit_adam does not go with"),
         ({"fp8_base": True, "base_quantization": "int8"}, "spec.fp8_base: fp8_base does not go with base_quantiz"),
@@ -110,3 +124,13 @@ def test_a_spec_may_be_as_deep_as_its_sender_likes() -> None:
         deep = {"x": deep}
     _, faults = parse_spec("x-mine", {"deep": deep})
     assert len(faults) == 1
+
+
+def test_prompts_may_be_the_lines_of_kohyas_file() -> None:
+    parsed, faults = parse_spec("train", GOOD | {"sample_prompts": "# mine\n a sks dog, red \n\n a dog\n"})
+    assert faults == []
+    assert parsed.model_dump()["sample_prompts"] == ("a sks dog, red", "a dog")
+
+
+def test_a_key_in_a_spec_is_not_repeated_to_anybody() -> None:
+    assert "0123456789" not in str(found(wandb_api_key="0123456789"))

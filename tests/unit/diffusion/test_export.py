@@ -13,9 +13,12 @@ from giornata.diffusion.export import export_checkpoint, main
 from giornata.diffusion.formats import Format, write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import facts_of
+from giornata.diffusion.model_card import hashes_of
 from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
+
+ORIGIN = {"data_sha256": "d" * 64, "base_sha256": "b" * 64}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def weights(tiny_base: BaseModel, spec: TrainSpec) -> dict[str, torch.Tensor]:
 def checkpoint(path: Path, spec: TrainSpec, weights: dict[str, torch.Tensor], **changes: Any) -> Path:
     tensors = {f"adapter.{name}": value for name, value in weights.items()}
     tensors |= {f"optimizer.exp_avg.{name}": value * 2 for name, value in weights.items()}
-    told = {"step": 12, "spec": spec.model_dump(mode="json") | changes, "fingerprint": {}}
+    told = {"step": 12, "spec": spec.model_dump(mode="json") | changes, "fingerprint": {}, **ORIGIN}
     save_file(tensors, path, metadata={"giornata": json.dumps(told, sort_keys=True)})
     return path
 
@@ -45,8 +48,14 @@ def test_the_file_is_the_one_that_the_job_would_have_written(
     saved = checkpoint(tmp_path / "step-12.safetensors", spec, weights)
     exported = export_checkpoint(saved, tmp_path / "toy.safetensors", kind)
     facts = facts_of(spec, step=12, output_name="toy", layers_per_block=1)
-    wanted = write_lora(kind, tmp_path / "wanted", weights, facts, dtype="bfloat16")
+    extra = hashes_of(spec, **ORIGIN)
+    wanted = write_lora(kind, tmp_path / "wanted", weights, facts, dtype="bfloat16", extra=extra)
     assert exported.read_bytes() == wanted.read_bytes()
+    with safe_open(exported, framework="pt") as opened:
+        metadata = opened.metadata()
+    assert metadata["giornata.base_sha256"] == "b" * 64
+    assert metadata["giornata.dataset_sha256"] == "d" * 64
+    assert len(metadata["giornata.spec_sha256"]) == 64
 
 
 def test_of_an_averaged_job_the_average_is_exported(

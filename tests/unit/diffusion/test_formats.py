@@ -16,6 +16,7 @@ from giornata.diffusion.formats import FILE_NAMES, Format, lost_tensors, write_d
 from giornata.diffusion.kohya_names import kohya_name
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
+from giornata.diffusion.lora_provenance import facts_shown
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.safefile import safetensors_bytes
 from giornata.domain.reasons import Reason
@@ -222,6 +223,23 @@ def test_kohyas_metadata_says_what_tools_look_for(
     assert metadata["ss_sd_model_name"] == "my-sdxl"
     assert not any("/srv" in value or str(tmp_path) in value for value in metadata.values())
     assert not any("date" in key or "time" in key for key in metadata)
+    assert "ss_new_sd_model_hash" not in metadata
+
+
+def test_a_file_names_the_base_by_its_hashes(
+    trained: tuple[TrainSpec, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    """kohya's field is the sha256 of the base's file, ours that of its weights; `lora inspect` shows both."""
+    spec, tensors = trained
+    single = spec.model_copy(update={"pretrained_model_sha256": "f" * 64})
+    path = write_kohya(
+        tmp_path / "file.safetensors", tensors, facts(single), extra={"giornata.base_sha256": "b" * 64}
+    )
+    with safe_open(path, framework="pt") as opened:
+        metadata = opened.metadata()
+    assert metadata["ss_new_sd_model_hash"] == "f" * 64
+    shown = facts_shown(metadata)
+    assert (shown["base hash"], shown["base file"]) == ("b" * 64, "f" * 64)
 
 
 def test_alpha_survives_in_diffusers_metadata(

@@ -17,9 +17,15 @@ def spec_of(**fields):
     return TrainSpec.model_validate(defaults | fields)
 
 
-def card_of(spec, files=FILES):
+def card_of(spec, files=FILES, **more):
     facts = facts_of(spec, step=7, captions=["toy, red", "toy"])
-    return model_card(facts, files=files, parameters=1234567, extra=hashes_of(spec, "d" * 64))
+    return model_card(
+        facts,
+        files=files,
+        parameters=1234567,
+        extra=hashes_of(spec, data_sha256="d" * 64, base_sha256="b" * 64),
+        **more,
+    )
 
 
 def head_of(card):
@@ -58,6 +64,7 @@ def test_the_page_has_everything_that_one_needs_to_use_it():
         "| seed | 5 |",
         "8, 8",
         "d" * 64,
+        "b" * 64,
         "`toy` (2)",
         "ComfyUI",
     ):
@@ -73,6 +80,9 @@ def test_the_page_has_everything_that_one_needs_to_use_it():
         {"dataset": "ds_2"},
         {"output_formats": ["kohya"]},
         {"model_card": False},
+        {"sample_prompts": ["a toy"], "sample_steps": 9},
+        {"report_to": ["wandb"], "wandb_project": "toys", "wandb_api_key_secret": "WANDB"},
+        {"hub_token_secret": "HUB"},
     ],
 )
 def test_what_no_weight_depends_on_is_not_in_the_specs_hash(beside):
@@ -95,3 +105,12 @@ def test_a_card_names_the_pipeline_of_its_family():
     assert "import StableDiffusionXLPipeline" in sdxl and "- stable-diffusion-xl\n" in sdxl
     assert "import StableDiffusionPipeline" in sd15 and "- stable-diffusion\n" in sd15
     assert "XL" not in sd15 and "-xl" not in sd15
+
+
+def test_a_card_shows_the_samples_only_when_there_are_some():
+    nasty = "a `toy` | red\n# big"
+    spec = spec_of(sample_prompts=["a toy", nasty])
+    card = card_of(spec, samples="samples.png")
+    assert "](samples.png)\n\n- `a toy`\n- `a 'toy' / red # big`\n" in card
+    assert card.index("## Samples") < card.index("## Trigger words")
+    assert "samples" not in card_of(spec).lower()

@@ -54,7 +54,7 @@ def test_the_files_and_the_card_say_it() -> None:
     for kind in BaseQuantization:
         spec = spec_of(base_quantization=kind)
         facts = facts_of(spec, step=5, captions=["a"])
-        extra = hashes_of(spec, "d" * 64)
+        extra = hashes_of(spec, data_sha256="d" * 64, base_sha256="b" * 64)
         metadata = kohya_metadata(facts, data_sha256="d" * 64, convolutions=False) | extra
         card = model_card(facts, files=["lora-kohya.safetensors"], parameters=1, extra=extra)
         row = f"| base | its UNet held in 8 bits ({kind}) |" in card

@@ -31,6 +31,8 @@ OWN_CHANGES = [
     {"optimizer": "adamw_schedule_free", "shuffle_caption": True, "checkpointing_steps": 10},
     {"target_modules": ("to_q", "to_out.0", "to_v", "to_k")},
     {"model_card": False, "report_to": ("tensorboard",)},
+    {"report_to": ("wandb",), "wandb_project": "p", "wandb_api_key_secret": "W", "wandb_entity": "e"},
+    {"sample_prompts": ("a toy",), "sample_steps": 9, "sample_guidance_scale": 3.0},
 ]
 
 

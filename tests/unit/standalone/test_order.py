@@ -100,6 +100,28 @@ def test_a_secret_of_a_project_is_refused():
     assert "log in" in fault.hint
 
 
+def test_the_key_of_a_tracker_comes_from_the_machine():
+    (fault,) = spec_faults(FIELDS | {"report_to": ["wandb"], "wandb_api_key_secret": "WANDB"})
+    assert fault.where == "spec.wandb_api_key_secret"
+    assert "WANDB_API_KEY" in fault.hint
+
+
+def test_epochs_are_turned_into_steps_before_the_engine_sees_them():
+    items = tuple(item.model_copy(update={"repeats": 3}) for item in PICTURES.items)
+    six = TrainingFolder(files=PICTURES.files, items=items, notes=())
+    fields = FIELDS | {"num_train_epochs": 5, "train_batch_size": 4}
+    first = order(fields, pictures=six)
+    assert (first.spec.max_train_steps, first.spec.num_train_epochs) == (10, None)
+    assert order(fields, pictures=six, standing=first.record).record == first.record
+    assert set(faults(fields={**FIELDS, "num_train_epochs": 5})) == {"spec.max_train_steps"}
+
+
+def test_epochs_that_are_too_few_for_the_warm_up_are_refused_at_once():
+    with pytest.raises(InvalidInput) as refused:
+        order(FIELDS | {"num_train_epochs": 1, "lr_warmup_steps": 50, "lr_scheduler": "cosine"})
+    assert "spec.num_train_epochs" in {fault.where for fault in refused.value.faults}
+
+
 def test_repeats_reach_the_engine_and_stay_as_they_were():
     items = tuple(item.model_copy(update={"repeats": 3}) for item in PICTURES.items)
     repeated = TrainingFolder(files=PICTURES.files, items=items, notes=())

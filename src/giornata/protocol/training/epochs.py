@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
 
-_PICTURES = "pictures are not drawn during training; remove it, and draw with the LoRA or any checkpoint's afterwards"
+_PICTURES = "pictures are drawn when the job is done: sample_prompts; during training draw with any checkpoint's LoRA"
 
 NOT_OFFERED: Mapping[str, str] = MappingProxyType(
     {
@@ -16,6 +16,12 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "validation_prompt": _PICTURES,
         "validation_epochs": _PICTURES,
         "num_validation_images": _PICTURES,
+        "sample_every_n_steps": _PICTURES,
+        "sample_every_n_epochs": _PICTURES,
+        "sample_at_first": "pictures are drawn when the job is done, and the base model's are beside them; remove it",
+        "sample_sampler": "sample_prompts are drawn by Euler's method; remove it",
+        "wandb_api_key": "a spec is kept and shown, so no key may be in it: keep it as a secret of the project "
+        "(giornata secrets set WANDB), and give its name as wandb_api_key_secret",
     }
 )
 """Fields of the trainers that people come from → why there is no such thing, and what to do."""

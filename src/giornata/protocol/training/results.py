@@ -23,11 +23,6 @@ class ResultFields(Message):
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(("kohya", "diffusers"), min_length=1)
     model_card: bool = Field(True, description="Also write README.md, the page that model hubs show.")
     output_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
-    report_to: tuple[Literal["tensorboard"], ...] = Field(
-        (),
-        description="Trackers for which a file with the curves of the whole job is among the results.",
-        validation_alias=AliasChoices("report_to", "log_with"),
-    )
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:

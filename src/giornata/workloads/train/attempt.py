@@ -1,7 +1,7 @@
 """One attempt at a training job, from the inputs to the files."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.checks import check, header_of, prediction_type_of
 from giornata.workloads.train.exactness import exactness_of
-from giornata.workloads.train.exporting import export
+from giornata.workloads.train.exporting import export, write_page
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.fit import RoomOf, room_of, unbounded
 from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
@@ -31,8 +31,9 @@ from giornata.workloads.train.material import Material, gather
 from giornata.workloads.train.pace import Clock, Meter, Pace
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
 from giornata.workloads.train.relief import Relief
+from giornata.workloads.train.sampling import sample
 from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import LOSSES, losses_to_keep, report
+from giornata.workloads.train.tracking import LOSSES, Errand, losses_to_keep, report
 from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
@@ -266,11 +267,28 @@ class Attempt:
 
     # ---- after the steps
 
+    def errand(self, origin: Mapping[str, str], attend: Callable[[], None]) -> Errand:
+        """What trackers need besides the curves."""
+        return Errand(
+            job=self.start.job,
+            directory=self.start.directory,
+            origin=origin,
+            api_key=self.start.wandb_api_key,
+            clock=self.clock,
+            attend=attend,
+        )
+
+    def attend(self, keeper: Keeper) -> None:
+        """Raises Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
+        if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+            raise Stopped(keeper.announced)
+
     def finish(self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared) -> Outcome:
         """Write the files of a job whose steps are done."""
         captions = [sample.caption for sample in ready.instances.samples]
-        export(
-            optimizer.result(),
+        result = optimizer.result()
+        exported = export(
+            result,
             self.base,
             self.spec,
             captions=captions,
@@ -278,8 +296,14 @@ class Attempt:
             reporter=self.reporter,
             history=keeper.history,
             data_sha256=keeper.data_hash,
+            base_sha256=self.base_sha256,
         )
-        report(self.spec, keeper.losses, self.start.directory, self.reporter)
+        directory, attend = self.start.directory, partial(self.attend, keeper)
+        samples = sample(
+            self.base, self.spec, adapters, result, directory=directory, reporter=self.reporter, attend=attend
+        )
+        write_page(exported, samples=samples, directory=directory, reporter=self.reporter)
+        report(self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,

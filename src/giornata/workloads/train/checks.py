@@ -20,6 +20,7 @@ def check(base: BaseModel, spec: TrainSpec, start: Start, instances: Material, c
     named = [(sample.name, sample.caption) for one in (instances, classes) if one for sample in one.samples]
     prompts = (("spec.class_prompt", spec.class_prompt), ("spec.instance_prompt", spec.instance_prompt))
     fields = [(where, prompt) for where, prompt in prompts if prompt is not None]
+    fields += [(f"spec.sample_prompts.{number}", prompt) for number, prompt in enumerate(spec.sample_prompts)]
     refuse_if(unsaid(spec, [sample.caption for sample in instances.samples]), Reason.BAD_SPEC)
     heard = [(where, spoken(spec, caption)) for where, caption in (*fields, *named)]
     refuse_if(too_long(heard, base.tokenizers))

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import EulerDiscreteScheduler
 from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from giornata.diffusion import randomness
 from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
+from giornata.diffusion.painting import Brush, initial_noise, paint
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.material import Material
@@ -83,33 +82,11 @@ def obtain(
     return material(pictures_NHWC, spec)
 
 
-@torch.no_grad()
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
     """Class picture number `number`: pixels_HWC, uint8."""
-    pipeline = base.family.assemble(
-        unet=base.unet,
-        vae=base.vae,
-        text_encoders=base.text_encoders,
-        tokenizers=base.tokenizers,
-        scheduler=EulerDiscreteScheduler.from_config(base.noise_scheduler.config),
-    )
-    pipeline.set_progress_bar_config(disable=True)
-    side = spec.resolution // pipeline.vae_scale_factor
-    noise_BCHW = randomness.normal(0, "class-image", number, shape=(1, base.unet.config.in_channels, side, side))
-    latents_BCHW = pipeline(
-        prompt=spec.class_prompt,
-        latents=noise_BCHW.to(device=base.device, dtype=base.dtype),
-        height=spec.resolution,
-        width=spec.resolution,
-        num_inference_steps=INFERENCE_STEPS,
-        guidance_scale=base.family.guidance_scale,
-        output_type="latent",
-    ).images
-    # Decoded here: the pipeline would change the precision of a VAE that is shared with the training.
-    scaled_BCHW = latents_BCHW.to(base.vae.dtype) / base.vae.config.scaling_factor
-    pixels_CHW = base.vae.decode(scaled_BCHW, return_dict=False)[0][0].float()
-    levels_CHW = pixels_CHW.add(1.0).mul(127.5).round().clamp(0.0, 255.0)
-    return levels_CHW.permute(1, 2, 0).to(device="cpu", dtype=torch.uint8).contiguous()
+    brush = Brush(side_px=spec.resolution, steps=INFERENCE_STEPS, guidance_scale=base.family.guidance_scale)
+    noise_BCHW = initial_noise(base, 0, "class-image", number, side_px=spec.resolution)
+    return paint(base, str(spec.class_prompt), noise_BCHW, brush)
 
 
 def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:

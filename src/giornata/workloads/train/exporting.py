@@ -1,6 +1,7 @@
 """The files that users download."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES, write_embeddings, write_lora
-from giornata.diffusion.lora_facts import facts_of
+from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import CARD, hashes_of, model_card
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.safefile import write_durably
@@ -16,6 +17,16 @@ from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 
 FINGERPRINTS_KEY = "giornata.fingerprints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What is in the files, for the page about them. `origin` is what their metadata say besides `facts`."""
+
+    facts: LoraFacts
+    files: tuple[str, ...]
+    parameters: int
+    origin: Mapping[str, str]
 
 
 def export(
@@ -28,9 +39,9 @@ def export(
     reporter: Reporter,
     history: Sequence[dict[str, Any]],
     data_sha256: str,
-) -> None:
-    """Write and announce one file per wanted format, of the adapter's weights by the names of `Adapters`, and the
-    page about them.
+    base_sha256: str,
+) -> Exported:
+    """Write and announce one file per wanted format, of the adapter's weights by the names of `Adapters`.
 
     Nothing in them depends on attempts, times or paths. `history` lists the fingerprints that the weights went
     through; only when there is more than one does it go into the files, whose bits may then differ from those
@@ -44,25 +55,38 @@ def export(
         layers_per_block=base.unet.config.layers_per_block,
         family=base.family,
     )
-    extra = hashes_of(spec, data_sha256)
-    extra |= {FINGERPRINTS_KEY: canonical_json(list(history))} if len(history) > 1 else {}
+    origin = hashes_of(spec, data_sha256=data_sha256, base_sha256=base_sha256)
+    origin |= {FINGERPRINTS_KEY: canonical_json(list(history))} if len(history) > 1 else {}
     kinds = tuple(dict.fromkeys(spec.output_formats))
     reporter.phase("exporting", 0, len(kinds))
     for done, kind in enumerate(kinds, start=1):
         name = FILE_NAMES[kind]
-        path = write_lora(kind, directory / name, tensors, facts, dtype=spec.output_dtype, extra=extra)
+        path = write_lora(kind, directory / name, tensors, facts, dtype=spec.output_dtype, extra=origin)
         reporter.artifact(name, path)
         reporter.phase("exporting", done, len(kinds))
-    if spec.model_card:
-        card = model_card(
-            facts,
-            files=[FILE_NAMES[kind] for kind in kinds],
-            parameters=sum(tensor.numel() for tensor in tensors.values()),
-            extra=extra,
-        )
-        write_durably(directory / CARD, card.encode())
-        reporter.artifact(CARD, directory / CARD, "text/markdown")
     if spec.train_text_encoder_ti:
         path = directory / EMBEDDINGS_FILE_NAME
-        write_embeddings(path, tensors, dtype=spec.output_dtype, extra=extra)
+        write_embeddings(path, tensors, dtype=spec.output_dtype, extra=origin)
         reporter.artifact(EMBEDDINGS_FILE_NAME, path)
+    return Exported(
+        facts=facts,
+        files=tuple(FILE_NAMES[kind] for kind in kinds),
+        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        origin=origin,
+    )
+
+
+def write_page(exported: Exported, *, samples: str | None, directory: Path, reporter: Reporter) -> None:
+    """Write and announce the page about the files, if the job wants one. `samples` is the name of the sheet of
+    pictures that it is to show."""
+    if not exported.facts.spec.model_card:
+        return
+    card = model_card(
+        exported.facts,
+        files=exported.files,
+        parameters=exported.parameters,
+        extra=exported.origin,
+        samples=samples,
+    )
+    write_durably(directory / CARD, card.encode())
+    reporter.artifact(CARD, directory / CARD, "text/markdown")

@@ -5,17 +5,22 @@ the checkpoints, and the last attempt writes the file of the whole job: its byte
 counts steps, for the hours at which nodes came and went are nobody's result; speeds are with the job's metrics.
 """
 
+import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 import torch
+from pydantic import SecretStr
 
 from giornata.diffusion.schedule import learning_rate_factor
-from giornata.engine.workload import Reporter
+from giornata.engine.workload import Reporter, Stopped
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.pace import Clock
 
+FAILED, POLL_S = "tracker-failed", 0.2
 LOSSES = "log.loss"
 """The tensor of a checkpoint: loss_S, float32, of all steps that are done."""
 
@@ -28,25 +33,54 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """A tracker's file."""
+class Errand:
+    """What trackers need besides the curves.
 
-    name: str
-    path: Path
+    `origin` are hashes of what the job was made from; `api_key` is the job's own, to be written nowhere. `attend` is
+    called while something is waited for, and raises Stopped when the attempt is to end.
+    """
+
+    job: str
+    directory: Path
+    origin: Mapping[str, str] = field(default_factory=dict)
+    api_key: SecretStr | None = None
+    clock: Clock = time.monotonic
+    attend: Callable[[], None] = lambda: None
+
+    def wait(self, process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
+        """The exit status of a process; None when it had to be ended after `timeout_s`. Raises Stopped."""
+        until_s = self.clock() + timeout_s
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=POLL_S)
+                except subprocess.TimeoutExpired:
+                    self.attend()
+                if self.clock() >= until_s:
+                    return None
+        finally:
+            process.kill()
+            process.wait()
 
 
-Tracker = Callable[[Curves, Path], Written]
-"""Writes the curves of a job into a directory. Another tracker is one more entry in TRACKERS."""
+class TrackerFailed(Exception):
+    """What was to be done for a tracker cannot be done, for a reason that is known."""
 
 
-def write_tensorboard(curves: Curves, directory: Path) -> Written:
+Tracker = Callable[[TrainSpec, Curves, Errand, Reporter], None]
+"""Hands over a file with the curves of a job, and sends them on, if it does that. Whatever it raises, but Stopped,
+is an event of the job and nothing more. Another tracker is one more entry in TRACKERS."""
+
+
+def write_tensorboard(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Reporter) -> None:
     """TensorBoard's event file: `tensorboard --logdir` of the folder that it was downloaded to."""
+    del spec
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
     from tensorboardX.record_writer import RecordWriter
 
     name = "events.out.tfevents.0.giornata"
-    path = directory / name
+    path = errand.directory / name
     path.unlink(missing_ok=True)
     writer = RecordWriter(str(path))
     writer.write(Event(wall_time=0.0, file_version="brain.Event:2").SerializeToString())
@@ -55,10 +89,24 @@ def write_tensorboard(curves: Curves, directory: Path) -> Written:
         summary = Summary(value=[Summary.Value(tag=f"train/{tag}", simple_value=value) for tag, value in named])
         writer.write(Event(wall_time=float(step), step=step, summary=summary).SerializeToString())
     writer.close()
-    return Written(name=name, path=path)
+    reporter.artifact(name, path)
 
 
-TRACKERS: Mapping[str, Tracker] = MappingProxyType({"tensorboard": write_tensorboard})
+def write_wandb(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Reporter) -> None:
+    """W&B's run of the whole job; see giornata.workloads.train.wandb_report."""
+    from giornata.workloads.train.wandb_report import WandbRun, deliver, upload
+
+    run = WandbRun.of(spec, curves.values, job=errand.job, origin=errand.origin)
+    reporter.phase("reporting")
+    written = deliver(run, errand.directory, wait=errand.wait)
+    reporter.artifact(written.name, written)
+    if errand.api_key is not None:
+        upload(run, errand.directory, errand.api_key, wait=errand.wait)
+    elif spec.wandb_api_key_secret is not None:
+        raise TrackerFailed(f"the server could not hand out {spec.wandb_api_key_secret}: set the secret again")
+
+
+TRACKERS: Mapping[str, Tracker] = MappingProxyType({"tensorboard": write_tensorboard, "wandb": write_wandb})
 
 
 def losses_to_keep(spec: TrainSpec, losses: Sequence[float]) -> dict[str, torch.Tensor]:
@@ -66,10 +114,16 @@ def losses_to_keep(spec: TrainSpec, losses: Sequence[float]) -> dict[str, torch.
     return {LOSSES: torch.tensor(losses, dtype=torch.float32)} if spec.report_to else {}
 
 
-def report(spec: TrainSpec, losses: Sequence[float], directory: Path, reporter: Reporter) -> None:
-    """Hand over a file for each tracker that the spec names."""
+def report(spec: TrainSpec, losses: Sequence[float], errand: Errand, reporter: Reporter) -> None:
+    """Hand over a file for each tracker that the spec names. Raises Stopped, and nothing else: no result of a job
+    depends on a tracker."""
     rates = [spec.learning_rate * learning_rate_factor(spec, step) for step in range(len(losses))]
     curves = Curves(values={"loss": losses, "learning_rate": rates})
     for tracker in dict.fromkeys(spec.report_to):
-        written = TRACKERS[tracker](curves, directory)
-        reporter.artifact(written.name, written.path)
+        try:
+            TRACKERS[tracker](spec, curves, errand, reporter)
+        except Stopped:
+            raise
+        except Exception as error:  # noqa: BLE001 - the supervisor of something that no job depends on
+            message = str(error) if isinstance(error, TrackerFailed) else f"{type(error).__name__}: {error}"
+            reporter.notice(FAILED, {"tracker": tracker, "message": message[-500:]})

@@ -1,0 +1,62 @@
+"""Pictures that are drawn when the job is done."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from giornata.protocol.model import Message
+from giornata.protocol.training.text import Prompt
+
+if TYPE_CHECKING:
+    from giornata.protocol.specs import TrainSpec
+
+MOST_PROMPTS = 8
+COMMENT = "#"
+KOHYAS_OPTION = re.compile(r"\s--(?:[a-z]{1,2}|ss)\s")
+FILE_NAME = re.compile(r"\S+\.(?:txt|toml|json)")
+
+
+def _lines(prompts: Any) -> Any:
+    """Text is read as kohya's file of prompts is: one a line, without comments."""
+    if not isinstance(prompts, str):
+        return prompts
+    lines = [line.strip() for line in prompts.splitlines()]
+    return [line for line in lines if line and not line.startswith(COMMENT)]
+
+
+class SampleFields(Message):
+    """Pictures that are drawn when the job is done."""
+
+    sample_prompts: Annotated[tuple[Prompt, ...], BeforeValidator(_lines)] = Field(
+        (),
+        max_length=MOST_PROMPTS,
+        description="Each is drawn when the job is done, by the base model and with the LoRA, into samples.png.",
+    )
+    sample_steps: int = Field(25, ge=1, le=50, description="Denoising steps of these pictures.")
+    sample_guidance_scale: float | None = Field(
+        None, ge=0, le=30, description="Guidance of these pictures; by default what is usual for the base model."
+    )
+
+
+def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    """(whether it is one, what to say of it)."""
+    fields, prompts = SampleFields.model_fields, spec.sample_prompts
+    return [
+        *(
+            (
+                not prompts and getattr(spec, name) != fields[name].default,
+                f"{name} means nothing without sample_prompts",
+            )
+            for name in ("sample_steps", "sample_guidance_scale")
+        ),
+        (
+            any(KOHYAS_OPTION.search(f"{prompt} ") for prompt in prompts),
+            "sample_prompts are prompts alone, and options such as --n or --s would be drawn as words; use "
+            "sample_steps and sample_guidance_scale",
+        ),
+        (
+            any(FILE_NAME.fullmatch(prompt) for prompt in prompts),
+            "sample_prompts are the prompts themselves, and no file's name; use a list, or the file's lines",
+        ),
+    ]

@@ -1,0 +1,265 @@
+"""Pictures at a job's end: what users of the files will see, at no cost to the weights, and never a reason to fail.
+
+Held to diffusers' own pipelines with the files loaded as users load them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import EulerDiscreteScheduler
+from PIL import Image
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+
+from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.base_digest import base_sha256
+from giornata.diffusion.families import SD15, SDXL, Family
+from giornata.diffusion.lora import add_adapters
+from giornata.diffusion.models import BaseModel, load_base
+from giornata.diffusion.painting import initial_noise
+from giornata.diffusion.samples import PURPOSE, Sample, draw_samples
+from giornata.diffusion.slots import Slots
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Stopped, Wish, WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.workload import TrainWorkload
+
+PROMPTS = ("a photo of a sks toy", "a toy")
+FIELDS: dict[str, Any] = {"sample_prompts": PROMPTS, "sample_steps": 3, "max_train_steps": 4}
+LORA_FILES = ("lora-kohya.safetensors", "pytorch_lora_weights.safetensors")
+
+
+def studio_of(folder: Path, root: Path, **changes: Any) -> Studio:
+    spec = spec_for(folder, **{**FIELDS, **changes})
+    return Studio(root=root, spec=spec, inputs=draw_pictures(root / "in", 2))
+
+
+class Watching(TrainWorkload):
+    """Keeps the base within reach of the test."""
+
+    def __init__(self, **options: Any) -> None:
+        self.bases: list[BaseModel] = []
+
+        def load_and_keep(*arguments: Any, **named: Any) -> BaseModel:
+            self.bases.append(load_base(*arguments, **named))
+            return self.bases[-1]
+
+        super().__init__(device="cpu", load=load_and_keep, **options)
+
+
+class At(RecordingReporter):
+    """Wishes something while pictures are drawn, when this many are done."""
+
+    def __init__(self, done: int, wish: Wish) -> None:
+        super().__init__()
+        self.done, self.wished = done, wish
+
+    def wish(self) -> Wish:
+        name, done, _ = self.phases[-1]
+        return self.wished if (name, done) == ("sampling", self.done) else super().wish()
+
+
+def drawn_by_diffusers(
+    folder: Path, family: Family, spec: TrainSpec, *, files: Path | None, settings: dict[str, Any] | None = None
+) -> list[np.ndarray]:
+    """The prompts, by the family's pipeline loaded from the folder, with the LoRA file if there is one."""
+    pipeline = family.load_pipeline(folder, dtype=torch.float32)
+    pipeline.scheduler = EulerDiscreteScheduler.from_config(pipeline.scheduler.config, **(settings or {}))
+    pipeline.set_progress_bar_config(disable=True)
+    if files is not None:
+        pipeline.load_lora_weights(str(files), weight_name=LORA_FILES[1])
+    base = load_base(spec, device="cpu", dtype=torch.float32)
+    pictures = []
+    for number, prompt in enumerate(spec.sample_prompts):
+        noise_BCHW = initial_noise(base, int(spec.seed or 0), PURPOSE, number, side_px=spec.resolution)
+        made = pipeline(
+            prompt=prompt,
+            latents=noise_BCHW,
+            height=spec.resolution,
+            width=spec.resolution,
+            num_inference_steps=spec.sample_steps,
+            guidance_scale=family.guidance_scale,
+        )
+        pictures.append(np.asarray(made.images[0], dtype=np.int16))
+    return pictures
+
+
+def cells(sheet: bytes, folder: Path, rows: int) -> list[list[np.ndarray]]:
+    """The pictures on a sheet as they were pasted: 128 px cells of pictures of 64 px, read at every second pixel."""
+    path = folder / "sheet.png"
+    path.write_bytes(sheet)
+    picture = np.asarray(Image.open(path), dtype=np.int16)
+    lefts, tops = (238, 238 + 128 + 30), [144 + row * 150 for row in range(rows)]
+    return [[picture[top : top + 128 : 2, left : left + 128 : 2] for left in lefts] for top in tops]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("slots", {}),
+        ("peft", {"use_dora": True, "train_text_encoder": True, "text_encoder_lr": 1e-2}),
+        ("an average", {"use_ema": True, "ema_decay": 0.99, "max_train_steps": 12}),
+        ("velocities", {"prediction_type": "v_prediction"}),
+        ("Stable Diffusion 1.5", {}),
+    ],
+)
+def test_the_sheet_shows_what_users_of_the_file_will_see(
+    tiny_folder: Path, tiny_sd15_folder: Path, tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    family = SD15 if name.startswith("Stable") else SDXL
+    folder = tiny_sd15_folder if family is SD15 else tiny_folder
+    studio = studio_of(folder, tmp_path, **changes)
+    reporter = studio.run()
+    assert not reporter.notices
+    spec = TrainSpec.model_validate(studio.spec)
+    (tmp_path / LORA_FILES[1]).write_bytes(reporter.artifacts[LORA_FILES[1]])
+    settings = {"prediction_type": spec.prediction_type} if spec.prediction_type else {}
+    plain = drawn_by_diffusers(folder, family, spec, files=None)
+    learned = drawn_by_diffusers(folder, family, spec, files=tmp_path, settings=settings)
+    shown = cells(reporter.artifacts["samples.png"], tmp_path, rows=2)
+    for row, one, other in zip(shown, plain, learned, strict=True):
+        assert np.abs(row[0] - one).max() <= 1
+        assert np.abs(row[1] - other).max() <= 2
+        assert np.abs(one - other).mean() > 1  # or nothing would be shown
+
+
+def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_path: Path) -> None:
+    studio = studio_of(tiny_folder, tmp_path)
+    one = studio.run()
+    other = studio.run(spec={name: value for name, value in studio.spec.items() if not name.startswith("sample_")})
+    for name in LORA_FILES:
+        assert one.artifacts[name] == other.artifacts[name]
+    assert "samples.png" not in other.artifacts
+    assert "samples.png" not in other.artifacts["README.md"].decode()
+    card = one.artifacts["README.md"].decode()
+    assert "](samples.png)" in card and "- `a photo of a sks toy`\n- `a toy`" in card
+
+
+@pytest.mark.parametrize("changes", [{}, {"use_dora": True, "mixed_precision": "bf16", "train_text_encoder": True}])
+def test_the_warm_base_is_as_it_was(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    studio, workload = studio_of(tiny_folder, tmp_path, **changes), Watching()
+    first = studio.run(workload=workload)
+    (base,) = workload.bases
+    assert "samples.png" in first.artifacts
+    modules = (base.unet, base.vae, *base.text_encoders)
+    fresh = load_base(TrainSpec.model_validate(studio.spec), device="cpu", dtype=base.dtype)
+    assert base_sha256(base) == base_sha256(fresh)
+    for warm, new in zip(modules, (fresh.unet, fresh.vae, *fresh.text_encoders), strict=True):
+        assert [(name, type(each), each.training) for name, each in warm.named_modules()] == [
+            (name, type(each), each.training) for name, each in new.named_modules()
+        ]
+        assert not any(parameter.requires_grad for parameter in warm.parameters())
+        assert {each.dtype for each in warm.parameters()} == {each.dtype for each in new.parameters()}
+    assert dict(base.noise_scheduler.config) == dict(fresh.noise_scheduler.config)
+    assert studio.run(workload=workload).artifacts == first.artifacts
+
+
+def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) -> None:
+    """Another result than the weights themselves, as averages are; on peft's layers and on slots."""
+    spec = TrainSpec.model_validate(spec_for(tiny_folder, **{**FIELDS, "sample_steps": 1}))
+    base = load_base(spec, device="cpu", dtype=torch.float32)
+    found: list[tuple[Sample, ...]] = []
+    with add_adapters(base, spec) as adapters:
+        before = adapters.tensors()
+        result = {name: torch.ones_like(tensor) * 0.05 for name, tensor in before.items()}
+        found.append(draw_samples(base, spec, adapters, result, tick=lambda done, total: None))
+        assert all(torch.equal(adapters.tensors()[name], before[name]) for name in before)
+        assert all(parameter.requires_grad for parameter in adapters.parameters.values())
+    slots = Slots(base, count=2, rank=4, targets=spec.target_modules, text_encoders=False)
+    with slots:
+        slots.sit(0, spec)
+        adapters = slots.sit(1, spec).adapters
+        before = adapters.tensors()
+        slots.set_width(2)
+        with slots.on(), adapters_off((base.unet,)):
+            found.append(draw_samples(base, spec, adapters, result, tick=lambda done, total: None))
+        assert all(torch.equal(adapters.tensors()[name], before[name]) for name in before)
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(np.asarray(one.base), np.asarray(other.base))
+        difference = np.asarray(one.lora, dtype=np.int16) - np.asarray(other.lora, dtype=np.int16)
+        assert np.abs(difference).max() <= 1
+        assert not np.array_equal(np.asarray(one.base), np.asarray(one.lora))
+
+
+@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
+@pytest.mark.parametrize("done", [0, 3])
+def test_a_stop_among_the_pictures_leaves_no_seam(tiny_folder: Path, tmp_path: Path, wish: Wish, done: int) -> None:
+    studio = studio_of(tiny_folder, tmp_path)
+    whole = studio.run()
+    first = studio.run(At(done, wish))
+    assert first.lines == ["stopped at 4"]
+    assert not {"samples.png", "README.md"} & set(first.artifacts)
+    again = studio.run(resume=studio.resume_point(first, 4))
+    assert not again.metrics
+    assert again.artifacts == whole.artifacts
+
+
+class Breaking(RecordingReporter):
+    """Something breaks in the middle of the third picture."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def wish(self) -> Wish:
+        if self.phases[-1][:2] == ("sampling", 2):
+            raise self.error
+        return super().wish()
+
+
+def test_out_of_memory_costs_the_pictures_and_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
+    studio, workload = studio_of(tiny_folder, tmp_path), Watching()
+    whole = studio.run()
+    reporter = studio.run(Breaking(torch.OutOfMemoryError("CUDA out of memory.")), workload=workload)
+    assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
+    assert set(reporter.artifacts) == set(whole.artifacts) - {"samples.png"}
+    assert "samples.png" not in reporter.artifacts["README.md"].decode()
+    for name in LORA_FILES:
+        assert reporter.artifacts[name] == whole.artifacts[name]
+    assert studio.run(workload=workload).artifacts == whole.artifacts  # on the same base
+    assert len(workload.bases) == 1
+
+
+def test_a_broken_device_is_not_taken_for_a_missing_picture(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(WorkloadFailed) as caught:
+        studio_of(tiny_folder, tmp_path).run(Breaking(RuntimeError("CUDA error: an illegal memory access")))
+    assert caught.value.reason is Reason.NODE_DRIVER
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(tiny_folder: Path, tmp_path: Path) -> None:
+    reporter = RecordingReporter()
+    with pytest.raises(WorkloadFailed) as caught:
+        studio_of(tiny_folder, tmp_path, sample_prompts=["a toy", "toy " * 90]).run(reporter)
+    assert [fault.where for fault in caught.value.faults] == ["spec.sample_prompts.1"]
+    assert [name for name, _, _ in reporter.phases] == ["loading"]
+
+
+def test_new_words_are_said_where_they_were_learned(tiny_folder: Path, tmp_path: Path) -> None:
+    """With the LoRA a word is its tokens; to the base model it is a word like any other."""
+    fields = {"train_text_encoder_ti": True, "instance_prompt": "a photo of TOK", "text_encoder_lr": 1e-1}
+    shown = []
+    for number, prompt in enumerate(("a photo of TOK", "a photo of <s0><s1>")):
+        reporter = studio_of(tiny_folder, tmp_path / str(number), **fields, sample_prompts=[prompt]).run()
+        assert not reporter.notices
+        shown += cells(reporter.artifacts["samples.png"], tmp_path, rows=1)
+    (word_plain, word_learned), (_, tokens_learned) = shown
+    assert np.array_equal(word_learned, tokens_learned)
+    assert not np.array_equal(word_plain, word_learned)
+
+
+def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path) -> None:
+    """An engine that says nothing for ten minutes is ended."""
+    reporter = studio_of(tiny_folder, tmp_path).run()
+    drawn = [(done, total) for name, done, total in reporter.phases if name == "sampling"]
+    assert [drawn.count((done, 4)) for done in range(5)] == [4, 4, 4, 4, 1]  # the beginning and three steps of each
+
+
+def test_nobody_is_stopped_by_a_plain_checkpoint_wish(tiny_folder: Path, tmp_path: Path) -> None:
+    reporter = At(1, Wish.CHECKPOINT)
+    try:
+        studio_of(tiny_folder, tmp_path).run(reporter)
+    except Stopped:
+        pytest.fail("a checkpoint was wished for, and no stop")
+    assert "samples.png" in reporter.artifacts

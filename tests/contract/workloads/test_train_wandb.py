@@ -1,0 +1,131 @@
+"""W&B's run of a job, by the package itself: written without a network, and sent to a server that this test plays."""
+
+import base64
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.wandb_server import wandb_server
+
+from giornata.engine.workload import Wish
+from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.tracking import Errand, TrackerFailed
+from giornata.workloads.train.wandb_report import FILE_NAME, WandbRun, deliver, upload
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+BLOCK_BYTES = 32 * 1024
+
+
+def records(content: bytes) -> Iterator[Any]:
+    """Of a .wandb file: seven bytes, then LevelDB's log format (checksum, length, kind; 32 KiB blocks)."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    at, whole = 7, b""
+    while at + 7 <= len(content):
+        left = BLOCK_BYTES - at % BLOCK_BYTES
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        whole += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in {1, 4}:  # a whole record, or the last part of one
+            record = Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+
+def run_in(packed: bytes) -> tuple[str, list[Any]]:
+    """The folder's name and the run's records."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith(".wandb")]
+        return name.partition("/")[0], list(records(archive.read(name)))
+
+
+def values(record: Any) -> dict[str, Any]:
+    return {item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json) for item in record}
+
+
+def run_of(**fields: Any) -> WandbRun:
+    spec = TrainSpec.model_validate(
+        {"model": "owner/base", "dataset": "ds_1", "seed": 1, "report_to": ["wandb"], **fields}
+    )
+    curves = {"loss": [0.5, 0.25, 0.125], "learning_rate": [1e-4, 1e-4, 5e-5]}
+    return WandbRun.of(spec, curves, job="job_0abc", origin={"giornata.base_sha256": "b" * 64})
+
+
+def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_folder: Path, tmp_path: Path) -> None:
+    spec = spec_for(tiny_folder, report_to=["wandb"], wandb_project="toys", wandb_run_name="a toy", rank=1)
+    studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 2))
+    whole = studio.run()
+    first = studio.run(RecordingReporter(wishes={5: Wish.CHECKPOINT, 7: Wish.STOP}))
+    assert sorted(first.metrics) == list(range(1, 8))
+    second = studio.run(resume=studio.resume_point(first, 5))  # steps 6 and 7 once more
+    assert not second.notices
+    folder, told = run_in(second.artifacts[FILE_NAME])
+    assert folder.startswith("offline-run-") and folder.endswith("-jb_1")
+    (run,) = [each.run for each in told if each.HasField("run")]
+    assert (run.run_id, run.project, run.display_name, run.host) == ("jb_1", "toys", "a toy", "giornata")
+    assert values(run.config.update)["pretrained_model_name_or_path"] == tiny_folder.name
+    rows = [values(each.history.item) for each in told if each.HasField("history")]
+    assert [row["_step"] for row in rows] == list(range(1, 13))
+    losses = [first.metrics[step]["loss"] if step <= 5 else second.metrics[step]["loss"] for step in range(1, 13)]
+    assert [row["train/loss"] for row in rows] == pytest.approx(losses)
+    alone = [values(each.history.item) for each in run_in(whole.artifacts[FILE_NAME])[1] if each.HasField("history")]
+    assert [row["train/loss"] for row in alone] == [row["train/loss"] for row in rows]
+    assert str(tmp_path) not in str(told)
+
+
+def test_with_a_key_the_run_is_sent_and_twice_makes_no_second_one(tmp_path: Path) -> None:
+    errand = Errand(job="job_0abc", directory=tmp_path)
+    with wandb_server() as server:
+        for attempt in (tmp_path / "one", tmp_path / "two"):  # the first ended before it could say so
+            attempt.mkdir()
+            deliver(run_of(wandb_project="toys"), attempt, wait=errand.wait)
+            upload(run_of(), attempt, SecretStr(KEY), wait=errand.wait, base_url=server.url)
+    assert {(run["name"], run["project"]) for run in server.runs} == {("job_0abc", "toys")}
+    assert {run["host"] for run in server.runs} <= {"giornata", None}
+    assert str(tmp_path) not in str(server.runs)
+    lines = server.history["job_0abc"]
+    assert [lines[place]["_step"] for place in sorted(lines)] == [1, 2, 3]
+    assert [lines[place]["train/loss"] for place in sorted(lines)] == [0.5, 0.25, 0.125]
+    basic = "Basic " + base64.b64encode(f"api:{KEY}".encode()).decode()
+    assert server.authorizations <= {basic, ""}  # files go to URLs that are signed
+    assert basic in server.authorizations
+
+
+def test_a_key_that_is_refused_fails_without_being_shown(tmp_path: Path) -> None:
+    errand = Errand(job="job_0abc", directory=tmp_path)
+    packed = deliver(run_of(), tmp_path, wait=errand.wait)
+    with wandb_server(refuses=True) as server, pytest.raises(TrackerFailed) as caught:
+        upload(run_of(), tmp_path, SecretStr(KEY), wait=errand.wait, base_url=server.url)
+    assert "invalid key" in str(caught.value) and FILE_NAME in str(caught.value)
+    assert KEY not in str(caught.value)
+    assert packed.is_file()
+
+
+def test_a_key_is_in_no_file_of_the_attempt(tmp_path: Path) -> None:
+    errand = Errand(job="job_0abc", directory=tmp_path)
+    with wandb_server() as server:
+        deliver(run_of(), tmp_path, wait=errand.wait)
+        upload(run_of(), tmp_path, SecretStr(KEY), wait=errand.wait, base_url=server.url)
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert len(files) > 2
+    assert not [each for each in files if KEY.encode() in each.read_bytes()]
+
+
+def test_a_key_that_did_not_come_leaves_the_file_and_says_so(tiny_folder: Path, tmp_path: Path) -> None:
+    spec = spec_for(tiny_folder, report_to=["wandb"], wandb_api_key_secret="WANDB", rank=1, max_train_steps=1)
+    reporter = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1)).run()
+    assert {FILE_NAME, "lora-kohya.safetensors", "README.md"} <= set(reporter.artifacts)
+    ((name, data),) = reporter.notices
+    assert (name, data["tracker"]) == ("tracker-failed", "wandb")
+    assert "could not hand out WANDB" in data["message"]
