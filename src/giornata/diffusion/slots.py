@@ -119,12 +119,12 @@ class Slots:
     def on(self) -> Iterator[None]:
         """Within, forward and backward passes go through the adapters; batches are laid out by place."""
         for each, stack in zip(self._adapted, self._stacks, strict=True):
-            each.layer.stack = stack
+            each.layer.wear(stack)
         try:
             yield
         finally:
             for each in self._adapted:
-                each.layer.stack = None
+                each.layer.wear(None)
 
     def sit(self, place: int, spec: TrainSpec) -> "Slot":
         """A freshly initialised adapter in this place; see `giornata.diffusion.lora.add_adapters`."""
