@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from giornata.domain.errors import InvalidInput
+from giornata.engine.absence import SELDOM, absent
 from giornata.engine.channel import LineChannel, take_stdout
 from giornata.engine.device import prepare_device
 from giornata.engine.engine import Engine
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     kinds = options.kinds.split(",")
     try:
         check_kinds(kinds)
-        with kept_for_good():
+        with kept_for_good(), absent(*SELDOM):
             device = prepare_device(options.device, options.threads)
             workloads = make_workloads(
                 kinds, device.name, places=options.places, model_cache_bytes=options.model_cache_bytes
