@@ -161,7 +161,7 @@ def side_by_side(work: Work, home: Path, *, engines: int) -> Run:
     return Run(
         wall_s=time.monotonic() - began_s,
         images=work.images,
-        step_s=statistics.median([each for session in sessions for each in session.step_s]),
+        step_s=_median_step_s(sessions),
         images_at_once=work.batch * places * engines,
         peak_bytes=sum(session.peak_bytes for session in sessions),
         engines=engines,
@@ -179,10 +179,16 @@ def _ours(work: Work, home: Path, *, engines: int, places: int = 1) -> Run:
     return Run(
         wall_s=time.monotonic() - began_s,
         images=work.images,
-        step_s=statistics.median([each for session in sessions for each in session.step_s]),
+        step_s=_median_step_s(sessions),
         images_at_once=work.batch * places,
         peak_bytes=max(session.peak_bytes for session in sessions),
     )
+
+
+def _median_step_s(sessions: Sequence[Session]) -> float | None:
+    """None when no job had more steps than those that warm up."""
+    steps_s = [each for session in sessions for each in session.step_s]
+    return statistics.median(steps_s) if steps_s else None
 
 
 def _session(work: Work, home: Path, numbers: Sequence[int], places: int) -> Session:
