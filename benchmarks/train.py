@@ -14,15 +14,15 @@ repetition, so that ratios are of runs under like conditions:
 Where K is more than --jobs, that way does K jobs; compared are images/s. Prints a table, and one JSON line: of each
 way the seconds for all, seconds an image and images/s of whole processes; ms of a step, images/s of steps alone, and
 their MFU against the rate of matrix products that is measured at each repetition's beginning (with --threads threads
-on a CPU); the most memory that its processes held; dollars for 1000 steps of a job at --price-usd-per-hour; and how
-many times more images/s it makes than the first way, repetition by repetition. Steps of the script are by its own
-progress bar. Everything with its median, least and largest.
+on a CPU); the most memory that its processes held (on CUDA by torch's allocator, and not of the script); dollars for
+1000 steps of a job at --price-usd-per-hour; and how many times more images/s it makes than the first way, repetition
+by repetition. Steps of the script are by its own progress bar. Everything with its median, least and largest. A way
+that fails is left out, and the JSON line says why.
 
-Without --model one is built: --size tiny is that of the tests (some 20 s for each repetition of a cold engine, two
-minutes for all with the script), medium has 110 million parameters (about five minutes for a repetition with the
-script), full is SDXL's published shape with random weights (7 GB on disk, for a GPU with 24 GB: about ten minutes on
-an H200). --jobs, --steps, --resolution, --precision and --repetitions follow the size unless they are given. No
-repetition is begun after --minutes.
+Without --model one is built: tiny is that of the tests (two minutes for a repetition with the script, on two quiet
+cores), medium has 110 million parameters (several times that), full is SDXL's published shape with random weights: 7
+GB on disk, for a GPU; it has not been run yet. --jobs, --steps, --resolution, --precision and --repetitions follow
+the size unless they are given. No repetition is begun after --minutes.
 """
 
 import argparse
@@ -142,8 +142,10 @@ def ways_of(options: argparse.Namespace) -> dict[str, Way]:
 
 
 def repeat(options: argparse.Namespace, work: Work, ways: Mapping[str, Way], home: Path) -> dict[str, Any]:
-    """All ways, again and again: their runs, and the best rate of the device."""
+    """All ways, again and again: their runs, the best rate of the device, and why ways failed. What fails once, for
+    want of memory perhaps, is left out."""
     runs: dict[str, list[Run]] = {name: [] for name in ways}
+    failed: dict[str, str] = {}
     rates, began_s = [], time.monotonic()
     for repetition in range(options.repetitions):
         if time.monotonic() - began_s > 60 * options.minutes:
@@ -151,11 +153,17 @@ def repeat(options: argparse.Namespace, work: Work, ways: Mapping[str, Way], hom
         room = home / f"repetition-{repetition}"
         room.mkdir()
         rates.append(device_rate(options.device, options.precision, options.threads))
-        for way, run in ways.items():
-            runs[way].append(run(work, room))
-            made = runs[way][-1]
+        for way in list(runs):
+            try:
+                made = ways[way](work, room)
+            except SystemExit as error:
+                failed[way] = str(error.code)
+                del runs[way]
+                sys.stderr.write(f"{repetition + 1}: {way}: {failed[way]}\n")
+                continue
+            runs[way].append(made)
             sys.stderr.write(f"{repetition + 1}: {way}: {made.images} images in {made.wall_s:.1f} s\n")
-    return {"runs": runs, "device_flops_per_s": max(rates)}
+    return {"runs": runs, "device_flops_per_s": max(rates), "failed": failed}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -171,7 +179,9 @@ def main(arguments: Sequence[str]) -> int:
         way: facts_of(each, price_usd_per_hour=price, flops=flops, device_flops_per_s=rate)
         for way, each in runs.items()
     }
-    over = next(iter(ways))
+    if not runs:
+        return 1
+    over = next(iter(runs))
     compared = ratios(runs, over)
     print(table(facts, compared))
     print(f"times: of {over}'s images/s. {flops / 1e9:.3g} GFLOP an image, the device does {rate / 1e9:.4g} a second")
@@ -181,6 +191,7 @@ def main(arguments: Sequence[str]) -> int:
         "flops_per_image": flops,
         "device_flops_per_s": round(rate),
         "ways_facts": facts,
+        "failed": measured["failed"],
         "times_of": {over: compared},
     }
     result.pop("baseline_python")

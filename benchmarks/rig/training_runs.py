@@ -216,8 +216,13 @@ def script(work: Work, home: Path, *, path: Path, python: str) -> Run:
         images=work.images,
         step_s=statistics.median(step_s) if step_s else None,
         images_at_once=work.batch,
-        peak_bytes=peak_bytes or None,
+        peak_bytes=None if _on_cuda(work) else peak_bytes or None,
     )
+
+
+def _on_cuda(work: Work) -> bool:
+    """What the script holds of a device's memory it does not tell."""
+    return work.device != "cpu" and Path("/dev/nvidiactl").exists()
 
 
 def _options(work: Work, folder: Path, out: Path, *, seed: int) -> list[str]:
