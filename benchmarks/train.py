@@ -1,57 +1,85 @@
 """What training costs, against the example script of diffusers: `python benchmarks/train.py`.
 
-Some jobs of batch 1 are done in five ways, as whole processes, one way after the other and all of them again in each
+Jobs of batch 1 are done in several ways, as whole processes, one way after the other and all of them again in each
 repetition, so that ratios are of runs under like conditions:
 
-    script   the example script, once for every job (with --baseline-script; --baseline-python if it needs another
-             installation, for it imports torchvision)
-    cold     ours, a new engine for every job
-    warm     ours, one engine for all, one after the other
-    joint    ours, one engine, all jobs in one batch with an adapter each
-    batch    the control of joint training: one job whose batch holds the batches of all
+    script    the example script, once for every job (with --baseline-script; --baseline-python if it needs another
+              installation, for it imports torchvision)
+    cold      ours, a new engine for every job
+    warm      ours, one engine for all, one after the other
+    joint-K   ours, one engine, K jobs in one batch with an adapter each, for every K of --together
+    batch-K   the control of joint-K: one adapter, whose batch holds the batches of K jobs
+    engines-E with --engines E: E engines at the same time, each with its share of the jobs in one batch
 
-Prints a table and one JSON line: seconds for all, ms a step, images/s, seconds an image, memory, MFU on CUDA, and
-dollars for 1000 steps at --price-usd-per-hour. Steps of the script are by its own progress bar. Without --model the
-tiny model of the tests is built, or with --size medium one of 110 million parameters.
+Where K is more than --jobs, that way does K jobs; compared are images/s. Prints a table, and one JSON line: of each
+way the seconds for all, seconds an image and images/s of whole processes; ms of a step, images/s of steps alone, and
+their MFU against the rate of matrix products that is measured at each repetition's beginning (with --threads threads
+on a CPU); the most memory that its processes held (on CUDA by torch's allocator, and not of the script); dollars for
+1000 steps of a job at --price-usd-per-hour; and how many times more images/s it makes than the first way, repetition
+by repetition. Steps of the script are by its own progress bar. Everything with its median, least and largest. A way
+that fails is left out, and the JSON line says why.
+
+Without --model one is built: tiny is that of the tests (two minutes for a repetition with the script, on two quiet
+cores), medium has 110 million parameters (several times that), full is SDXL's published shape with random weights: 7
+GB on disk, for a GPU; it has not been run yet. --jobs, --steps, --resolution, --precision and --repetitions follow
+the size unless they are given. No repetition is begun after --minutes.
 """
 
 import argparse
 import functools
 import hashlib
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from rig.training_runs import Run, Work, cold, joint, one_batch, script, warm
+from rig.device_rate import device_rate
+from rig.training_runs import Run, Work, cold, joint, one_batch, script, side_by_side, warm
+from rig.training_table import facts_of, flops_per_image, ratios, table
 
 from giornata.protocol.pipe import InputFile
 
 PICTURES = 6
 Way = Callable[[Work, Path], Run]
+DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "tiny": {"jobs": 4, "steps": 200, "resolution": 64, "precision": "no", "repetitions": 3},
+        "medium": {"jobs": 4, "steps": 60, "resolution": 64, "precision": "no", "repetitions": 3},
+        "full": {"jobs": 4, "steps": 40, "resolution": 1024, "precision": "bf16", "repetitions": 2},
+    }
+)
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=("tiny", "medium"), default="tiny", help="of the model that is built")
-    parser.add_argument("--model", help="folder of an SDXL instead")
-    parser.add_argument("--resolution", type=int, default=64, help="side of the square, in pixels")
-    parser.add_argument("--precision", choices=("no", "bf16"), default="no")
+    parser.add_argument("--size", choices=tuple(DEFAULTS), default="tiny", help="of the model that is built")
+    parser.add_argument("--model", help="folder of an SDXL instead; --size then only chooses what follows it")
+    parser.add_argument("--resolution", type=int, help="side of the square, in pixels")
+    parser.add_argument("--precision", choices=("no", "bf16"))
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rank", type=int, default=4)
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--batch", type=int, default=1, help="of each job")
+    parser.add_argument("--together", type=int, nargs="*", default=[4], metavar="K", help="such as 1 2 4 8")
+    parser.add_argument("--engines", type=int, help="side by side")
+    parser.add_argument("--ways", help="only these, with commas between, such as script,warm,joint-4")
+    parser.add_argument("--repetitions", type=int)
+    parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--price-usd-per-hour", type=float, default=0.20)
     parser.add_argument("--baseline-script", type=Path)
     parser.add_argument("--baseline-python", default=sys.executable)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name, value in DEFAULTS[options.size].items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return options
 
 
 def work_of(options: argparse.Namespace, home: Path) -> Work:
@@ -72,9 +100,13 @@ def work_of(options: argparse.Namespace, home: Path) -> Work:
 def _model(size: str, home: Path) -> str:
     folder = home / size
     if size == "medium":
-        from rig.medium_model import build
+        from rig.medium_model import build as build_medium
 
-        return str(build(folder))
+        return str(build_medium(folder))
+    if size == "full":
+        from rig.full_model import build as build_full
+
+        return str(build_full(folder))
     subprocess.run(
         [sys.executable, "-m", "giornata.diffusion.tiny_model", str(folder)], check=True, capture_output=True
     )
@@ -91,70 +123,76 @@ def _pictures(folder: Path, size_px: int) -> tuple[InputFile, ...]:
 
 
 def ways_of(options: argparse.Namespace) -> dict[str, Way]:
-    ways: dict[str, Way] = {"cold": cold, "warm": warm, "joint": joint, "batch": one_batch}
-    if options.baseline_script is None:
+    ways: dict[str, Way] = {}
+    if options.baseline_script is not None:
+        ways["script"] = functools.partial(script, path=options.baseline_script, python=options.baseline_python)
+    ways |= {"cold": cold, "warm": warm}
+    for places in options.together:
+        ways[f"joint-{places}"] = functools.partial(joint, places=places)
+        if places > 1:
+            ways[f"batch-{places}"] = functools.partial(one_batch, batches=places)
+    if options.engines is not None:
+        ways[f"engines-{options.engines}"] = functools.partial(side_by_side, engines=options.engines)
+    if options.ways is None:
         return ways
-    baseline = functools.partial(script, path=options.baseline_script, python=options.baseline_python)
-    return {"script": baseline, **ways}
+    wanted = options.ways.split(",")
+    if unknown := sorted(set(wanted) - set(ways)):
+        sys.exit(f"--ways: no {', '.join(unknown)}; there are {', '.join(ways)}")
+    return {name: ways[name] for name in wanted}
 
 
-def facts_of(runs: Sequence[Run], price_usd_per_hour: float) -> dict[str, Any]:
-    """Medians over the repetitions."""
-    image_s = statistics.median(run.wall_s / run.images for run in runs)
-    steps_s = [run.step_s for run in runs if run.step_s is not None]
-    peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
-    return {
-        "wall_s": [round(run.wall_s, 2) for run in runs],
-        "step_ms": round(1000 * statistics.median(steps_s), 2) if steps_s else None,
-        "images_per_s": round(1 / image_s, 3),
-        "s_per_image": round(image_s, 5),
-        "peak_mib": round(max(peaks) / 2**20) if peaks else None,
-        "mfu": runs[-1].mfu,
-        "usd_per_1000_steps": round(1000 * runs[0].images_per_step * image_s * price_usd_per_hour / 3600, 6),
-    }
-
-
-def ratios(runs: Mapping[str, Sequence[Run]], over: str) -> dict[str, list[float]]:
-    """How many times longer `over` took than each other way, in each repetition."""
-    return {
-        name: [round(other.wall_s / run.wall_s, 3) for other, run in zip(runs[over], each, strict=True)]
-        for name, each in runs.items()
-        if name != over
-    }
-
-
-def table(facts: Mapping[str, Mapping[str, Any]]) -> str:
-    columns = ("wall_s", "step_ms", "images_per_s", "peak_mib", "mfu", "usd_per_1000_steps")
-    rows = [["", *columns]]
-    for name, each in facts.items():
-        wall = each["wall_s"]
-        shown = {**each, "wall_s": f"{statistics.median(wall):.1f} ({min(wall):.1f} to {max(wall):.1f})"}
-        rows.append([name, *("–" if shown[column] is None else str(shown[column]) for column in columns)])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+def repeat(options: argparse.Namespace, work: Work, ways: Mapping[str, Way], home: Path) -> dict[str, Any]:
+    """All ways, again and again: their runs, the best rate of the device, and why ways failed. What fails once, for
+    want of memory perhaps, is left out."""
+    runs: dict[str, list[Run]] = {name: [] for name in ways}
+    failed: dict[str, str] = {}
+    rates, began_s = [], time.monotonic()
+    for repetition in range(options.repetitions):
+        if time.monotonic() - began_s > 60 * options.minutes:
+            break
+        room = home / f"repetition-{repetition}"
+        room.mkdir()
+        rates.append(device_rate(options.device, options.precision, options.threads))
+        for way in list(runs):
+            try:
+                made = ways[way](work, room)
+            except SystemExit as error:
+                failed[way] = str(error.code)
+                del runs[way]
+                sys.stderr.write(f"{repetition + 1}: {way}: {failed[way]}\n")
+                continue
+            runs[way].append(made)
+            sys.stderr.write(f"{repetition + 1}: {way}: {made.images} images in {made.wall_s:.1f} s\n")
+    return {"runs": runs, "device_flops_per_s": max(rates), "failed": failed}
 
 
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
     ways = ways_of(options)
-    runs: dict[str, list[Run]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        work = work_of(options, home)
-        for repetition in range(options.repetitions):
-            room = home / f"repetition-{repetition}"
-            room.mkdir()
-            for way, run in ways.items():
-                runs[way].append(run(work, room))
-    facts = {way: facts_of(each, options.price_usd_per_hour) for way, each in runs.items()}
-    over = next(iter(ways))
-    print(table(facts))
-    print(f"{over} takes times as long as: {ratios(runs, over)}")
+        work = work_of(options, Path(name))
+        flops = flops_per_image(work)
+        measured = repeat(options, work, ways, Path(name))
+    runs, rate = measured["runs"], measured["device_flops_per_s"]
+    price = options.price_usd_per_hour
+    facts = {
+        way: facts_of(each, price_usd_per_hour=price, flops=flops, device_flops_per_s=rate)
+        for way, each in runs.items()
+    }
+    if not runs:
+        return 1
+    over = next(iter(runs))
+    compared = ratios(runs, over)
+    print(table(facts, compared))
+    print(f"times: of {over}'s images/s. {flops / 1e9:.3g} GFLOP an image, the device does {rate / 1e9:.4g} a second")
     result = {
         "benchmark": "train",
         **{key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
-        "ways": facts,
-        "times_longer": {over: ratios(runs, over)},
+        "flops_per_image": flops,
+        "device_flops_per_s": round(rate),
+        "ways_facts": facts,
+        "failed": measured["failed"],
+        "times_of": {over: compared},
     }
     result.pop("baseline_python")
     result["baseline_script"] = options.baseline_script is not None

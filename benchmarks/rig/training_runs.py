@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,19 +46,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one way took for all of the work. `step_s` is the median of a step, where steps were told one by one;
-    `peak_bytes` the most memory that a process of it held (resident on a CPU, of the device on CUDA)."""
+    """What one way took for all of the work. `step_s` is the median of a step, where steps were told, in which
+    `images_at_once` went through the model; `peak_bytes` the most memory that its processes held at a time (resident
+    on a CPU, of the device on CUDA). `engines` is how many ran side by side."""
 
     wall_s: float
     images: int
     step_s: float | None
-    images_per_step: int
+    images_at_once: int
     peak_bytes: int | None
-    mfu: float | None = None
-
-    @property
-    def images_per_s(self) -> float:
-        return self.images / self.wall_s
+    engines: int = 1
 
 
 class Session:
@@ -142,36 +140,66 @@ def warm(work: Work, home: Path) -> Run:
     return _ours(work, home, engines=1)
 
 
-def joint(work: Work, home: Path) -> Run:
-    """One engine, all jobs in one batch."""
-    return _ours(work, home, engines=1, places=work.jobs)
+def joint(work: Work, home: Path, *, places: int) -> Run:
+    """One engine, `places` jobs in one batch at a time. At least as many jobs as that are done."""
+    return _ours(_enough(work, places), home, engines=1, places=places)
 
 
-def one_batch(work: Work, home: Path) -> Run:
-    """The control of joint training: one job, whose batch holds what all the jobs' batches hold."""
-    return warm(replace(work, batch=work.batch * work.jobs, jobs=1), home)
+def one_batch(work: Work, home: Path, *, batches: int) -> Run:
+    """The control of joint training: one engine, in which one job's batch holds what `batches` jobs' batches hold."""
+    jobs = _enough(work, batches).jobs // batches
+    return warm(replace(work, batch=work.batch * batches, jobs=jobs), home)
 
 
-def _ours(work: Work, home: Path, *, engines: int, places: int = 1) -> Run:
-    began_s, sessions = time.monotonic(), []
-    numbers = range(work.jobs)
-    for engine in range(engines):
-        session = Session(work, home, places=places)
-        sessions.append(session)
-        try:
-            mine = numbers[engine::engines]
-            for first in range(0, len(mine), places):
-                session.train(*mine[first : first + places])
-        finally:
-            session.end()
+def side_by_side(work: Work, home: Path, *, engines: int) -> Run:
+    """Several engines at the same time, each with its share of the jobs in one batch."""
+    places = max(1, work.jobs // engines)
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(engines) as pool:
+        shares = [range(work.jobs)[engine::engines] for engine in range(engines)]
+        sessions = list(pool.map(lambda share: _session(work, home, share, places), shares))
     return Run(
         wall_s=time.monotonic() - began_s,
         images=work.images,
-        step_s=statistics.median([each for session in sessions for each in session.step_s]),
-        images_per_step=work.batch,
-        peak_bytes=max(session.peak_bytes for session in sessions),
-        mfu=sessions[-1].metrics.get("mfu"),
+        step_s=_median_step_s(sessions),
+        images_at_once=work.batch * places * engines,
+        peak_bytes=sum(session.peak_bytes for session in sessions),
+        engines=engines,
     )
+
+
+def _enough(work: Work, places: int) -> Work:
+    """Jobs for full batches only."""
+    return replace(work, jobs=-(-work.jobs // places) * places)
+
+
+def _ours(work: Work, home: Path, *, engines: int, places: int = 1) -> Run:
+    began_s, numbers = time.monotonic(), range(work.jobs)
+    sessions = [_session(work, home, numbers[engine::engines], places) for engine in range(engines)]
+    return Run(
+        wall_s=time.monotonic() - began_s,
+        images=work.images,
+        step_s=_median_step_s(sessions),
+        images_at_once=work.batch * places,
+        peak_bytes=max(session.peak_bytes for session in sessions),
+    )
+
+
+def _median_step_s(sessions: Sequence[Session]) -> float | None:
+    """None when no job had more steps than those that warm up."""
+    steps_s = [each for session in sessions for each in session.step_s]
+    return statistics.median(steps_s) if steps_s else None
+
+
+def _session(work: Work, home: Path, numbers: Sequence[int], places: int) -> Session:
+    """An engine from its start to its end, with these jobs, `places` at a time."""
+    session = Session(work, home, places=places)
+    try:
+        for first in range(0, len(numbers), places):
+            session.train(*numbers[first : first + places])
+    finally:
+        session.end()
+    return session
 
 
 def script(work: Work, home: Path, *, path: Path, python: str) -> Run:
@@ -187,9 +215,14 @@ def script(work: Work, home: Path, *, path: Path, python: str) -> Run:
         wall_s=wall_s,
         images=work.images,
         step_s=statistics.median(step_s) if step_s else None,
-        images_per_step=work.batch,
-        peak_bytes=peak_bytes or None,
+        images_at_once=work.batch,
+        peak_bytes=None if _on_cuda(work) else peak_bytes or None,
     )
+
+
+def _on_cuda(work: Work) -> bool:
+    """What the script holds of a device's memory it does not tell."""
+    return work.device != "cpu" and Path("/dev/nvidiactl").exists()
 
 
 def _options(work: Work, folder: Path, out: Path, *, seed: int) -> list[str]:

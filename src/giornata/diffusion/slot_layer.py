@@ -44,6 +44,11 @@ class SlotLinear(nn.Linear):
         self.train(original.training)
         self.stack: Stack | None = None
 
+    def wear(self, stack: Stack | None) -> None:
+        """Add these adapters from now on. Twice for every layer in every step: around the module's own way of setting
+        an attribute, which looks for parameters and buffers and takes longer than a small product."""
+        self.__dict__["stack"] = stack
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs (J·rows, …, I) → (J·rows, …, O)."""
         held = self.held

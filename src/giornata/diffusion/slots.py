@@ -120,12 +120,12 @@ class Slots:
     def on(self) -> Iterator[None]:
         """Within, forward and backward passes go through the adapters; batches are laid out by place."""
         for each, stack in zip(self._adapted, self._stacks, strict=True):
-            each.layer.stack = stack
+            each.layer.wear(stack)
         try:
             yield
         finally:
             for each in self._adapted:
-                each.layer.stack = None
+                each.layer.wear(None)
 
     @contextmanager
     def only(self, place: int) -> Iterator[None]:

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from giornata.domain.errors import InvalidInput
+from giornata.engine.absence import SELDOM, absent
 from giornata.engine.channel import LineChannel, take_stdout
 from giornata.engine.device import prepare_device
 from giornata.engine.engine import Engine
+from giornata.engine.garbage import kept_for_good
 from giornata.engine.kinds import check_kinds, make_workloads
 from giornata.engine.parentage import die_with_parent
 from giornata.protocol import VERSION
@@ -36,10 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     kinds = options.kinds.split(",")
     try:
         check_kinds(kinds)
-        device = prepare_device(options.device, options.threads)
-        workloads = make_workloads(
-            kinds, device.name, places=options.places, model_cache_bytes=options.model_cache_bytes
-        )
+        with kept_for_good(), absent(*SELDOM):
+            device = prepare_device(options.device, options.threads)
+            workloads = make_workloads(
+                kinds, device.name, places=options.places, model_cache_bytes=options.model_cache_bytes
+            )
     except InvalidInput as error:
         sys.stderr.write(f"engine: {error}\n")
         return EXIT_UNUSABLE

@@ -213,9 +213,16 @@ def test_sdxl_takes_the_arithmetic_that_was_counted(sdxl: UNet2DConditionModel) 
 
 
 def test_a_rate_is_products_over_seconds() -> None:
-    ticks = iter(range(1000))
-    rate = matmul_flops_per_s(torch.device("cpu"), torch.float32, side=16, clock=lambda: float(next(ticks)))
-    assert rate == 2 * 16**3
+    ticks = (number / 1024 for number in range(1000))
+    rate = matmul_flops_per_s(torch.device("cpu"), torch.float32, side=16, clock=lambda: next(ticks))
+    assert rate == 2 * 16**3 * 1024
+    assert next(ticks) == 16 / 1024  # the best of eight
+
+
+def test_a_slow_device_is_not_measured_for_long() -> None:
+    times = iter([0.0, 100.0, 100.0, 120.0])
+    rate = matmul_flops_per_s(torch.device("cpu"), torch.float32, side=16, clock=lambda: next(times))
+    assert rate == 2 * 16**3 / 20  # the second, for the first may have had to warm up
 
 
 def test_an_adapter_that_is_on_changes_nothing(tiny_base: BaseModel) -> None:

@@ -1,0 +1,61 @@
+"""SDXL as it was published but for its weights, which are random: what a step costs does not depend on them."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, UNet2DConditionModel
+from torch import nn
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from giornata.diffusion.families.vocabulary import clip_tokenizer
+from giornata.diffusion.single_file import LAYOUTS
+from giornata.diffusion.tiny_parts import PAD_TOKENS, place_model
+
+LAYOUT = LAYOUTS / "sdxl"
+DTYPE = torch.bfloat16
+PARTS: Mapping[str, Callable[[Path], Any]] = MappingProxyType(
+    {
+        "unet": lambda folder: UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(folder)),
+        "vae": lambda folder: AutoencoderKL.from_config(AutoencoderKL.load_config(folder)),
+        "text_encoder": lambda folder: CLIPTextModel(CLIPTextConfig.from_pretrained(folder)),
+        "text_encoder_2": lambda folder: CLIPTextModelWithProjection(CLIPTextConfig.from_pretrained(folder)),
+    }
+)
+
+
+def build(directory: Path) -> Path:
+    """Build it at `directory`, in the layout of diffusers; one that is there already is kept. 7 GB, minutes."""
+    return place_model(directory, _write)
+
+
+def without_weights(part: str) -> nn.Module:
+    """One of PARTS; its parameters have shapes and no memory."""
+    with torch.device("meta"):
+        module: nn.Module = PARTS[part](LAYOUT / part)
+    return module.to(DTYPE)
+
+
+def _write(directory: Path) -> None:
+    for name in PARTS:
+        filled: Any = _filled(without_weights(name).to_empty(device="cpu"))
+        filled.save_pretrained(directory / name)
+    for name, pad in zip(("tokenizer", "tokenizer_2"), PAD_TOKENS, strict=True):
+        clip_tokenizer(pad_token=pad).save_pretrained(directory / name)
+    shutil.copytree(LAYOUT / "scheduler", directory / "scheduler")
+    shutil.copyfile(LAYOUT / "model_index.json", directory / "model_index.json")
+
+
+@torch.no_grad()
+def _filled(module: nn.Module) -> nn.Module:
+    """Numbers that stay finite on their way through all layers: products keep the variance, norms do nothing."""
+    draw = torch.Generator().manual_seed(0)
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(0.0, parameter[0].numel() ** -0.5, generator=draw)
+        else:
+            parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+    return module

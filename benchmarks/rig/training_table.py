@@ -1,0 +1,103 @@
+"""What came out of whole training runs: medians, spreads, and ratios within repetitions."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rig.training_runs import Run, Work
+
+COLUMNS = ("wall_s", "s_per_image", "images_per_s", "step_ms", "images_per_s_in_steps", "mfu", "peak_mib")
+
+
+def flops_per_image(work: Work) -> int:
+    """Arithmetic of one picture, forward and backward, with the adapter that all ways train."""
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    from giornata.diffusion.flops import training_flops
+    from giornata.diffusion.unet_layers import layers_of
+    from giornata.protocol.specs import TrainSpec
+    from giornata.workloads.train.fit import is_target
+    from rig.training_runs import spec_of
+
+    spec = TrainSpec.model_validate(spec_of(work, seed=0))
+    with torch.device("meta"):
+        unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(Path(work.model) / "unet"))
+    layers = layers_of(unet, work.resolution)
+    adapted = {layer.name for layer in layers if is_target(layer.name, spec.target_modules)}
+    return training_flops(layers, adapted, spec.rank)
+
+
+def facts_of(
+    runs: Sequence[Run], *, price_usd_per_hour: float, flops: int, device_flops_per_s: float
+) -> dict[str, Any]:
+    """Over the repetitions: medians with (least, largest); the most memory of any. `mfu` is that of steps; None where
+    steps are not told, or where several engines share the device. Dollars are for 1000 steps of one job of batch 1,
+    of whole processes."""
+    image_s = [run.wall_s / run.images for run in runs]
+    steps_s = [run.step_s for run in runs if run.step_s is not None]
+    in_steps = [run.images_at_once / run.step_s for run in runs if run.step_s is not None]
+    alone = [] if any(run.engines > 1 for run in runs) else in_steps
+    peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
+    return {
+        "wall_s": _spread([run.wall_s for run in runs], 2),
+        "s_per_image": _spread(image_s, 5),
+        "images_per_s": _spread([1 / each for each in image_s], 2),
+        "step_ms": _spread([1000 * each for each in steps_s], 2),
+        "images_per_s_in_steps": _spread(in_steps, 2),
+        "mfu": _spread([each * flops / device_flops_per_s for each in alone], 4),
+        "peak_mib": round(max(peaks) / 2**20) if peaks else None,
+        "usd_per_1000_steps": round(1000 * statistics.median(image_s) * price_usd_per_hour / 3600, 6),
+        "images": [run.images for run in runs],
+    }
+
+
+def ratios(runs: Mapping[str, Sequence[Run]], over: str) -> dict[str, dict[str, Any]]:
+    """How many times more images/s each way made than `over`, repetition by repetition: of whole processes, and of
+    the steps alone."""
+    return {
+        name: {
+            "whole": _spread(_quotients(runs[over], each, lambda run: run.images / run.wall_s), 3),
+            "steps": _spread(_quotients(runs[over], each, _in_steps), 3),
+        }
+        for name, each in runs.items()
+        if name != over
+    }
+
+
+def table(facts: Mapping[str, Mapping[str, Any]], compared: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each way."""
+    rows = [["", *COLUMNS, "usd_per_1000_steps", "times: whole", "times: steps"]]
+    for name, each in facts.items():
+        times = compared.get(name, {})
+        cells = [each[column] for column in (*COLUMNS, "usd_per_1000_steps")]
+        rows.append([name, *map(_shown, [*cells, times.get("whole"), times.get("steps")])])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _in_steps(run: Run) -> float | None:
+    return None if run.step_s is None else run.images_at_once / run.step_s
+
+
+def _quotients(over: Sequence[Run], runs: Sequence[Run], of: Any) -> list[float]:
+    pairs = [(of(first), of(run)) for first, run in zip(over, runs, strict=True)]
+    return [mine / theirs for theirs, mine in pairs if theirs and mine]
+
+
+def _spread(values: Sequence[float], digits: int) -> dict[str, float] | None:
+    if not values:
+        return None
+    found = {"median": statistics.median(values), "least": min(values), "largest": max(values)}
+    return {name: round(value, digits) for name, value in found.items()}
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return "–"
+    if not isinstance(cell, dict):
+        return str(cell)
+    if cell["least"] == cell["largest"]:
+        return f"{cell['median']:g}"
+    return f"{cell['median']:g} ({cell['least']:g} to {cell['largest']:g})"
