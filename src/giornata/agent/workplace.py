@@ -12,6 +12,7 @@ from typing import IO
 from giornata.domain.errors import Fault, InvalidInput
 
 RUN_PREFIX = "run-"
+KERNEL_DIRECTORY = "compiled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class Room:
 
 
 class Workplace:
-    """Holds `directory/run-…`, locked for as long as this process lives.
+    """Holds `directory/run-…`, locked for as long as this process lives. Beside it is what all processes share:
+    inputs in `cache`, and the engines' compiled kernels.
 
     The lock is the kernel's and ends with the process, however that ends; process numbers would not tell, since in
     a container each process may have the same one. What dead processes left is wiped here, at the start.
@@ -36,6 +38,9 @@ class Workplace:
         self.cache = directory / "cache"
         with _usable(directory):
             self.cache.mkdir(parents=True, exist_ok=True)
+            kernels = directory / KERNEL_DIRECTORY
+            kernels.mkdir(exist_ok=True)
+            kernels.chmod(0o700)  # code is loaded from it
             self._wipe_stale()
             self._run = directory / f"{RUN_PREFIX}{secrets.token_hex(6)}"
             self._run.mkdir(mode=0o700)

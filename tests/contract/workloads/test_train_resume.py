@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.diffusion.formats import FILE_NAMES
@@ -167,6 +168,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "target_modules": ("to_q", "to_out.0", "proj_in", "conv1"),
         "gradient_checkpointing": True,
     },
+    "compiled": {"compile": "on", "gradient_checkpointing": "selective"},
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 WIDE_AND_TALL = {"sizes": ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60)), "repeats": (1, 3)}
@@ -212,6 +214,7 @@ STOPS = [
     ("Stable Diffusion 1.5, new tokens", 8),
     ("Stable Diffusion 1.5", 4),
     ("Stable Diffusion 1.5, everything", 7),
+    pytest.param("compiled", 5, marks=needs_compiler),
     ("bf16 with text encoders", 7),
 ]
 

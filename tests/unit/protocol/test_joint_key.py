@@ -22,6 +22,7 @@ OWN_CHANGES = [
     {"optimizer": "adamw_schedule_free", "shuffle_caption": True, "checkpointing_steps": 10},
     {"target_modules": ("to_q", "to_out.0", "to_v", "to_k")},
     {"model_card": False, "report_to": ("tensorboard",)},
+    {"compile": "off"},  # as a shared batch is in any case
 ]
 
 
@@ -69,6 +70,7 @@ def test_what_all_share_keeps_jobs_apart() -> None:
         ({"init_lora": "0" * 64}, "init_lora"),
         ({"train_text_encoder_ti": True}, "train_text_encoder_ti"),
         ({"do_edm_style_training": True}, "do_edm_style_training"),
+        ({"compile": "on"}, "compile on"),
     ],
 )
 def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said: str) -> None:
