@@ -2,9 +2,9 @@
 
 Five ways of the same steps (one adapter of rank 16, random latents, float32), each in a process of its own: plain;
 kernels into an empty directory; once more with that directory; with the artifacts that torch saved of it, into
-another empty directory; and with resnets too. A repetition goes through all ways before the next begins. Seconds are of CPU,
-user and system, of the process and its compilers: on a machine with other work they say more than a clock. Prints a
-table, then one JSON line.
+another empty directory; and with resnets too. A repetition goes through all ways before the next begins. Seconds are
+of CPU, user and system, of the process and its compilers: on a machine with other work they say more than a clock.
+Prints a table, then one JSON line.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-WAYS = ("plain", "cold", "same directory", "artifacts", "with resnets, cold")
+WAYS = ("plain", "cold", "same directory", "artifacts", "resnets too")
 ARTIFACTS = "artifacts"
 
 
@@ -37,7 +37,7 @@ def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side
     from giornata.protocol.specs import TrainSpec
 
     fix_determinism(1)
-    kinds = regional.EVERYWHERE if way.startswith("with resnets") else regional.REGIONS["cpu"]
+    kinds = regional.EVERYWHERE if way == "resnets too" else regional.REGIONS["cpu"]
     unet = unet_of(size, device=torch.device("cpu"), dtype=torch.float32, side=side)
     base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device)
     spec = TrainSpec(model="x", dataset="ds_1", seed=1)  # type: ignore[call-arg]
@@ -77,12 +77,14 @@ def _used_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in of)
 
 
-def measure(size: str, *, repetitions: int, options: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def measure(
+    size: str, *, ways: Sequence[str], repetitions: int, options: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
     """Every way, so often; interleaved."""
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory() as root:
-            for way in WAYS:
+            for way in ways:
                 place = {"same directory": "cold"}.get(way, way.replace(" ", "-"))
                 found[way].append(_run(way, size, Path(root) / place, options))
     return found
@@ -105,7 +107,8 @@ def _run(way: str, size: str, directory: Path, options: Sequence[str]) -> dict[s
 
 def table(size: str, found: dict[str, list[dict[str, Any]]]) -> str:
     """Seconds of the first step, milliseconds of later ones, and their ratio to plain steps; each with its spread."""
-    head = f"{size}: {found['cold'][0]['regions']} regions of {found['cold'][0]['kinds']} kinds"
+    first = next(iter(found.values()))[0]
+    head = f"{size}: {first['regions']} regions of {first['kinds']} kinds"
     lines = [head, f"{'':20}{'first step, s':>22}{'later, ms':>24}   plain / this"]
     for way, runs in found.items():
         ratios = [plain["step_s"] / run["step_s"] for plain, run in zip(found["plain"], runs, strict=True)]
@@ -124,6 +127,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sizes", default="tiny,medium")
+    parser.add_argument("--ways", default=",".join(WAYS), help="of these, in this order: the later need the earlier")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--batch", type=int, default=1)
@@ -138,7 +142,7 @@ def main() -> None:
     passed = ["--rounds", str(options.rounds), "--batch", str(options.batch), "--side", str(options.side)]
     results = {}
     for size in options.sizes.split(","):
-        results[size] = measure(size, repetitions=options.repetitions, options=passed)
+        results[size] = measure(size, ways=options.ways.split(","), repetitions=options.repetitions, options=passed)
         print(table(size, results[size]), flush=True)
     print(json.dumps(results))
 

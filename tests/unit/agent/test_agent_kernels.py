@@ -37,6 +37,20 @@ def test_kernels_outlive_the_process_in_a_directory_that_nobody_else_reads(
     assert (directory / "kernel").exists()
 
 
+def test_kernels_over_their_bound_are_thrown_away_by_the_next_node_and_under_nobodys_feet(tmp_path: Path) -> None:
+    running = Workplace(tmp_path)
+    kernel = tmp_path / KERNEL_DIRECTORY / "ab" / "kernel.so"
+    kernel.parent.mkdir()
+    kernel.write_bytes(b"x" * 1000)
+    Workplace(tmp_path, kernels_bytes=999).close()
+    assert kernel.exists()  # another process runs
+    running.close()
+    Workplace(tmp_path, kernels_bytes=1000).close()
+    assert kernel.exists()
+    Workplace(tmp_path, kernels_bytes=999).close()
+    assert list((tmp_path / KERNEL_DIRECTORY).iterdir()) == []
+
+
 def test_a_key_alone_shares_nothing(settings: AgentSettings) -> None:
     assert settings.kernels().key is None
     sharing = replace(settings, shared_compile_cache=True)

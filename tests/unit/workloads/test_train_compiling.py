@@ -15,7 +15,7 @@ from giornata.domain.reasons import RETRY, STRIKE, Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
-from giornata.workloads.train.compiling import KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work
+from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.kernel_cache import READY, KernelCache, kernel_key, sealed
 
@@ -59,7 +59,7 @@ def test_work_counts_every_pass_of_the_whole_job(base: BaseModel) -> None:
         return Work.of(base, spec, Footprint(recompute=Recompute.OFF, rows=rows))
 
     plain = work(1)
-    assert plain == Work(passes=100, regions=len(regions(base.unet)), kernels=kinds_of_region(base.unet))
+    assert plain == Work(passes=100, regions=len(regions(base.unet)), kernels=kinds_of_region(base.unet) + 1)
     assert plain.kernels < plain.regions
     assert work(3, gradient_accumulation_steps=4).passes == 200
     classes = {"with_prior_preservation": True, "class_prompt": "a toy"}
@@ -127,8 +127,12 @@ def test_what_a_job_begins_with(
 def test_auto_says_what_it_reckoned(base: BaseModel, tmp_path: Path) -> None:
     reporter = RecordingReporter()
     kernels_of(base, reporter, tmp_path, max_train_steps=FEW)
-    (line,) = reporter.lines
-    assert line.startswith("compile auto: off: compiled kernels are expected to save 0 s, and to take")
+    assert not reporter.lines  # nothing to weigh
+    kernels_of(base, reporter, tmp_path, max_train_steps=_between(base))
+    kernels_of(base, reporter, tmp_path, max_train_steps=MANY)
+    close, clear = reporter.lines
+    assert close.startswith("compile auto: off: compiled kernels are expected to save")
+    assert clear.startswith("compile auto: on: compiled kernels are expected to save")
 
 
 def test_auto_is_off_on_a_kind_of_device_that_nobody_measured(base: BaseModel, tmp_path: Path) -> None:
@@ -136,9 +140,14 @@ def test_auto_is_off_on_a_kind_of_device_that_nobody_measured(base: BaseModel, t
     assert kernels_of(base, RecordingReporter(), tmp_path, compiler=unmeasured, max_train_steps=MANY).entry == {}
 
 
+def _between(base: BaseModel) -> int:
+    """So many steps that kernels pay when they are at hand, and only then."""
+    return int((kinds_of_region(base.unet) + 1) * 1.5 / (len(regions(base.unet)) * TABLE.saved_s))
+
+
 def test_kernels_at_hand_pay_sooner(base: BaseModel, tmp_path: Path) -> None:
     compiler = Compiler(version_of=version_of, speeds={"cpu": TABLE}, cache=KernelCache(directory=tmp_path))
-    between = int(kinds_of_region(base.unet) * 1.5 / (len(regions(base.unet)) * TABLE.saved_s))
+    between = _between(base)
 
     def entry() -> dict[str, str | None]:
         return kernels_of(base, RecordingReporter(), tmp_path, compiler=compiler, max_train_steps=between).entry
@@ -216,6 +225,58 @@ def test_a_compiler_is_what_can_be_run(tmp_path: Path) -> None:
     broken.write_text("#!/bin/sh\necho 'g++ (Imagined) 99.1'\necho 'more words'\n")
     assert compiler_of(cpu, which=lambda _: str(broken)) == "g++ (Imagined) 99.1"
     assert compiler_of(torch.device("cuda"), which=lambda _: None) is None
+
+
+# ---- a compiler that fails
+
+
+class Steps:
+    """Fails at its first call, as torch does when a compiler cannot make what it was asked for."""
+
+    def __init__(self, kernels: Kernels, *, steps_before: int = 0) -> None:
+        self.kernels, self.steps_before, self.calls, self.undone = kernels, steps_before, 0, 0
+
+    def __call__(self) -> None:
+        from torch._inductor.exc import CppCompileError
+
+        self.calls += 1
+        if self.calls == 1:
+            for _ in range(self.steps_before):
+                self.kernels.settle()
+            raise CppCompileError(["g++"], "no space left on device")
+
+    def undo(self) -> None:
+        self.undone += 1
+
+
+def test_auto_makes_the_first_step_again_without_kernels(base: BaseModel, tmp_path: Path) -> None:
+    reporter = RecordingReporter()
+    kernels = kernels_of(base, reporter, tmp_path, max_train_steps=MANY)
+    steps = Steps(kernels)
+    kernels.carry_out(steps, undo=steps.undo)
+    assert (steps.calls, steps.undone) == (2, 1)
+    assert kernels.entry == {}
+    ((name, data),) = reporter.notices
+    assert name == COMPILER_FAILED
+    assert "no space left" in data["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "steps_before"),
+    [
+        ({"compile": "on"}, None, 0),
+        ({"max_train_steps": MANY}, header({KERNELS: "g++ 1.2 for cpu"}), 0),  # an earlier attempt had kernels
+        ({"max_train_steps": MANY}, None, 1),  # steps were made with kernels
+    ],
+)
+def test_otherwise_the_attempt_ends(
+    base: BaseModel, tmp_path: Path, changes: dict[str, Any], before: Header | None, steps_before: int
+) -> None:
+    kernels = kernels_of(base, RecordingReporter(), tmp_path, header=before, **changes)
+    steps = Steps(kernels, steps_before=steps_before)
+    with pytest.raises(RuntimeError, match="no space left"):
+        kernels.carry_out(steps, undo=steps.undo)
+    assert (steps.calls, steps.undone) == (1, 0)
 
 
 # ---- kernels of other nodes

@@ -82,7 +82,8 @@ class Attempt:
         ):
             self.restore(adapters, optimizer, keeper)
             if ready.supplies is not None:
-                self._train(ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
+                steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
+                kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
             keeper.settle()
             return self.finish(adapters, optimizer, keeper, ready)
 
@@ -237,7 +238,7 @@ class Attempt:
         first, feeds = ready.first_step, partial(self.feed, supplies)
         self.reporter.phase("training", first, total)
         relief = Relief(stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed)
-        with recomputing(self.base.unet, ready.layout.footprint.recompute), kernels.on(), relief:
+        with recomputing(self.base.unet, ready.layout.footprint.recompute), relief:
             for step in range(first + 1, total + 1):
                 loss, rate = relief.step(step - 1)
                 meter.add(step, learning_rate=rate, loss=loss)
@@ -315,6 +316,13 @@ class Attempt:
             "seed": self._seed,
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
+
+
+def _undo(optimizer: Learner, keeper: Keeper) -> None:
+    """Back to before the first step, which failed before its update, and from there on without kernels."""
+    optimizer.forget_gradients()
+    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
+    keeper.changed(0, without, last_counts=True)
 
 
 def images_per_step(spec: TrainSpec) -> int:

@@ -9,8 +9,7 @@ with equal specs therefore decide alike on equal nodes, unless kernels are at ha
 equal bits there too says on or off.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +31,8 @@ from giornata.workloads.train.wearing import lora_layer
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
+COMPILER_FAILED = "compiler-failed"
+"""The notice that goes into the job's events when auto goes on without kernels."""
 SIZES_IN_BUCKETS = 6
 """How many sizes the pictures of a job with enable_bucket are taken to have. A guess."""
 
@@ -54,7 +55,8 @@ there, until somebody has measured this code on it."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and how many
-    `kernels`, one for each kind of region and size of picture, have to be made."""
+    `kernels` have to be made: one for each kind of region and size of picture, and one more for the first region, to
+    whose input no gradient goes back."""
 
     passes: int
     regions: int
@@ -70,7 +72,7 @@ class Work:
         return cls(
             passes=spec.max_train_steps * per_step,
             regions=len(regions(base.unet)),
-            kernels=kinds_of_region(base.unet) * sizes,
+            kernels=(kinds_of_region(base.unet) + 1) * sizes,
         )
 
     def saved_s(self, speeds: Speeds) -> float:
@@ -129,16 +131,39 @@ class Kernels:
         """Empty for plain kernels, and None where those took over from compiled ones."""
         return {KERNELS: self._version} if self._version is not None or self._had else {}
 
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """Within, the UNet runs as decided."""
+    def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
+        """Make the steps, with kernels or without, as was decided.
+
+        auto must not cost a job that could do without: when the compiler fails in the job's very first step, while no
+        weight has changed, `undo` is called and the steps are made again without kernels.
+        """
         if self._version is None:
-            yield
+            steps()
             return
         if not self._at_hand(self._version):
             self._reporter.log(f"the UNet's regions are compiled in the first step, by {self._version}")
-        with compiled(self._base.unet):
-            yield
+        said = self._compiled(steps)
+        if said is None:
+            return
+        # Outside of the except clause: with the exception went its traceback, whose frames held the activations.
+        self._version = None
+        self._reporter.notice(COMPILER_FAILED, {"message": said[:500]})
+        undo()
+        steps()
+
+    def _compiled(self, steps: Callable[[], None]) -> str | None:
+        """None, or what the compiler said of a failure that can be undone."""
+        from torch._dynamo.exc import TorchDynamoException
+        from torch._inductor.exc import CppCompileError
+
+        try:
+            with compiled(self._base.unet):
+                steps()
+        except (TorchDynamoException, CppCompileError) as error:
+            if self._settled or self._had or self._spec.compile is Compile.ON:
+                raise
+            return str(error)
+        return None
 
     def settle(self) -> None:
         """A step is done: what it compiled is kept for others. Does something only the first time."""
@@ -159,13 +184,9 @@ class Kernels:
             return None
         if wanted is Compile.ON:
             return self._compiler.version_of(device) or self._refuse()
-        if speeds is None:
-            self._say(f"off: nothing was measured on {device.type} yet")
-            return None
         work = Work.of(self._base, self._spec, self._footprint)
-        if not work.pays(speeds, at_hand=True):
-            self._say(f"off: {_in_words(work, speeds, at_hand=True)}")
-            return None
+        if speeds is None or not work.pays(speeds, at_hand=True):
+            return None  # nothing to weigh, so nothing to say
         version = self._compiler.version_of(device)
         if version is None:
             self._say("off: this node has no compiler")
