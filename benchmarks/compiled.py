@@ -107,8 +107,8 @@ def _run(way: str, size: str, directory: Path, options: Sequence[str]) -> dict[s
 
 def table(size: str, found: dict[str, list[dict[str, Any]]]) -> str:
     """Seconds of the first step, milliseconds of later ones, and their ratio to plain steps; each with its spread."""
-    first = next(iter(found.values()))[0]
-    head = f"{size}: {first['regions']} regions of {first['kinds']} kinds"
+    one = next(iter(found.values()))[0]
+    head = f"{size}: {one['regions']} regions of {one['kinds']} kinds"
     lines = [head, f"{'':20}{'first step, s':>22}{'later, ms':>24}   plain / this"]
     for way, runs in found.items():
         ratios = [plain["step_s"] / run["step_s"] for plain, run in zip(found["plain"], runs, strict=True)]

@@ -1,7 +1,8 @@
 """The UNet's repeated parts as compiled kernels.
 
-What is compiled are regions, the transformer blocks and the resnets, and not the whole model: the compiler sees each
-kind of region once, however often it occurs, which takes a fraction of the time and gives most of the speed
+What is compiled are regions, the transformer blocks and, where that pays, the resnets, and not the whole model: the
+compiler sees each kind of region once, however often it occurs, which takes a fraction of the time and gives most of
+the speed
 (https://docs.pytorch.org/tutorials/recipes/regional_compilation.html).
 
 Bits must not depend on what the process, or an earlier attempt, happened to compile before:

@@ -328,6 +328,7 @@ GOOD = sealed(b"native code", "kernels-1", SECRET)
         GOOD[:-3],
         GOOD + b"x",
         GOOD[1:],
+        b"G" + GOOD[1:],
         b"",
         b"native code",
     ],

@@ -100,8 +100,8 @@ class OptimisationFields(Message):
     )
     compile: Annotated[Compile, BeforeValidator(_switch)] = Field(
         Compile.AUTO,
-        description="Run the UNet's transformer blocks and resnets as compiled kernels (torch.compile); auto weighs "
-        "the seconds that this saves against those that the compiler takes.",
+        description="Run the UNet's transformer blocks, on a GPU its resnets too, as compiled kernels "
+        "(torch.compile). auto weighs the seconds that they save against those that the compiler takes.",
         validation_alias=AliasChoices("compile", "torch_compile"),
     )
     seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
