@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 WAYS = ("plain", "cold", "same directory", "artifacts", "resnets too")
-ARTIFACTS = "artifacts"
+ARTIFACTS = "saved.bin"
 
 
 def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side: int) -> dict[str, Any]:
@@ -102,6 +102,7 @@ def _run(way: str, size: str, directory: Path, options: Sequence[str]) -> dict[s
     if ran.returncode:
         raise SystemExit(ran.stderr[-3000:])
     said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    print(size, way, said, file=sys.stderr, flush=True)
     return said
 
 

@@ -214,7 +214,7 @@ STOPS = [
     ("Stable Diffusion 1.5, new tokens", 8),
     ("Stable Diffusion 1.5", 4),
     ("Stable Diffusion 1.5, everything", 7),
-    pytest.param("compiled", 5, marks=needs_compiler),
+    pytest.param("compiled", 5, marks=[needs_compiler, pytest.mark.timeout(1200)]),
     ("bf16 with text encoders", 7),
 ]
 
@@ -252,7 +252,7 @@ def studios(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path_factory: pytest.
 def test_stopped_and_resumed_elsewhere(studios: Any, job: str, stop_at: int) -> None:
     studio, whole = studios(job)
     first = studio.run(RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}))
-    assert first.lines == [f"stopped at {stop_at}"]
+    assert first.lines[-1] == f"stopped at {stop_at}"
     assert not first.artifacts
     second = studio.run(resume=studio.resume_point(first, stop_at))
     assert sorted(second.metrics) == list(range(stop_at + 1, 13))

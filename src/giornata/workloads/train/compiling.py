@@ -47,7 +47,7 @@ class Speeds:
     found_s: float
 
 
-SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=5e-4, made_s=2.5, found_s=0.4)})
+SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=2.5e-4, made_s=14.0, found_s=1.9)})
 """By torch's names of devices; docs/benchmarks.md says how they were measured. CUDA has no row, and auto is off
 there, until somebody has measured this code on it."""
 
