@@ -48,8 +48,8 @@ class Speeds:
 
 
 SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=2.5e-4, made_s=14.0, found_s=1.9)})
-"""By torch's names of devices; docs/benchmarks.md says how they were measured, and that larger blocks save more. CUDA has no row, and auto is off
-there, until somebody has measured this code on it."""
+"""By torch's names of devices; docs/benchmarks.md says how they were measured, and that larger blocks save more.
+CUDA has no row, and auto is off there, until somebody has measured this code on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
