@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from giornata.agent.engine_process import EngineProcess
 from giornata.domain.errors import Fault, InvalidInput
@@ -19,13 +21,31 @@ DETERMINISM = {
     "PYTHONUNBUFFERED": "1",
 }
 OWN_PREFIX = "GIORNATA_"
+# What is set there would change kernels, and so bits, or have them fetched from where nobody has verified them.
+COMPILER_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_")
 
 
-def engine_environment(inherited: Mapping[str, str], *, threads: int) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRoom:
+    """Where engines of this node keep compiled kernels, and the key that seals what is shared with other nodes."""
+
+    directory: Path
+    key: str | None = field(default=None, repr=False)
+
+
+def engine_environment(
+    inherited: Mapping[str, str], *, threads: int, kernels: KernelRoom | None = None
+) -> dict[str, str]:
     """What an engine gets: the node's environment without its settings (the key is one of them), and what makes
-    results repeatable."""
-    kept = {name: value for name, value in inherited.items() if not name.startswith(OWN_PREFIX)}
-    return kept | DETERMINISM | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    results repeatable. Without `kernels` torch keeps compiled kernels where it likes."""
+    dropped = (OWN_PREFIX, *COMPILER_PREFIXES)
+    kept = {name: value for name, value in inherited.items() if not name.startswith(dropped)}
+    made = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if kernels is not None:
+        made["TORCHINDUCTOR_CACHE_DIR"] = str(kernels.directory)
+        if kernels.key is not None:
+            made["GIORNATA_COMPILE_CACHE_KEY"] = kernels.key
+    return kept | DETERMINISM | made
 
 
 class Engines:

@@ -15,9 +15,9 @@ import httpx
 from giornata.agent.agent import Agent, ExitCode
 from giornata.agent.departure import Departure
 from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import engine_environment
+from giornata.agent.engines import KernelRoom, engine_environment
 from giornata.agent.held_lease import Monotonic
-from giornata.agent.settings import AgentSettings
+from giornata.agent.settings import AgentSettings, is_built_in
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
 from giornata.domain.errors import InvalidInput
@@ -49,7 +49,13 @@ def run_node(settings: AgentSettings) -> int:
             settings=settings,
             node=NodeClient(http, node_key=settings.key),
             storage=HttpStorage(storage_http),
-            launch=functools.partial(launch, environment=environment, threads=settings.threads, clock_s=monotonic_s),
+            launch=functools.partial(
+                launch,
+                environment=environment,
+                threads=settings.threads,
+                clock_s=monotonic_s,
+                kernels=settings.kernels(),
+            ),
             departure=departure,
             monotonic_s=monotonic_s,
             rng=random.SystemRandom(),
@@ -64,10 +70,17 @@ def run_node(settings: AgentSettings) -> int:
 
 
 def launch(
-    command: Sequence[str], *, environment: Mapping[str, str], threads: int, clock_s: Monotonic
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    threads: int,
+    clock_s: Monotonic,
+    kernels: KernelRoom | None = None,
 ) -> EngineProcess:
-    """Start an engine in the environment that engines get."""
-    return EngineProcess(command, environment=engine_environment(environment, threads=threads), monotonic_s=clock_s)
+    """Start an engine in the environment that engines get. Kernels are the built-in engine's alone."""
+    room = kernels if is_built_in(command) else None
+    made = engine_environment(environment, threads=threads, kernels=room)
+    return EngineProcess(command, environment=made, monotonic_s=clock_s)
 
 
 def _install_signals(agent: Agent, departure: Departure) -> None:

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from giornata.agent.engines import KernelRoom
+from giornata.agent.workplace import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import OWN_KIND_PREFIX
 
 GIB = 2**30
+LEAST_KEY_LETTERS = 32
+BUILT_IN = (sys.executable, "-m", "giornata.engine")
 
 
 def draw_node_id() -> str:
@@ -23,10 +27,15 @@ def engine_command(
     """The command line of the built-in engine. Without `model_cache_bytes` it keeps all models that it fetches."""
     bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
     return (
-        *(sys.executable, "-m", "giornata.engine", "--kinds", ",".join(kinds)),
+        *(*BUILT_IN, "--kinds", ",".join(kinds)),
         *("--threads", str(threads), "--device", device),
         *bound,
     )
+
+
+def is_built_in(command: Sequence[str]) -> bool:
+    """Whether that starts the engine that comes with Giornata."""
+    return tuple(command[: len(BUILT_IN)]) == BUILT_IN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +43,7 @@ class AgentSettings:
     """One node. `workloads` maps own kinds (`x-…`) to the command that is their engine.
 
     `give_up_after_s`: the node ends, with an error, when the server has not answered for this long while no job
-    is in hand. None: it asks for ever.
+    is in hand. None: it asks for ever. `compile_cache_key` seals compiled kernels that are shared with other nodes.
     """
 
     url: str
@@ -49,6 +58,8 @@ class AgentSettings:
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     threads: int = 1
     model_cache_bytes: int = 100 * 2**30
+    shared_compile_cache: bool = False
+    compile_cache_key: str | None = field(default=None, repr=False)
     device: str = "auto"
     claim_wait_s: float = 5.0
     grace_s: float = 25.0  # from the order to leave to the end of the process
@@ -69,6 +80,11 @@ class AgentSettings:
         )
         return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
+    def kernels(self) -> KernelRoom:
+        """Compiled kernels outlive engines and nodes, in the node's own directory."""
+        key = self.compile_cache_key if self.shared_compile_cache else None
+        return KernelRoom(directory=self.work_dir.absolute() / KERNEL_DIRECTORY, key=key)
+
     def faults(self) -> tuple[Fault, ...]:
         """Everything that is wrong with these settings."""
         found = [
@@ -81,6 +97,12 @@ class AgentSettings:
             for kind, command in self.workloads.items()
             if not command
         ]
+        if self.shared_compile_cache and len(self.compile_cache_key or "") < LEAST_KEY_LETTERS:
+            message = f"has to have at least {LEAST_KEY_LETTERS} letters for shared_compile_cache"
+            hint = (
+                "draw one (openssl rand -hex 32), and give it to nodes that you trust with code, and to nothing else"
+            )
+            found.append(Fault(where="compile_cache_key", message=message, hint=hint))
         if not self.kinds and not self.workloads:
             found.append(Fault(where="kinds", message="nothing to do", hint="name a kind or a workload"))
         if not self.url.startswith(("http://", "https://")):

@@ -12,6 +12,9 @@ from typing import IO
 from giornata.domain.errors import Fault, InvalidInput
 
 RUN_PREFIX = "run-"
+KERNEL_DIRECTORY = "compiled"
+KERNELS_BYTES = 4 * 2**30
+"""More than this of compiled kernels and they are all thrown away at the next start of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +28,20 @@ class Room:
 
 
 class Workplace:
-    """Holds `directory/run-…`, locked for as long as this process lives.
+    """Holds `directory/run-…`, locked for as long as this process lives. Beside it is what all processes share:
+    inputs in `cache`, and the engines' compiled kernels.
 
     The lock is the kernel's and ends with the process, however that ends; process numbers would not tell, since in
     a container each process may have the same one. What dead processes left is wiped here, at the start.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, kernels_bytes: int = KERNELS_BYTES) -> None:
         self._root = directory
         self.cache = directory / "cache"
         with _usable(directory):
             self.cache.mkdir(parents=True, exist_ok=True)
             self._wipe_stale()
+            self._make_room_for_kernels(kernels_bytes)
             self._run = directory / f"{RUN_PREFIX}{secrets.token_hex(6)}"
             self._run.mkdir(mode=0o700)
             self._lock = _locked(self._run)
@@ -48,6 +53,15 @@ class Workplace:
                 if lock is not None:
                     shutil.rmtree(run, ignore_errors=True)
                     lock.close()
+
+    def _make_room_for_kernels(self, bound_bytes: int) -> None:
+        """Make their directory, empty when it had grown over its bound; not while another process may use it."""
+        kernels = self._root / KERNEL_DIRECTORY
+        alone = not any(self._root.glob(f"{RUN_PREFIX}*"))
+        if alone and sum(path.lstat().st_size for path in kernels.rglob("*") if path.is_file()) > bound_bytes:
+            shutil.rmtree(kernels)
+        kernels.mkdir(exist_ok=True)
+        kernels.chmod(0o700)  # code is loaded from it
 
     @contextmanager
     def room(self, attempt_id: str) -> Iterator[Room]:

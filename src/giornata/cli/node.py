@@ -46,6 +46,14 @@ def node(
     model_cache_bytes: Annotated[
         int | None, typer.Option(help="Bound of the models fetched from the hub.", show_default=False)
     ] = None,
+    shared_compile_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--shared-compile-cache/--no-shared-compile-cache",
+            help="Share compiled kernels with other nodes that have GIORNATA_COMPILE_CACHE_KEY.",
+            show_default=False,
+        ),
+    ] = None,
     grace: Annotated[float | None, typer.Option(help="Seconds for the last checkpoint.", show_default=False)] = None,
     exit_with_parent: Annotated[bool, typer.Option("--exit-with-parent", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
@@ -65,6 +73,7 @@ def node(
             device=device,
             threads=threads,
             model_cache_bytes=model_cache_bytes,
+            shared_compile_cache=shared_compile_cache,
             grace_s=grace,
         )
         agent = agent_settings_of(settings)
@@ -91,6 +100,8 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         workloads=workload_commands(settings.workloads),
         threads=settings.threads,
         model_cache_bytes=settings.model_cache_bytes,
+        shared_compile_cache=settings.shared_compile_cache,
+        compile_cache_key=settings.compile_cache_key,
         device=settings.device,
         grace_s=settings.grace_s,
         stall_s=settings.stall_s,

@@ -124,6 +124,8 @@ def _node_command(settings: Settings, slot: int, url: str) -> list[str]:
     command += ["--work-dir", str(settings.data / "nodes" / name), "--device", settings.device]
     command += ["--threads", str(settings.threads), "--grace", str(settings.grace_s)]
     command += ["--model-cache-bytes", str(settings.model_cache_bytes)]
+    if settings.shared_compile_cache:
+        command += ["--shared-compile-cache"]
     for kind in settings.kinds:
         command += ["--kind", kind]
     for kind, program in settings.workloads.items():

@@ -75,6 +75,12 @@ class Settings(BaseSettings):
     model_cache_bytes: int = Field(
         100 * 2**30, ge=0, description="Bound of the models that the node has fetched from the hub."
     )
+    shared_compile_cache: bool = Field(
+        False, description="Fetch compiled kernels from other nodes, and share one's own; needs compile_cache_key."
+    )
+    compile_cache_key: str | None = Field(
+        None, description="Seals shared kernels, which are code: only nodes that you trust may have it."
+    )
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine; part of a result's fingerprint.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")

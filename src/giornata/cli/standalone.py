@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,10 +16,10 @@ import httpx
 from pydantic import SecretStr
 
 from giornata.agent.departure import Departure
-from giornata.agent.engines import Engines
+from giornata.agent.engines import Engines, KernelRoom
 from giornata.agent.main import launch, monotonic_s
 from giornata.agent.settings import engine_command
-from giornata.agent.workplace import Workplace
+from giornata.agent.workplace import KERNEL_DIRECTORY, Workplace
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
 from giornata.cli.standalone_input import Alone, Plan, make_plan, order_of
@@ -60,7 +61,7 @@ def train_alone(alone: Alone, *, settings: Settings, fields: Callable[[], dict[s
 def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
     departure, began_s = Departure(), time.monotonic()
     engines = _engines(settings)
-    workplace = Workplace(settings.work_directory or settings.data / "standalone")
+    workplace = Workplace(_work_directory(settings))
     with contextlib.ExitStack() as stack:
         stack.callback(workplace.close)
         stack.callback(engines.stop)
@@ -129,8 +130,15 @@ def wandb_key(environment: Mapping[str, str]) -> SecretStr | None:
     return SecretStr(key) if key else None
 
 
+def _work_directory(settings: Settings) -> Path:
+    return settings.work_directory or settings.data / "standalone"
+
+
 def _engines(settings: Settings) -> Engines:
-    start = functools.partial(launch, environment=os.environ, threads=settings.threads, clock_s=monotonic_s)
+    kernels = KernelRoom(directory=_work_directory(settings).absolute() / KERNEL_DIRECTORY)
+    start = functools.partial(
+        launch, environment=os.environ, threads=settings.threads, clock_s=monotonic_s, kernels=kernels
+    )
     return Engines(
         commands={"train": engine_line(settings)}, launch=start, hello_s=HELLO_S, stop_grace_s=STOP_GRACE_S
     )

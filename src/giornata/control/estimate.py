@@ -22,6 +22,7 @@ STEP_SIZE = (
     "with_prior_preservation",
     "prior_prediction",
     "mixed_precision",
+    "compile",
 )
 
 

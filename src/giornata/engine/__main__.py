@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 
 from giornata.domain.errors import InvalidInput
 from giornata.engine.absence import SELDOM, absent
@@ -11,12 +12,14 @@ from giornata.engine.channel import LineChannel, take_stdout
 from giornata.engine.device import prepare_device
 from giornata.engine.engine import Engine
 from giornata.engine.garbage import kept_for_good
-from giornata.engine.kinds import check_kinds, make_workloads
+from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
 from giornata.engine.parentage import die_with_parent
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import Hello
 
 EXIT_UNUSABLE = 64
+KERNEL_DIRECTORY = "TORCHINDUCTOR_CACHE_DIR"  # torch's own name
+KERNEL_KEY = "GIORNATA_COMPILE_CACHE_KEY"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -30,18 +33,30 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def kernel_place(environment: MutableMapping[str, str]) -> KernelPlace:
+    """As the agent has set it. The key is taken out of the environment, which compilers and others inherit."""
+    directory, key = environment.get(KERNEL_DIRECTORY), environment.pop(KERNEL_KEY, None)
+    return KernelPlace(
+        directory=None if directory is None else Path(directory), secret=None if key is None else key.encode()
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Build the workloads, say hello and serve the agent."""
     die_with_parent()
     options = parse(arguments)
-    channel = LineChannel(take_stdout())
+    channel, kernels = LineChannel(take_stdout()), kernel_place(os.environ)
     kinds = options.kinds.split(",")
     try:
         check_kinds(kinds)
         with kept_for_good(), absent(*SELDOM):
             device = prepare_device(options.device, options.threads)
             workloads = make_workloads(
-                kinds, device.name, places=options.places, model_cache_bytes=options.model_cache_bytes
+                kinds,
+                device.name,
+                places=options.places,
+                model_cache_bytes=options.model_cache_bytes,
+                kernels=kernels,
             )
     except InvalidInput as error:
         sys.stderr.write(f"engine: {error}\n")

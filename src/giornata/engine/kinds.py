@@ -1,19 +1,35 @@
 """Which class does which kind of work. Loads torch only when a kind is made."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.engine.workload import Workload
 
 
-def _train(device: str, places: int, model_cache_bytes: int | None) -> Workload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPlace:
+    """Where compiled kernels are kept on this node, and the key by which they are shared with others (None: not)."""
+
+    directory: Path | None = None
+    secret: bytes | None = field(default=None, repr=False)
+
+
+NOWHERE = KernelPlace()
+
+
+def _train(device: str, places: int, model_cache_bytes: int | None, kernels: KernelPlace) -> Workload:
+    from giornata.workloads.train.compiling import Compiler
+    from giornata.workloads.train.kernel_cache import KernelCache
     from giornata.workloads.train.workload import TrainWorkload
 
-    return TrainWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes)
+    compiler = Compiler(cache=KernelCache(directory=kernels.directory, secret=kernels.secret))
+    return TrainWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes, compiler=compiler)
 
 
-FACTORIES: Mapping[str, Callable[[str, int, int | None], Workload]] = MappingProxyType({"train": _train})
+FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType({"train": _train})
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -25,8 +41,13 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 
 def make_workloads(
-    kinds: Sequence[str], device: str, *, places: int = 1, model_cache_bytes: int | None = None
+    kinds: Sequence[str],
+    device: str,
+    *,
+    places: int = 1,
+    model_cache_bytes: int | None = None,
+    kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """One workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
     `model_cache_bytes` bounds the models kept on disk."""
-    return {kind: FACTORIES[kind](device, places, model_cache_bytes) for kind in kinds}
+    return {kind: FACTORIES[kind](device, places, model_cache_bytes, kernels) for kind in kinds}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from giornata.protocol.specs import TrainSpec, model_key
-from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimisation import Compile, Optimizer
 
 OWN = frozenset(
     {
@@ -23,7 +23,7 @@ OWN = frozenset(
         *("noise_offset", "rescale_betas_zero_snr", "min_timestep", "max_timestep"),
         *("max_train_steps", "gradient_accumulation_steps", "share_batch", "optimizer", "learning_rate"),
         *("text_encoder_lr", "lr_scheduler", "lr_warmup_steps", "lr_num_cycles", "lr_power"),
-        *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed"),
+        *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed", "compile"),
         *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
         *("output_formats", "output_dtype", "model_card", "report_to"),
         *("sample_prompts", "sample_steps", "sample_guidance_scale"),
@@ -62,6 +62,8 @@ def why_unfit(spec: TrainSpec) -> tuple[str, ...]:
     reasons = [f"{name} is not offered in a shared batch" for name in _unknown_and_set(spec)]
     if spec.optimizer not in OPTIMIZERS:
         reasons.append(f"optimizer {spec.optimizer} looks at whole tensors")
+    if spec.compile is Compile.ON:
+        reasons.append("compile on: a shared batch runs without compiled kernels")
     other = [target for target in spec.target_modules if not _is_linear(target)]
     if other:
         reasons.append(f"target_modules {', '.join(other)}: only attention and feed-forward layers are shared")

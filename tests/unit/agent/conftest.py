@@ -63,7 +63,7 @@ class Node:
 
     def left_behind(self) -> list[str]:
         """What is still in the work directory, the cache of inputs excepted."""
-        return [path.name for path in self.work_dir.iterdir() if path.name != "cache"]
+        return [path.name for path in self.work_dir.iterdir() if path.name not in {"cache", "compiled"}]
 
 
 @pytest.fixture

@@ -390,7 +390,7 @@ def test_what_a_dead_process_left_is_wiped_and_a_living_ones_is_not(tmp_path: Pa
         other.close()
     assert not room.work.exists()
     alive.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "compiled"]
 
 
 def test_a_work_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_signal_commits_a_checkpoint_then_gives_the_job_back(
     assert api.routes() == ["claim", "uploads", "checkpoints", "release"]
     assert api.bodies("release")[0]["reason"] == "preempted"
     assert "finishing with a checkpoint" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "compiled"]
     assert ends(pids[0])
 
 

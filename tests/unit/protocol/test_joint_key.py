@@ -33,6 +33,7 @@ OWN_CHANGES = [
     {"model_card": False, "report_to": ("tensorboard",)},
     {"report_to": ("wandb",), "wandb_project": "p", "wandb_api_key_secret": "W", "wandb_entity": "e"},
     {"sample_prompts": ("a toy",), "sample_steps": 9, "sample_guidance_scale": 3.0},
+    {"compile": "off"},  # as a shared batch is in any case
 ]
 
 
@@ -82,6 +83,7 @@ def test_what_all_share_keeps_jobs_apart() -> None:
         ({"train_text_encoder_ti": True}, "train_text_encoder_ti"),
         ({"do_edm_style_training": True}, "do_edm_style_training"),
         ({"share_batch": False}, "share_batch is false"),
+        ({"compile": "on"}, "compile on"),
     ],
 )
 def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said: str) -> None:

@@ -38,6 +38,19 @@ def _optimizer_name(name: Any) -> Any:
     return next((each for each in Optimizer if each.replace("_", "") == plain), name)
 
 
+class Compile(StrEnum):
+    """Whether steps run as compiled kernels."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+def _switch(wanted: Any) -> Any:
+    """kohya's and OneTrainer's switch knows yes and no."""
+    return {True: Compile.ON, False: Compile.OFF}[wanted] if isinstance(wanted, bool) else wanted
+
+
 def _precision(name: Any) -> Any:
     """fp16 is taken for bf16, which has fp32's range: so there is no loss scale whose history would be a state."""
     return "bf16" if name == "fp16" else name
@@ -89,6 +102,12 @@ class OptimisationFields(Message):
         False,
         description="Compute activations twice instead of keeping them: all, or selective: only those of the higher "
         "resolutions, which are large and cheap. Changes no bit.",
+    )
+    compile: Annotated[Compile, BeforeValidator(_switch)] = Field(
+        Compile.AUTO,
+        description="Run the UNet's transformer blocks, on a GPU its resnets too, as compiled kernels "
+        "(torch.compile). auto weighs the seconds that they save against those that the compiler takes.",
+        validation_alias=AliasChoices("compile", "torch_compile"),
     )
     seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
 

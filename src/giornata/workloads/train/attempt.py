@@ -19,6 +19,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.checks import check, header_of, prediction_type_of
+from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels
 from giornata.workloads.train.exactness import exactness_of
 from giornata.workloads.train.exporting import export, write_page
 from giornata.workloads.train.feed import Feed
@@ -69,18 +70,21 @@ class Attempt:
     room_of: RoomOf = room_of
     peak_flops_per_s: float | None = None
     pack_worth_pixels: int = WORTH_PIXELS
+    compiler: Compiler = NO_CACHE
     between: Callable[[], None] = _nothing
 
     def run(self) -> Outcome:
         """Check, cache, train, export. Raises Stopped or WorkloadFailed."""
         ready = self.prepare()
+        kernels = self._kernels(ready)
         with (
             wearing(self.base, self.spec, self.start) as (adapters, optimizer),
-            self.keeper(ready, **{LAYER: lora_layer(self.spec)}) as keeper,
+            self.keeper(ready, **kernels.entry, **{LAYER: lora_layer(self.spec)}) as keeper,
         ):
             self.restore(adapters, optimizer, keeper)
             if ready.supplies is not None:
-                self._train(ready, ready.supplies, adapters, optimizer, keeper)
+                steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
+                kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
             keeper.settle()
             return self.finish(adapters, optimizer, keeper, ready)
 
@@ -97,6 +101,8 @@ class Attempt:
         layout = lay_out(self.base, self.spec, self.room_of if left else unbounded, self.reporter, header)
         supplies, ours = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
         ours |= to_fingerprint(layout.footprint, self.spec)
+        if header is not None and KERNELS in header.fingerprint:
+            ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
         if left:
             materials, extra = self._materials(instances, classes)
             ours |= extra
@@ -119,6 +125,17 @@ class Attempt:
         shelf = Shelf(reporter=self.reporter, directory=self.start.directory, worth_pixels=self.pack_worth_pixels)
         return prepare(
             self.base, self.spec, materials, seed=self._seed, first_step=first_step, tick=self._tick, shelf=shelf
+        )
+
+    def _kernels(self, ready: Prepared) -> Kernels:
+        return Kernels(
+            self.compiler,
+            self.base,
+            self.spec,
+            ready.layout.footprint,
+            header=ready.header,
+            reporter=self.reporter,
+            directory=self.start.directory,
         )
 
     @property
@@ -191,7 +208,14 @@ class Attempt:
     # ---- the steps
 
     def _train(
-        self, ready: Prepared, supplies: Supplies, adapters: Adapters, optimizer: Learner, keeper: Keeper
+        self,
+        ready: Prepared,
+        supplies: Supplies,
+        adapters: Adapters,
+        optimizer: Learner,
+        keeper: Keeper,
+        *,
+        kernels: Kernels,
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
         stepper = Stepper(
@@ -219,6 +243,7 @@ class Attempt:
             for step in range(first + 1, total + 1):
                 loss, rate = relief.step(step - 1)
                 meter.add(step, learning_rate=rate, loss=loss)
+                kernels.settle()
                 pace.written(keeper.look())
                 self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)
 
@@ -315,6 +340,13 @@ class Attempt:
             "seed": self._seed,
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
+
+
+def _undo(optimizer: Learner, keeper: Keeper) -> None:
+    """Back to before the first step, which failed before its update, and from there on without kernels."""
+    optimizer.forget_gradients()
+    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
+    keeper.changed(0, without, last_counts=True)
 
 
 def images_per_step(spec: TrainSpec) -> int:

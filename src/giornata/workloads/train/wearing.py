@@ -13,6 +13,7 @@ from giornata.diffusion.tokens import add_tokens
 from giornata.protocol.joint import why_unfit
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import Compile
 from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
 from giornata.workloads.train.steps import optimizer_of
 
@@ -21,8 +22,9 @@ LAYER = "lora_layer"
 
 
 def lora_layer(spec: TrainSpec) -> str:
-    """The lean layer for every job that it can carry, which are those that could share a batch; peft's for others."""
-    return "peft" if why_unfit(spec) else "slots"
+    """The lean layer for every job that it can carry, which are those that could share a batch; peft's for others.
+    Compiled kernels keep a job from sharing one, but not from the layer."""
+    return "peft" if why_unfit(spec.model_copy(update={"compile": Compile.OFF})) else "slots"
 
 
 @contextmanager

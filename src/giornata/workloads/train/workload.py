@@ -22,6 +22,7 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.train.attempt import Attempt
+from giornata.workloads.train.compiling import NO_CACHE, Compiler
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import RoomOf, room_of
 from giornata.workloads.train.gauges import peak_of
@@ -38,6 +39,7 @@ class TrainWorkload:
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
     `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
+    `compiler` is what a job that trains alone compiles kernels with.
     Of jobs that may share a batch up to `places` train together; see engine.workload.JointWorkload.
     """
 
@@ -51,6 +53,7 @@ class TrainWorkload:
         pack_worth_pixels: int = WORTH_PIXELS,
         model_cache_bytes: int | None = None,
         places: int = 1,
+        compiler: Compiler = NO_CACHE,
     ) -> None:
         self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,6 +64,7 @@ class TrainWorkload:
         self._base_sha256 = ""
         self._token: SecretStr | None = None
         self.places = places
+        self._compiler = compiler
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -82,6 +86,7 @@ class TrainWorkload:
                 room_of=self._room_of,
                 peak_flops_per_s=self._peak(base.dtype),
                 pack_worth_pixels=self._pack_worth_pixels,
+                compiler=self._compiler,
             ).run()
 
     def joins(self, start: Start) -> str | None:

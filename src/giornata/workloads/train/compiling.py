@@ -1,0 +1,235 @@
+"""Whether a job's steps run as compiled kernels: decided once, before its first step, and kept from then on.
+
+Compiled kernels round differently. So the choice is part of what bits depend on: the fingerprint of every checkpoint
+says with which compiler they were made (entry `compile`; none for plain kernels), and later attempts keep to it,
+whatever a clock or an empty cache would tell them.
+
+auto decides by arithmetic over the job's size and a table of what was measured; it measures nothing itself. Two jobs
+with equal specs therefore decide alike on equal nodes, unless kernels are at hand for one of them only: whoever wants
+equal bits there too says on or off.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import NoReturn
+
+import torch
+
+from giornata.diffusion.checkpoint import Header
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, regions
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Reporter, WorkloadFailed
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import Compile
+from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
+from giornata.workloads.train.wearing import lora_layer
+
+KERNELS = "compile"
+"""The fingerprint's entry: the compiler's name and version."""
+COMPILER_FAILED = "compiler-failed"
+"""The notice that goes into the job's events when auto goes on without kernels."""
+SIZES_IN_BUCKETS = 6
+"""How many sizes the pictures of a job with enable_bucket are taken to have. A guess."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Seconds that were measured on a kind of device: `saved_s` per region and pass (forward and backward), `made_s`
+    per kind of region and size of picture, `found_s` likewise where the kernels are on disk already."""
+
+    saved_s: float
+    made_s: float
+    found_s: float
+
+
+SPEEDS: Mapping[str, Speeds] = MappingProxyType({"cpu": Speeds(saved_s=2.5e-4, made_s=14.0, found_s=1.9)})
+"""By torch's names of devices; docs/benchmarks.md says how they were measured, and that larger blocks save more.
+CUDA has no row, and auto is off there, until somebody has measured this code on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and how many
+    `kernels` have to be made: one for each kind of region and size of picture, and one more for the first region, to
+    whose input no gradient goes back."""
+
+    passes: int
+    regions: int
+    kernels: int
+
+    @classmethod
+    def of(cls, base: BaseModel, spec: TrainSpec, footprint: Footprint) -> "Work":
+        """All steps of a job: it decides at its start."""
+        pictures = spec.train_batch_size * spec.gradient_accumulation_steps
+        materials = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
+        per_step = materials * -(-pictures // footprint.rows)
+        sizes = SIZES_IN_BUCKETS if spec.enable_bucket else 1
+        return cls(
+            passes=spec.max_train_steps * per_step,
+            regions=len(regions(base.unet)),
+            kernels=(kinds_of_region(base.unet) + 1) * sizes,
+        )
+
+    def saved_s(self, speeds: Speeds) -> float:
+        """What all passes together would take less."""
+        return self.passes * self.regions * speeds.saved_s
+
+    def ready_s(self, speeds: Speeds, *, at_hand: bool) -> float:
+        """What it takes until kernels run."""
+        return self.kernels * (speeds.found_s if at_hand else speeds.made_s)
+
+    def pays(self, speeds: Speeds, *, at_hand: bool) -> bool:
+        """Whether more is saved than spent."""
+        return self.saved_s(speeds) > self.ready_s(speeds, at_hand=at_hand)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """What a node compiles with: `version_of` a device's compiler (None: it has none), where kernels are kept, and
+    the table that auto goes by."""
+
+    version_of: Callable[[torch.device], str | None] = compiler_of
+    cache: KernelCache = field(default_factory=KernelCache)
+    speeds: Mapping[str, Speeds] = field(default_factory=lambda: SPEEDS)
+
+
+NO_CACHE = Compiler()
+"""Kernels are kept wherever torch does so by itself, and shared with nobody."""
+
+
+class Kernels:
+    """The kernels of one attempt, or none. `entry` goes into its fingerprint.
+
+    Raises WorkloadFailed(CRASHED), which sends the job to another node, when `compile` is on and there is no
+    compiler.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        base: BaseModel,
+        spec: TrainSpec,
+        footprint: Footprint,
+        *,
+        header: Header | None,
+        reporter: Reporter,
+        directory: Path,
+    ) -> None:
+        self._compiler, self._base, self._spec, self._footprint = compiler, base, spec, footprint
+        self._reporter, self._directory = reporter, directory
+        self._had = header is not None and KERNELS in header.fingerprint
+        self._looked = self._fetched = self._settled = False
+        self._version = self._begun() if header is None else self._resumed(header)
+
+    @property
+    def entry(self) -> dict[str, str | None]:
+        """Empty for plain kernels, and None where those took over from compiled ones."""
+        return {KERNELS: self._version} if self._version is not None or self._had else {}
+
+    def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
+        """Make the steps, with kernels or without, as was decided.
+
+        auto must not cost a job that could do without: when the compiler fails in the job's very first step, while no
+        weight has changed, `undo` is called and the steps are made again without kernels.
+        """
+        if self._version is None:
+            steps()
+            return
+        if not self._at_hand(self._version):
+            self._reporter.log(f"the UNet's regions are compiled in the first step, by {self._version}")
+        said = self._compiled(steps)
+        if said is None:
+            return
+        # Outside of the except clause: with the exception went its traceback, whose frames held the activations.
+        self._version = None
+        self._reporter.notice(COMPILER_FAILED, {"message": said[:500]})
+        undo()
+        steps()
+
+    def _compiled(self, steps: Callable[[], None]) -> str | None:
+        """None, or what the compiler said of a failure that can be undone."""
+        from torch._dynamo.exc import TorchDynamoException
+        from torch._inductor.exc import CppCompileError
+
+        try:
+            with compiled(self._base.unet):
+                steps()
+        except (TorchDynamoException, CppCompileError) as error:
+            if self._settled or self._had or self._spec.compile is Compile.ON:
+                raise
+            return str(error)
+        return None
+
+    def settle(self) -> None:
+        """A step is done: what it compiled is kept for others. Does something only the first time."""
+        if self._version is None or self._settled:
+            return
+        self._settled = True
+        cache, key = self._compiler.cache, self._key(self._version)
+        cache.note(key)
+        if not self._fetched:
+            cache.offer(key, self._reporter, self._directory)
+
+    # ---- the decision
+
+    def _begun(self) -> str | None:
+        wanted, device = self._spec.compile, self._base.device
+        speeds = self._compiler.speeds.get(device.type)
+        if wanted is Compile.OFF:
+            return None
+        if wanted is Compile.ON:
+            return self._compiler.version_of(device) or self._refuse()
+        work = Work.of(self._base, self._spec, self._footprint)
+        if speeds is None or not work.pays(speeds, at_hand=True):
+            return None  # nothing to weigh, so nothing to say
+        version = self._compiler.version_of(device)
+        if version is None:
+            self._say("off: this node has no compiler")
+            return None
+        at_hand = self._at_hand(version)
+        pays = work.pays(speeds, at_hand=at_hand)
+        self._say(f"{'on' if pays else 'off'}: {_in_words(work, speeds, at_hand=at_hand)}")
+        return version if pays else None
+
+    def _resumed(self, header: Header) -> str | None:
+        """What the checkpoint says. Where auto finds no compiler any more, plain kernels go on, as on other hardware:
+        recorded, and never silent."""
+        before: str | None = header.fingerprint.get(KERNELS)
+        if before is None or header.step >= self._spec.max_train_steps:
+            return before
+        version = self._compiler.version_of(self._base.device)
+        if version is None and self._spec.compile is Compile.ON:
+            self._refuse()
+        return version
+
+    def _refuse(self) -> NoReturn:
+        message = f"this node has nothing that compiles kernels for {self._base.device.type}"
+        hint = "install g++ on the node (for CUDA also triton), or leave compile to auto"
+        fault = Fault(where="spec.compile", message=message, hint=hint)
+        raise WorkloadFailed(Reason.CRASHED, str(fault), (fault,))
+
+    def _at_hand(self, version: str) -> bool:
+        """Whether kernels are on this node's disk; those of others are fetched, once."""
+        key = self._key(version)
+        if self._compiler.cache.holds(key):
+            return True
+        if not self._looked:
+            self._looked, self._fetched = True, self._compiler.cache.fetch(key, self._reporter)
+        return self._fetched
+
+    def _key(self, version: str) -> str:
+        layer = lora_layer(self._spec)
+        return kernel_key(self._base, self._spec, self._footprint, layer=layer, compiler=version)
+
+    def _say(self, what: str) -> None:
+        self._reporter.log(f"compile auto: {what}")
+
+
+def _in_words(work: Work, speeds: Speeds, *, at_hand: bool) -> str:
+    spent = f"{work.ready_s(speeds, at_hand=at_hand):.0f} s to {'load' if at_hand else 'make'}"
+    return f"compiled kernels are expected to save {work.saved_s(speeds):.0f} s, and to take {spent}"
