@@ -43,6 +43,7 @@ def node(
     work_dir: Annotated[Path | None, typer.Option(help="Scratch space.", show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default=False)] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default=False)] = None,
+    places: Annotated[int | None, typer.Option(help="Jobs that may share a batch.", show_default=False)] = None,
     model_cache_bytes: Annotated[
         int | None, typer.Option(help="Bound of the models fetched from the hub.", show_default=False)
     ] = None,
@@ -64,6 +65,7 @@ def node(
             work_directory=work_dir,
             device=device,
             threads=threads,
+            places=places,
             model_cache_bytes=model_cache_bytes,
             grace_s=grace,
         )
@@ -92,6 +94,7 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         threads=settings.threads,
         model_cache_bytes=settings.model_cache_bytes,
         device=settings.device,
+        places=settings.places,
         grace_s=settings.grace_s,
         stall_s=settings.stall_s,
         cache_bytes=settings.cache_bytes,
