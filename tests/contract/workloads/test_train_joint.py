@@ -1,5 +1,6 @@
 """Jobs that train together: each ends with what it would have alone, up to rounding, and no one disturbs another."""
 
+import errno
 import itertools
 import shutil
 from collections import deque
@@ -15,10 +16,13 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
+from giornata.diffusion.models import load_base
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.fit import CONTEXT_BYTES, Room
+from giornata.workloads.train.places import needed_bytes, sizes_in_a_place
 from giornata.workloads.train.tracking import report
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -46,6 +50,7 @@ class Table:
     waiting: deque[tuple[Start, RecordingReporter]] = field(default_factory=deque)
     late: dict[int, tuple[Start, RecordingReporter]] = field(default_factory=dict)
     ends: dict[str, Outcome | Exception] = field(default_factory=dict)
+    offered: list[int] = field(default_factory=list)
     calls: int = 0
 
     def next(self) -> tuple[Start, RecordingReporter] | None:
@@ -57,6 +62,9 @@ class Table:
     def ended(self, start: Start, end: Outcome | Exception) -> None:
         assert start.job not in self.ends
         self.ends[start.job] = end
+
+    def offer(self, places: int) -> None:
+        self.offered.append(places)
 
 
 @dataclass
@@ -86,6 +94,7 @@ class Hall:
         late: dict[int, str] | None = None,
         changes: dict[str, dict[str, Any]] | None = None,
         spoil: Callable[[str, Start], Start] = lambda _, start: start,
+        room: Room | None = None,
     ) -> tuple[Table, dict[str, RecordingReporter]]:
         reporters = {name: RecordingReporter() for name in JOBS} | (reporters or {})
 
@@ -96,7 +105,8 @@ class Hall:
         table = Table(waiting=deque(entry(name) for name in names))
         table.late = {calls: entry(name) for calls, name in (late or {}).items()}
         # By a clock that stands still nobody trains on while others are prepared: who is where when is fixed.
-        TrainWorkload(device="cpu", places=places, clock=lambda: 0.0).run_many(table)
+        workload = TrainWorkload(device="cpu", places=places, clock=lambda: 0.0, room_of=lambda _: room)
+        workload.run_many(table)
         return table, reporters
 
 
@@ -283,3 +293,77 @@ def test_the_same_composition_gives_the_same_bytes(hall: Hall) -> None:
     for name in ("a", "d"):
         assert runs[0][name].artifacts == runs[1][name].artifacts
         assert runs[0][name].checkpoint_bytes == runs[1][name].checkpoint_bytes
+
+
+class Full(RecordingReporter):
+    """Whose disk is full when the files are handed over."""
+
+    def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(hall: Hall) -> None:
+    """One fails at its export, one at its checkpoint in the middle; as many stay as keep the batch as wide."""
+    names = ["a", "b", "c", "d", "e", "f"]
+    changes = {name: {"max_train_steps": 5} for name in names}
+    changes["f"] |= {"checkpointing_steps": 2}
+    changes["e"] |= {"max_train_steps": 3}
+    quiet, whole = hall.together(names, places=8, changes=changes)
+    assert all(isinstance(end, Outcome) for end in quiet.ends.values())
+
+    def without_directory(name: str, start: Start) -> Start:
+        if name == "f":
+            start.directory.rmdir()
+            start.directory.symlink_to("/dev/full")
+        return start
+
+    table, after = hall.together(names, places=8, changes=changes, reporters={"e": Full()}, spoil=without_directory)
+    full, torn = table.ends["e"], table.ends["f"]
+    assert isinstance(full, WorkloadFailed)
+    assert full.reason is Reason.NODE_DISK
+    assert isinstance(torn, Exception)
+    assert not after["f"].checkpoints
+    for name in ("a", "b", "c", "d"):
+        assert isinstance(table.ends[name], Outcome)
+        assert weights(after[name].artifacts[KOHYA]) == weights(whole[name].artifacts[KOHYA]), name
+        assert after[name].checkpoint_bytes.keys() == whole[name].checkpoint_bytes.keys()
+
+
+def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> Room:
+    """A device on which so many jobs like this one just fit."""
+    spec = TrainSpec.model_validate(hall.studio(name, **changes).spec)
+    base = load_base(spec, device="cpu", dtype=torch.float32)
+    need_bytes = needed_bytes(sizes_in_a_place(base, spec), spec, jobs)
+    return Room(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
+
+
+def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
+    changes = {name: {"max_train_steps": 2, "resolution": 128} for name in JOBS}
+    table, reporters = hall.together(["a", "b", "d"], changes=changes, room=room_for(hall, "a", 2, **changes["a"]))
+    assert table.offered == [2]
+    assert "up to 2 jobs" in reporters["a"].lines[0]
+    widths = []
+    for end in table.ends.values():
+        assert isinstance(end, Outcome)
+        widths += [each["fingerprint"]["joint"]["width"] for each in end.summary["fingerprints"]]
+    assert max(widths) == 2
+
+
+def test_where_only_one_fits_it_trains_alone_to_the_same_bytes_and_others_wait(hall: Hall) -> None:
+    changes = {"max_train_steps": 2, "resolution": 128}
+    room = room_for(hall, "a", 1, **changes)
+    table, reporters = hall.together(["a", "b"], changes={"a": changes}, room=room)
+    assert table.offered == []
+    assert len(table.waiting) == 1
+    outcome = table.ends["a"]
+    assert isinstance(outcome, Outcome)
+    assert outcome.summary["exactness"]["class"] == "solo"
+    assert reporters["a"].artifacts == hall.alone("a", **changes).artifacts
+
+
+def test_a_job_that_does_not_even_fit_alone_is_refused_as_ever(hall: Hall) -> None:
+    table, reporters = hall.together(["a"], room=Room(total_bytes=1))
+    end = table.ends["a"]
+    assert isinstance(end, WorkloadFailed)
+    assert end.reason is Reason.NODE_TOO_SMALL
+    assert not reporters["a"].metrics

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.tiny_model import tiny_folder  # noqa: F401
 from tests.fixtures.train_studio import spec_for
 
 from giornata.diffusion.memory import GIB
@@ -74,7 +73,7 @@ def test_where_memory_is_not_bounded_there_are_as_many_as_wanted() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"train_text_encoder": True}])
-def test_a_place_is_as_large_as_a_row_of_the_slots(tiny_folder: Path, changes: dict[str, object]) -> None:  # noqa: F811
+def test_a_place_is_as_large_as_a_row_of_the_slots(tiny_folder: Path, changes: dict[str, object]) -> None:
     """Padded to the ceiling of the rank, whichever rank the first job has."""
     given = spec(**{"pretrained_model_name_or_path": str(tiny_folder), "rank": 3, **changes})
     base = load_base(given, device="cpu", dtype=torch.float32)
