@@ -84,6 +84,7 @@ class Agent:
         self._at_work = AtWork()
         self._failures = self._claiming.fresh_delays()
         self._failed, self._leaving = False, False
+        self._first_came_s = monotonic_s()
 
     def run(self) -> int:
         """Work until told to leave. Raises InvalidInput when the settings or the work directory are unusable."""
@@ -173,8 +174,7 @@ class Agent:
             self._take_leave(over)
         if self._leaving or self._departure.requested or self._at_work.told_to_leave:
             return
-        key = wanted_key(self.engines.current, self._at_work.engaged, places=self._settings.places)
-        granted = self._companions.ask(key) if self._at_work else None
+        granted = self._companions.ask(self._wanted_key()) if self._at_work else None
         if granted is None:
             return
         asked, reply = granted
@@ -185,6 +185,12 @@ class Agent:
         else:
             message = "the node asked for a job that may join those at work, and this one may not"
             self._hand_back(reply.lease, asked.sent_at_s, GivenBack(reason=Reason.RELEASED, message=message))
+
+    def _wanted_key(self) -> str | None:
+        # Without an end to it, jobs with other keys would never have their turn while there are some with this one.
+        if self._now_s() - self._first_came_s > self._settings.join_for_s:
+            return None
+        return wanted_key(self.engines.current, self._at_work.engaged, places=self._settings.places)
 
     def _take_leave(self, over: Over) -> None:
         if over.defect is not None:
@@ -207,6 +213,8 @@ class Agent:
                 self._hand_back(lease, sent_at_s, AttemptFailed(Reason.NODE_DISK, str(error)))
                 raise
             attempt = Attempt(lease, granted_at_s=sent_at_s, room=room, around=around)
+            if not self._at_work:
+                self._first_came_s = self._now_s()
             self._at_work.begin(lease, attempt, stack.pop_all())
 
     def _hand_back(self, lease: Lease, sent_at_s: float, ending: Ending) -> None:

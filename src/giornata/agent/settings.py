@@ -55,6 +55,7 @@ class AgentSettings:
     places: int = 1
     claim_wait_s: float = 5.0
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
+    join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
     grace_s: float = 25.0  # from the order to leave to the end of the process
     stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine

@@ -95,6 +95,7 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         model_cache_bytes=settings.model_cache_bytes,
         device=settings.device,
         places=settings.places,
+        join_for_s=settings.join_for_s,
         grace_s=settings.grace_s,
         stall_s=settings.stall_s,
         cache_bytes=settings.cache_bytes,

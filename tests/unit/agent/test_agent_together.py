@@ -148,6 +148,14 @@ def test_no_more_attempts_are_in_an_engine_than_the_node_shall_have(api: FakeNod
     assert [of(api, n) for n in (1, 2)] == [["complete"]] * 2
 
 
+def test_a_batch_takes_nobody_in_for_ever(api: FakeNodeApi, node: NodeFactory) -> None:
+    """Others wait as well."""
+    api.leases = leases({"when": 1, "do": "done"}, {"when": 1, "do": "done"})
+    together(node, join_for_s=0.0).run()
+    assert keys_claimed(api) == [None, None, None]
+    assert [of(api, n) for n in (1, 2)] == [["complete"]] * 2
+
+
 def test_an_engine_that_offers_no_places_gets_one_attempt_at_a_time(api: FakeNodeApi, node: NodeFactory) -> None:
     counting = {"steps": 20, "every": 5, "step_s": 0.01}
     api.leases = leases(counting, counting)
