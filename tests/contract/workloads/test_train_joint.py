@@ -295,35 +295,43 @@ def test_the_same_composition_gives_the_same_bytes(hall: Hall) -> None:
         assert runs[0][name].checkpoint_bytes == runs[1][name].checkpoint_bytes
 
 
-class Full(RecordingReporter):
-    """Whose disk is full when the files are handed over."""
+class FullAtTheEnd(RecordingReporter):
+    """Whose disk has no place for the files."""
 
     def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
+class FullAtOnce(RecordingReporter):
+    """Whose disk has no place for a checkpoint."""
+
+    def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
 def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(hall: Hall) -> None:
-    """One fails at its export, one at its checkpoint in the middle; as many stay as keep the batch as wide."""
-    names = ["a", "b", "c", "d", "e", "f"]
-    changes = {name: {"max_train_steps": 5} for name in names}
-    changes["f"] |= {"checkpointing_steps": 2}
+    """One fails at its export, one at a checkpoint in the middle, and the directory of one is gone; as many stay as
+    keep the batch as wide."""
+    names = ["a", "b", "c", "d", "g", "e", "f", "h"]
+    changes: dict[str, dict[str, Any]] = {name: {"max_train_steps": 5} for name in names}
     changes["e"] |= {"max_train_steps": 3}
+    changes["f"] |= {"checkpointing_steps": 2}
     quiet, whole = hall.together(names, places=8, changes=changes)
     assert all(isinstance(end, Outcome) for end in quiet.ends.values())
 
     def without_directory(name: str, start: Start) -> Start:
-        if name == "f":
+        if name == "h":
             start.directory.rmdir()
-            start.directory.symlink_to("/dev/full")
         return start
 
-    table, after = hall.together(names, places=8, changes=changes, reporters={"e": Full()}, spoil=without_directory)
-    full, torn = table.ends["e"], table.ends["f"]
-    assert isinstance(full, WorkloadFailed)
-    assert full.reason is Reason.NODE_DISK
-    assert isinstance(torn, Exception)
-    assert not after["f"].checkpoints
-    for name in ("a", "b", "c", "d"):
+    reporters = {"e": FullAtTheEnd(), "f": FullAtOnce()}
+    table, after = hall.together(names, places=8, changes=changes, reporters=reporters, spoil=without_directory)
+    for name in ("e", "f"):
+        end = table.ends[name]
+        assert isinstance(end, WorkloadFailed)
+        assert end.reason is Reason.NODE_DISK
+    assert isinstance(table.ends["h"], Exception)
+    for name in ("a", "b", "c", "d", "g"):
         assert isinstance(table.ends[name], Outcome)
         assert weights(after[name].artifacts[KOHYA]) == weights(whole[name].artifacts[KOHYA]), name
         assert after[name].checkpoint_bytes.keys() == whole[name].checkpoint_bytes.keys()
@@ -339,7 +347,7 @@ def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> Room:
 
 def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
     changes = {name: {"max_train_steps": 2, "resolution": 128} for name in JOBS}
-    table, reporters = hall.together(["a", "b", "d"], changes=changes, room=room_for(hall, "a", 2, **changes["a"]))
+    table, reporters = hall.together(["a", "d", "e"], changes=changes, room=room_for(hall, "a", 2, **changes["a"]))
     assert table.offered == [2]
     assert "up to 2 jobs" in reporters["a"].lines[0]
     widths = []
@@ -352,7 +360,7 @@ def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
 def test_where_only_one_fits_it_trains_alone_to_the_same_bytes_and_others_wait(hall: Hall) -> None:
     changes = {"max_train_steps": 2, "resolution": 128}
     room = room_for(hall, "a", 1, **changes)
-    table, reporters = hall.together(["a", "b"], changes={"a": changes}, room=room)
+    table, reporters = hall.together(["a", "e"], changes={"a": changes}, room=room)
     assert table.offered == []
     assert len(table.waiting) == 1
     outcome = table.ends["a"]
