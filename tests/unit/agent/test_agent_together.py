@@ -128,11 +128,11 @@ def keys_claimed(api: FakeNodeApi) -> list[str | None]:
 
 def test_companions_are_claimed_by_the_key_until_the_engine_is_full(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = leases(*[{"when": 3, "do": "done"}] * 3, {"when": 1, "do": "done"})
-    assert together(node).run() == ExitCode.DONE
+    assert together(node, claim_wait_s=1.0).run() == ExitCode.DONE
     assert Counter(call.route for call in api.calls)["complete"] == 4
     claims = api.bodies("claim")
     assert keys_claimed(api)[:4] == [None, "k", "k", None]
-    assert [claim["wait_s"] for claim in claims[1:3]] == [0.0, 0.0]
+    assert [claim["wait_s"] for claim in claims[:4]] == [1.0, 0.0, 0.0, 1.0]
     assert len({claim["request_id"] for claim in claims}) == len(claims)
     # The third is there before anybody is done, and while all three are there nobody is asked for.
     routes = [call.route for call in api.calls if call.route in {"claim", "complete"}]
