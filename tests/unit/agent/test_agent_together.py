@@ -34,7 +34,8 @@ def tick():
 threading.Thread(target=tick, daemon=True).start()
 
 def seats():
-    say("seats", key="k", free=3 - len(here) if here else 0, attempts=here)
+    free = 3 - len(here) if here else 0
+    say("seats", key=next(iter(starts.values()))["joint_key"], free=free, attempts=here)
 
 def end(type, *attempts, **fields):
     for attempt in attempts:
