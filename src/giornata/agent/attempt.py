@@ -72,6 +72,7 @@ class Attempt:
         self._drain = False
         self._undelivered: AttemptFailed | None = None
         self._engine: EngineProcess | None = None
+        self._came_to_others = False
         self.needs_engine = True
         self._held = HeldLease(
             lease,
@@ -206,6 +207,7 @@ class Attempt:
             post=self._events.put,
         )
         engine.attach(start.attempt, self._events.put)
+        self._came_to_others = bool(engine.at_work)
         try:
             engine.send(start)
             ending = self._listen(engine, hearing, watchdog)
@@ -238,7 +240,7 @@ class Attempt:
             case Said():
                 return hearing.take(event.message, stopping=None if stopping is None else stopping.ending)
             case Gone():
-                return stopping.ending if stopping is not None else self._ended_with(event)
+                return stopping.ending if stopping is not None else self._ended_with(event, hearing)
             case CacheFound():
                 hearing.watchdog.moved()
                 engine.send(CacheAnswer(attempt=self._lease.attempt_id, key=event.key, path=event.path))
@@ -246,8 +248,11 @@ class Attempt:
                 self._note(event)
         return None
 
-    def _ended_with(self, event: Gone) -> Ending:
-        if self._lease.attempt_id not in event.at_work:
+    def _ended_with(self, event: Gone, hearing: Hearing) -> Ending:
+        me = self._lease.attempt_id
+        # In the second case it stood in line, and those before it have been told what ended them and the engine.
+        in_line = self._came_to_others and not hearing.heard and event.at_work == (me,)
+        if me not in event.at_work or in_line:
             return GivenBack(reason=Reason.RELEASED, message="the engine ended before it had the job")
         return (event.why or crash_of(event.exit_code)).among(event.at_work)
 

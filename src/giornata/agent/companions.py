@@ -2,8 +2,9 @@
 
 import logging
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
+from giornata.agent.backoff import delays_s
 from giornata.agent.claiming import Asked, Claiming
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.held_lease import Monotonic
@@ -12,6 +13,8 @@ from giornata.protocol.pipe import Seats
 from giornata.protocol.work import ClaimReply, Lease
 
 log = logging.getLogger(__name__)
+
+SELDOM = 5
 
 
 def wanted_key(engine: EngineProcess | None, engaged: Collection[str], *, places: int) -> str | None:
@@ -30,7 +33,8 @@ def _coming(seats: Seats, engaged: Collection[str]) -> int:
 
 
 class Companions:
-    """Asks for companions, at most every `every_s` and with jitter, while others are at work.
+    """Asks for companions while others are at work: every `every_s` and with jitter, and less often the longer there
+    are none, down to a fifth of that: a thousand nodes may ask for jobs that nobody has submitted.
 
     A request whose reply was lost is repeated under its id, for it may have brought a lease. What the server refuses
     is asked again later: whether the node is welcome at all shows when it asks for its next job.
@@ -39,6 +43,7 @@ class Companions:
     def __init__(self, claiming: Claiming, *, every_s: float, rng: random.Random, monotonic_s: Monotonic) -> None:
         self._claiming, self._every_s, self._rng, self._now_s = claiming, every_s, rng, monotonic_s
         self._asked: Asked | None = None
+        self._pauses = self._fresh_pauses()
         self._delays = claiming.fresh_delays()
         self._not_before_s = monotonic_s()
         self._understood = True
@@ -57,7 +62,6 @@ class Companions:
         if self.due_in_s > 0 or not self._understood or (self._asked is None and key is None):
             return None
         asked = self._asked = self._asked or self._claiming.ask(key)
-        self.rest(self._rng.uniform(self._every_s / 2, self._every_s))
         try:
             reply = self._claiming.send(asked)
         except GiornataError as error:
@@ -66,6 +70,9 @@ class Companions:
             self._asked = asked if error.retryable else None
             return None
         self._asked, self._delays = None, self._claiming.fresh_delays()
+        if reply.lease is not None:
+            self._pauses = self._fresh_pauses()
+        self.rest(next(self._pauses))
         return asked, reply
 
     def unanswered(self) -> Asked | None:
@@ -78,3 +85,6 @@ class Companions:
         again."""
         self._understood = lease.joint_key == asked.claim.joint_key
         return self._understood
+
+    def _fresh_pauses(self) -> Iterator[float]:
+        return delays_s(self._rng, first_s=self._every_s, most_s=SELDOM * self._every_s)

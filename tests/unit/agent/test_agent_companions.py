@@ -1,13 +1,19 @@
 """Whether the node asks for another job beside those at work."""
 
-from dataclasses import dataclass
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+from fake_node_api import lease
 
-from giornata.agent.companions import wanted_key
+from giornata.agent.claiming import Asked, Claiming
+from giornata.agent.companions import Companions, wanted_key
 from giornata.agent.engine_process import EngineProcess
 from giornata.protocol.pipe import Seats
+from giornata.protocol.work import ClaimReply, Lease
 
 
 @dataclass
@@ -56,3 +62,44 @@ def test_nobody_is_wanted_by_an_engine_that_is_full_silent_or_gone() -> None:
 def test_the_node_has_the_last_word_on_how_many() -> None:
     assert wanted(TWO_FREE, ("a", "b"), places=3) == "k"
     assert wanted(TWO_FREE, ("a", "b"), places=2) is None
+
+
+@dataclass
+class Asking:
+    """A server that has nothing, unless `found` says so."""
+
+    now_s: float = 0.0
+    found: Lease | None = None
+    asked_at_s: list[float] = field(default_factory=list)
+
+    def fresh_delays(self) -> Iterator[float]:
+        return itertools.repeat(60.0)
+
+    def ask(self, key: str | None) -> Asked:
+        return Asked(claim=cast(Any, key), sent_at_s=self.now_s)
+
+    def send(self, asked: Asked) -> ClaimReply:
+        self.asked_at_s.append(self.now_s)
+        return ClaimReply(lease=self.found)
+
+    def pause_s(self, companions: Companions) -> float:
+        """How long it takes from this claim to the next."""
+        begun_s = self.now_s
+        assert companions.ask("k") is not None
+        while companions.due_in_s > 0:
+            assert companions.ask("k") is None
+            self.now_s += 0.1
+        return self.now_s - begun_s
+
+
+def test_it_is_asked_less_often_the_longer_there_is_nobody() -> None:
+    asking = Asking()
+    companions = Companions(
+        cast(Claiming, asking), every_s=2.0, rng=random.Random(1), monotonic_s=lambda: asking.now_s
+    )
+    assert companions.ask(None) is None
+    pauses_s = [asking.pause_s(companions) for _ in range(6)]
+    for pause_s, bound_s in zip(pauses_s, (2, 4, 8, 10, 10, 10), strict=True):
+        assert bound_s / 2 <= pause_s <= bound_s + 0.2
+    asking.found = Lease.model_validate(lease())
+    assert asking.pause_s(companions) <= 2.2

@@ -54,6 +54,9 @@ def play(do):
     if do == "done":
         turn()
         end("done", *here[:], step=40)
+    if do == "break":
+        end("failed", *here[:], reason="node_driver", message="CUDA error")
+        sys.exit(70)
     if do == "crash":
         os.kill(os.getpid(), 9)
     if do == "fail":
@@ -90,6 +93,7 @@ while True:
         continue
     if message["spec"].get("quiet"):
         line.append(message["attempt"])
+        play(message["spec"].get("do"))
         continue
     starts[message["attempt"]] = message
     here.append(message["attempt"])
@@ -295,11 +299,21 @@ def test_one_whom_the_engine_keeps_in_line_for_too_long_goes_and_harms_nobody(
 ) -> None:
     """The first makes steps all the while; what it waits for is the stop of the second."""
     api.leases = leases({"when": 9, "do": "stay"}, {"quiet": True})
-    made = together(node, stall_s=0.6)
+    made = together(node, stall_s=2.5)
     assert made.run() == ExitCode.DONE
     assert of(api, 2) == ["release"]
     assert "no place" in api.bodies("release")[0]["message"]
     assert of(api, 1) == ["complete"]
+
+
+def test_one_that_stood_in_line_when_the_device_broke_for_others_is_given_back(
+    api: FakeNodeApi, node: NodeFactory
+) -> None:
+    api.leases = leases({"when": 9, "do": "stay"}, {"quiet": True, "do": "break"})
+    together(node).run()
+    assert {token: body["reason"] for token, body in failures(api).items()} == {"token-1": "node_driver"}
+    assert of(api, 2) == ["release"]
+    assert "before it had the job" in api.bodies("release")[0]["message"]
 
 
 def test_a_claim_of_a_companion_whose_reply_was_lost_is_repeated_under_the_same_id(
