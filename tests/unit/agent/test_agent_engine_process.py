@@ -83,8 +83,9 @@ def test_a_command_that_does_not_exist_is_named() -> None:
 
 
 def test_the_end_comes_after_the_last_words(nursery: Nursery) -> None:
-    engine = nursery.start("hello()\nsay('progress', attempt='a', step=1)\nsys.exit('bye')\n")
+    engine = nursery.start("hello()\nhear()\nsay('progress', attempt='a', step=1)\nsys.exit('bye')\n")
     engine.await_hello(PATIENCE_S)
+    engine.send(WriteCheckpoint(attempt="a"))  # somebody listens by now
     events = [nursery.next(), nursery.next(), nursery.next()]
     assert isinstance(events[-1], Gone)
     assert events[-1].exit_code == 1
@@ -113,10 +114,11 @@ def test_an_engine_that_is_gone_leaves_no_open_file(nursery: Nursery) -> None:
 
 def test_what_the_engine_has_started_ends_with_it(nursery: Nursery) -> None:
     engine = nursery.start(
-        "import subprocess\nhello()\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        "import subprocess\nhello()\nhear()\nchild = subprocess.Popen(['sleep', '1000'])\n"
         "say('log', attempt='a', line=str(child.pid))\nhear()\n"
     )
     engine.await_hello(PATIENCE_S)
+    engine.send(WriteCheckpoint(attempt="a"))  # somebody listens by now
     said = nursery.next()
     assert isinstance(said, Said)
     child = os.pidfd_open(int(said.message.line))
