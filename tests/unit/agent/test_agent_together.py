@@ -77,6 +77,7 @@ def stop(message):
     if do == "deaf":
         return
     if message["checkpoint"]:
+        time.sleep(0.5)
         path = pathlib.Path(starts[attempt]["directory"]) / "c"
         path.write_text(f"state of {attempt}")
         say("checkpoint", attempt=attempt, step=7, path=str(path))
@@ -274,13 +275,14 @@ def test_all_write_a_checkpoint_and_give_back_when_the_node_is_told_to_leave(
     api.leases = leases({"when": 9, "do": "stay"}, {"when": 9, "do": "stay"})
     api.answers["claim"] = [granted(api), granted(api)]
     api.always["claim"] = lambda _: httpx.Response(200, json={"reason": "empty-queue"})
-    made = together(node)
+    made, claims = together(node), []
 
     def look() -> None:
         there = {call.bearer for call in api.calls if call.route == "heartbeat" and call.body["step"] > 0}
         if len(there) < 2:
             api.hooks["heartbeat"] = look
         elif by == "signal":
+            claims.append(len(api.bodies("claim")))
             made.departure.ask()
         else:
             api.order = "drain"
@@ -292,6 +294,8 @@ def test_all_write_a_checkpoint_and_give_back_when_the_node_is_told_to_leave(
     assert {body["reason"] for body in api.bodies("release")} == {"preempted"}
     assert set(api.uploads.values()) == {b"state of att_1", b"state of att_2"}
     assert made.left_behind() == []
+    if by == "signal":
+        assert len(api.bodies("claim")) <= claims[0] + 1  # one may have been on its way
 
 
 def test_one_whom_the_engine_keeps_in_line_for_too_long_goes_and_harms_nobody(
