@@ -101,3 +101,20 @@ def test_jobs_that_share_a_batch_end_in_one_engine(rig: Rig, spec: dict[str, Any
     assert other.started_at < one.ended_at, "both were there at one time"
     widths = {stretch["fingerprint"]["joint"]["width"] for job in jobs for stretch in job.result["fingerprints"]}
     assert 2 in widths
+
+
+def test_the_cancel_of_one_is_nothing_to_the_other(rig: Rig, spec: dict[str, Any]) -> None:
+    if not rig.nodes:
+        rig.start_node(places=2, **NODE)
+    engine = rig.node.engine_pid()
+    ids = [
+        rig.client.submit({**spec, "learning_rate": 1e-4, "seed": seed, "max_train_steps": steps}).id
+        for seed, steps in ((1, 100_000), (2, STEPS))
+    ]
+    until(lambda: in_one_batch(rig, ids), lambda: "\n".join(map(rig.story, ids)), PATIENCE_S)
+    assert rig.client.cancel(ids[0]).state is JobState.CANCELED
+    other = done(rig, ids[1])
+    assert len(other.attempts) == 1
+    assert rig.node.engine_pid() == engine
+    widths = [stretch["fingerprint"]["joint"]["width"] for stretch in other.result["fingerprints"]]
+    assert widths[-2:] == [2, 1], "it went on alone, in the same engine"
