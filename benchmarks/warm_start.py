@@ -86,6 +86,7 @@ def spec(options: argparse.Namespace, model: str, *, seed: int) -> dict[str, obj
 
 def first_step_s(engine: EngineProcess, events: "queue.SimpleQueue[Event]", start: Start, since_s: float) -> float:
     """Run the job to its end. Returns the seconds from `since_s` to its first step."""
+    engine.attach(start.attempt, events.put)
     engine.send(start)
     stepped_s = None
     while True:
@@ -109,7 +110,6 @@ def measure(options: argparse.Namespace, starts: tuple[Start, Start]) -> Timing:
     environment = engine_environment(os.environ, threads=options.threads)
     engine = EngineProcess(command, environment=environment, monotonic_s=time.monotonic)
     try:
-        engine.attach(events.put)
         engine.await_hello(PATIENCE_S)
         ready_s = time.monotonic()
         cold_s = first_step_s(engine, events, starts[0], began_s)

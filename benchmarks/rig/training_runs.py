@@ -70,7 +70,6 @@ class Session:
         environment = engine_environment(os.environ, threads=work.threads)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._engine = EngineProcess(command, environment=environment, monotonic_s=time.monotonic)
-        self._engine.attach(self._events.put)
         self._engine.await_hello(PATIENCE_S)
         self.step_s: list[float] = []
         self.metrics: dict[str, float] = {}
@@ -82,7 +81,10 @@ class Session:
             directory = Path(tempfile.mkdtemp(dir=self._home))
             spec = spec_of(self._work, seed=number)
             names = {"attempt": f"att_{number}", "job": f"job_{number}", "kind": "train"}
-            self._engine.send(Start(**names, directory=directory, spec=spec, inputs=self._work.pictures))
+            self._engine.attach(names["attempt"], self._events.put)
+            self._engine.send(
+                Start(**names, joint_key="of all", directory=directory, spec=spec, inputs=self._work.pictures)
+            )
         left = len(numbers)
         while left:
             left -= self._ended(self._events.get(timeout=PATIENCE_S))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from giornata.agent.calls import Calls
 from giornata.agent.courier import Courier
 from giornata.agent.engine_process import EngineProcess
+from giornata.agent.engines import EngineBusy
 from giornata.agent.events import (
     AttemptFailed,
     CacheFound,
@@ -46,6 +47,8 @@ TICK_S = 0.2
 LEAVE_RESERVE = 0.4
 STOP_COURIER_S = 5.0
 HANGS_AFTER_S = 60.0
+DEAF = AttemptFailed(Reason.CRASHED, "the engine was ended: another attempt in it did not stop when it was told to")
+"""What those learn who were in an engine with one that did not stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,8 @@ class Attempt:
         self._drain = False
         self._undelivered: AttemptFailed | None = None
         self._engine: EngineProcess | None = None
+        self._came_to_others = False
+        self.needs_engine = True
         self._held = HeldLease(
             lease,
             granted_at_s=granted_at_s,
@@ -114,10 +119,12 @@ class Attempt:
             self._journal.start()
             self._courier.start()
             ending = self._work()
+            self.needs_engine = False
             if not isinstance(ending, Dropped):
                 ending = self._report(ending)
             return ending
         finally:
+            self.needs_engine = False
             self._close()
 
     @property
@@ -136,6 +143,8 @@ class Attempt:
             return Dropped(why=str(error))
         except Leaving:
             return GivenBack(reason=Reason.PREEMPTED, message="the node was told to leave before the job began")
+        except EngineBusy as busy:
+            return GivenBack(reason=Reason.RELEASED, message=f"the engine for {self._lease.kind}: {busy}")
         except AttemptFailed as failure:
             return failure
         return self._conduct(engine, start)
@@ -159,6 +168,7 @@ class Attempt:
             max_at_risk_s=lease.max_at_risk_s,
             hub_token=lease.hub_token,
             wandb_api_key=lease.wandb_api_key,
+            joint_key=lease.joint_key,
         )
 
     def _ready(self) -> EngineProcess:
@@ -197,14 +207,15 @@ class Attempt:
             find_cache=self._find_cache,
             post=self._events.put,
         )
-        engine.heard_at_s = self._now_s()
-        engine.attach(self._events.put)
+        engine.attach(start.attempt, self._events.put)
+        self._came_to_others = bool(engine.at_work)
         try:
             engine.send(start)
             ending = self._listen(engine, hearing, watchdog)
+            self.needs_engine = False
             return self._settle(ending)
         finally:
-            engine.detach()
+            engine.detach(start.attempt)
 
     def _listen(self, engine: EngineProcess, hearing: Hearing, watchdog: Watchdog) -> Ending:
         """Turn until the engine's part is over."""
@@ -215,10 +226,12 @@ class Attempt:
                 return ending
             stopping = self._stopping(engine, stopping)
             if stopping is None and (complaint := watchdog.complaint()) is not None:
-                engine.kill()
-                return complaint
+                if hearing.heard or complaint.reason is not Reason.TOO_SLOW or len(engine.at_work) <= 1:
+                    engine.kill(complaint)
+                    return complaint.among(engine.at_work)
+                stopping = self._stand_back(engine)
             if stopping is not None and self._now_s() >= stopping.until_s:
-                engine.kill()
+                engine.kill(DEAF)
                 return stopping.ending
 
     def _heard(
@@ -228,13 +241,21 @@ class Attempt:
             case Said():
                 return hearing.take(event.message, stopping=None if stopping is None else stopping.ending)
             case Gone():
-                return stopping.ending if stopping is not None else crash_of(event.exit_code)
+                return stopping.ending if stopping is not None else self._ended_with(event, hearing)
             case CacheFound():
                 hearing.watchdog.moved()
                 engine.send(CacheAnswer(attempt=self._lease.attempt_id, key=event.key, path=event.path))
             case _:
                 self._note(event)
         return None
+
+    def _ended_with(self, event: Gone, hearing: Hearing) -> Ending:
+        me = self._lease.attempt_id
+        # In the second case it stood in line, and those before it have been told what ended them and the engine.
+        in_line = self._came_to_others and not hearing.heard and event.at_work == (me,)
+        if me not in event.at_work or in_line:
+            return GivenBack(reason=Reason.RELEASED, message="the engine ended before it had the job")
+        return (event.why or crash_of(event.exit_code)).among(event.at_work)
 
     def _note(self, event: Event | None) -> None:
         """Events that mean the same whether the engine works or not."""
@@ -259,6 +280,12 @@ class Attempt:
             ending = GivenBack(reason=Reason.PREEMPTED, message="the node was told to leave")
             return _Stopping(ending=ending, until_s=self._leave_by() - LEAVE_RESERVE * self._settings.grace_s)
         return now
+
+    def _stand_back(self, engine: EngineProcess) -> _Stopping:
+        """Leave those at work alone that this one waits for: the engine has not said a word of it for too long."""
+        engine.send(Stop(attempt=self._lease.attempt_id, checkpoint=False))
+        ending = GivenBack(reason=Reason.RELEASED, message="the engine found no place for it beside those at work")
+        return _Stopping(ending=ending, until_s=self._now_s() + self._settings.stop_grace_s)
 
     def _find_cache(self, key: str) -> None:
         """Ask the platform in a thread of its own; the answer comes as an event. The engine waits meanwhile."""

@@ -12,11 +12,25 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from giornata.agent.events import Event, Gone, Muttered, Said
+from giornata.agent.events import AttemptFailed, Event, Gone, Muttered, Said
 from giornata.agent.held_lease import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol import VERSION
-from giornata.protocol.pipe import FROM_ENGINE, TO_ENGINE, Alive, FromEngine, Held, Hello, Shutdown, Start, ToEngine
+from giornata.protocol.pipe import (
+    FROM_ENGINE,
+    TO_ENGINE,
+    Alive,
+    Done,
+    Failed,
+    FromEngine,
+    Held,
+    Hello,
+    Seats,
+    Shutdown,
+    Start,
+    Stopped,
+    ToEngine,
+)
 
 TAIL_LINES = 200
 LONGEST_LINE_BYTES = 2**20
@@ -30,7 +44,8 @@ class EngineProcess:
     """Starts `command` in a process group of its own and speaks the pipe protocol with it.
 
     Must be made by a thread that lives as long as the engine shall: Linux ends the engine together with the thread
-    that started it. Threads of this class read the streams and pass events on to the sink that is attached.
+    that started it. Threads of this class read the streams and pass events on to the sinks that are attached: what
+    the engine says of an attempt to that attempt's, and what belongs to nobody (mutterings, its end) to all.
     Raises InvalidInput when the command cannot be started.
     """
 
@@ -39,12 +54,16 @@ class EngineProcess:
         self._monotonic_s = monotonic_s
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.held: tuple[str, ...] = ()
+        self.seats: Seats | None = None
         self.says_alive = False
         self.heard_at_s = monotonic_s()
         self.exit_code: int | None = None
-        self._hidden: frozenset[bytes] = frozenset()
-        self._sink: Sink | None = None
-        self._sink_lock = threading.Lock()
+        self._secrets: tuple[bytes, ...] = ()
+        self._lock = threading.Lock()
+        self._sinks: dict[str, Sink] = {}
+        self._at_work: dict[str, None] = {}  # in the order in which they came
+        self._end: Gone | None = None
+        self._why: AttemptFailed | None = None
         self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone = threading.Event()
@@ -81,25 +100,47 @@ class EngineProcess:
         last = " | ".join(list(self.tail)[-5:])
         return InvalidInput([Fault(where=f"engine {' '.join(self.command)}", message=message, hint=last)])
 
-    def attach(self, sink: Sink) -> None:
-        """Pass events to `sink` from now on; at once, when the engine is gone already."""
-        with self._sink_lock:
-            self._sink = sink
-            if self._gone.is_set():
-                sink(Gone(exit_code=self.exit_code or 0))
+    def attach(self, attempt: str, sink: Sink) -> None:
+        """Pass the events of this attempt to `sink` from now on; at once, when the engine is gone already."""
+        with self._lock:
+            if not self._sinks:
+                self.heard_at_s = self._monotonic_s()
+            self._sinks[attempt] = sink
+            if self._end is not None:
+                sink(self._end)
 
-    def detach(self) -> None:
-        """Nobody listens any more."""
-        with self._sink_lock:
-            self._sink = None
+    def detach(self, attempt: str) -> None:
+        """This attempt listens no more."""
+        with self._lock:
+            self._sinks.pop(attempt, None)
+            self._at_work.pop(attempt, None)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether an attempt listens."""
+        return bool(self._sinks)
+
+    @property
+    def at_work(self) -> tuple[str, ...]:
+        """The attempts that were started and have not ended; once the engine is gone, those that it took along."""
+        with self._lock:
+            return tuple(self._at_work) if self._end is None else self._end.at_work
 
     def send(self, message: ToEngine) -> None:
         """Queue a message. Never blocks; a message to an engine that is gone is lost, and its end is an event."""
         if isinstance(message, Start):
-            # Those of earlier jobs too: jobs that share a batch are at work at the same time.
-            given = (message.hub_token, message.wandb_api_key)
-            self._hidden |= {each.get_secret_value().encode() for each in given if each is not None}
+            self._begin(message)
         self._outbox.put(TO_ENGINE.dump_json(message) + b"\n")
+
+    def _begin(self, start: Start) -> None:
+        with self._lock:
+            if self._end is None:
+                self._at_work[start.attempt] = None
+            # For as long as the process lives: they may still stand in some library's memory when the job is over.
+            # The longest first, lest one that is part of another leaves the rest of that.
+            given = (start.hub_token, start.wandb_api_key)
+            secrets = {each.get_secret_value().encode() for each in given if each is not None} - {b""}
+            self._secrets = tuple(sorted(secrets.union(self._secrets), key=len, reverse=True))
 
     def is_alive(self) -> bool:
         """Whether the process runs."""
@@ -112,8 +153,11 @@ class EngineProcess:
         if not self._gone.wait(grace_s):
             self.kill()
 
-    def kill(self) -> None:
-        """End the whole process group, and wait until it has ended."""
+    def kill(self, why: AttemptFailed | None = None) -> None:
+        """End the whole process group, and wait until it has ended. `why` is what the attempts in it are told; the
+        first reason stands."""
+        with self._lock:
+            self._why = self._why or why
         self.kill_now()
         self._gone.wait(2 * LAST_WORDS_S)
 
@@ -131,11 +175,12 @@ class EngineProcess:
             reader.join(LAST_WORDS_S)
         self._outbox.put(None)
         self._writer.join(LAST_WORDS_S)
-        with self._sink_lock:
+        with self._lock:
             self.exit_code = code
+            self._end = Gone(exit_code=code, at_work=tuple(self._at_work), why=self._why)
             self._gone.set()
-            if self._sink is not None:
-                self._sink(Gone(exit_code=code))
+            for sink in self._sinks.values():
+                sink(self._end)
         self._hello.put(None)
 
     def _read_messages(self, stream: IO[bytes]) -> None:
@@ -154,21 +199,33 @@ class EngineProcess:
                 self.says_alive = True
             case Held():
                 self.held = message.models
+            case Seats():
+                self.seats = message
             case Hello():
                 self._hello.put(message)
             case _:
-                self._post(Said(message=message))
+                self._pass_on(
+                    message.attempt, Said(message=message), over=isinstance(message, Done | Failed | Stopped)
+                )
+
+    def _pass_on(self, attempt: str, event: Event, *, over: bool) -> None:
+        """To the one whom it concerns; late words about an attempt that listens no more concern nobody."""
+        with self._lock:
+            if over:
+                self._at_work.pop(attempt, None)
+            sink = self._sinks.get(attempt)
+            if sink is not None:
+                sink(event)
 
     def _read_mutterings(self, stream: IO[bytes]) -> None:
         for line in self._lines(stream):
             self._mutter(line)
 
     def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
-        """What the engine says, without its jobs' secrets: they may stand in the error of some library."""
+        """What the engine says, without the jobs' secrets: they may stand in the error of some library."""
         for line in _lines(stream):
-            # The longest first: one may be part of another.
-            for hidden in sorted(self._hidden, key=len, reverse=True):
-                line = line.replace(hidden, HIDDEN)  # noqa: PLW2901
+            for secret in self._secrets:
+                line = line.replace(secret, HIDDEN)  # noqa: PLW2901
             yield line
 
     def _mutter(self, line: bytes) -> None:
@@ -176,12 +233,9 @@ class EngineProcess:
         text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
         if text:
             self.tail.append(text)
-            self._post(Muttered(line=text))
-
-    def _post(self, event: Event) -> None:
-        with self._sink_lock:
-            if self._sink is not None:
-                self._sink(event)
+            with self._lock:
+                for sink in self._sinks.values():
+                    sink(Muttered(line=text))
 
     def _write(self, stream: IO[bytes]) -> None:
         with suppress(OSError), stream:  # a broken pipe: the end of the process says it better

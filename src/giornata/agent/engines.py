@@ -1,7 +1,9 @@
 """The node's engine: which process it is now, and when it is replaced."""
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,14 +50,24 @@ def engine_environment(
     return kept | DETERMINISM | made
 
 
+class EngineBusy(Exception):
+    """The engine that runs does not do this kind, and others are at work in it."""
+
+
 class Engines:
-    """One engine at a time: two would share the GPU's memory. `commands` maps kinds to command lines."""
+    """One engine at a time: two would share the GPU's memory. `commands` maps kinds to command lines.
+
+    Thread-safe. All engines are started by one thread of this object, for Linux ends an engine together with the
+    thread that started it.
+    """
 
     def __init__(
         self, *, commands: Mapping[str, tuple[str, ...]], launch: Launch, hello_s: float, stop_grace_s: float
     ) -> None:
         self._commands, self._launch = commands, launch
         self._hello_s, self._stop_grace_s = hello_s, stop_grace_s
+        self._changing = threading.RLock()
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-starter")
         self.current: EngineProcess | None = None
         self.hello: Hello | None = None
 
@@ -67,17 +79,22 @@ class Engines:
     def ready(self, kind: str | None = None) -> EngineProcess:
         """A running engine that can do `kind`; with None, whichever runs, or that of the first kind.
 
-        Raises InvalidInput when it cannot be started, speaks another protocol or does not know the kind.
+        Raises InvalidInput when it cannot be started, speaks another protocol or does not know the kind, and
+        EngineBusy rather than take it from those who are at work in it.
         """
         wanted = self._commands[kind or self.kinds[0]]
-        current = self.current
-        if current is not None and current.is_alive() and (kind is None or current.command == wanted):
-            return current
-        self.stop()
-        return self._start(wanted, kind)
+        with self._changing:
+            current = self.current
+            if current is not None and current.is_alive():
+                if kind is None or current.command == wanted:
+                    return current
+                if current.is_in_use:
+                    raise EngineBusy(f"{' '.join(current.command)} is at work")
+            self.stop()
+            return self._start(wanted, kind)
 
     def _start(self, command: tuple[str, ...], kind: str | None) -> EngineProcess:
-        engine = self.current = self._launch(command)
+        engine = self.current = self._starter.submit(self._launch, command).result()
         self.hello = engine.await_hello(self._hello_s)
         if kind is not None and kind not in self.hello.kinds:
             engine.kill()
@@ -88,6 +105,7 @@ class Engines:
 
     def stop(self) -> None:
         """End the engine, if there is one."""
-        if self.current is not None and self.current.is_alive():
-            self.current.shut_down(self._stop_grace_s)
-        self.current = self.hello = None
+        with self._changing:
+            if self.current is not None and self.current.is_alive():
+                self.current.shut_down(self._stop_grace_s)
+            self.current = self.hello = None

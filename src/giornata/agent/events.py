@@ -24,9 +24,15 @@ class Muttered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it."""
+    """The engine's process has ended; nothing of it comes after this. Negative: the signal that ended it.
+
+    `at_work` are the attempts that it had begun, or been told to, and not ended; `why` is the reason for which the
+    node itself has ended it, if it has.
+    """
 
     exit_code: int
+    at_work: tuple[str, ...] = ()
+    why: "AttemptFailed | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +72,29 @@ Event = Said | Muttered | Gone | Lost | Delivered | Undelivered | CacheFound
 
 
 class AttemptFailed(Exception):
-    """The attempt cannot go on; carries what the server is told."""
+    """The attempt cannot go on; carries what the server is told.
+
+    `together` names all attempts that the same fault ended, this one included; it is empty when there was one only.
+    """
 
     def __init__(
-        self, reason: Reason, message: str, *, faults: tuple[Fault, ...] = (), exit_code: int | None = None
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        faults: tuple[Fault, ...] = (),
+        exit_code: int | None = None,
+        together: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message)
         self.reason, self.message, self.faults, self.exit_code = reason, message, faults, exit_code
+        self.together = together if len(together) > 1 else ()
+
+    def among(self, attempts: tuple[str, ...]) -> "AttemptFailed":
+        """The same failure of each of these attempts."""
+        return AttemptFailed(
+            self.reason, self.message, faults=self.faults, exit_code=self.exit_code, together=attempts
+        )
 
 
 class Leaving(Exception):

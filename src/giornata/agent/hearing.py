@@ -31,7 +31,10 @@ from giornata.protocol.pipe import (
 
 @dataclass(slots=True, kw_only=True)
 class Hearing:
-    """Takes the messages of one attempt, in their order, in the attempt's loop."""
+    """Takes the messages of one attempt, in their order, in the attempt's loop.
+
+    `heard`: the engine has said a word of it, and does not only keep it in line.
+    """
 
     attempt_id: str
     outbox: Path
@@ -43,6 +46,7 @@ class Hearing:
     find_cache: Callable[[str], None]
     post: Callable[[Event], None]
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    heard: bool = field(default=False, init=False)
     _stepped: bool = False
 
     def take(self, message: FromEngine, *, stopping: Ending | None) -> Ending | None:
@@ -51,7 +55,8 @@ class Hearing:
         `stopping` is how it ends when the engine obeys; a job that is dropped is dropped whatever the engine says.
         """
         if getattr(message, "attempt", None) != self.attempt_id:
-            return None  # late words about an attempt before this one
+            return None  # of nobody, or of another attempt
+        self.heard = True
         ending = self._ending(message, stopping)
         if ending is not None:
             return stopping if isinstance(stopping, Dropped) else ending
@@ -125,4 +130,4 @@ def _failure(message: Failed) -> AttemptFailed:
     """What the server is told. An engine of somebody's own may name a reason that is not an engine's to name."""
     reason = message.reason if message.reason in REPORTABLE_FAILURES else Reason.CRASHED
     faults = tuple(Fault(where=each.where, message=each.message, hint=each.hint) for each in message.faults)
-    return AttemptFailed(reason, message.message, faults=faults)
+    return AttemptFailed(reason, message.message, faults=faults, together=message.together)

@@ -12,10 +12,11 @@ from types import FrameType
 
 import httpx
 
-from giornata.agent.agent import Agent, ExitCode
+from giornata.agent.agent import Agent
 from giornata.agent.departure import Departure
 from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import KernelRoom, engine_environment
+from giornata.agent.exits import ExitCode
 from giornata.agent.held_lease import Monotonic
 from giornata.agent.settings import AgentSettings, is_built_in
 from giornata.agent.transport import HttpStorage
@@ -43,7 +44,8 @@ def run_node(settings: AgentSettings) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     environment = os.environ if settings.environment is None else settings.environment
     departure = Departure()
-    limits = httpx.Limits(max_connections=32, max_keepalive_connections=8)
+    # An attempt has at most so many requests on their way: six inputs, a heartbeat, an upload, a log, its end.
+    limits = httpx.Limits(max_connections=max(32, 12 * settings.places), max_keepalive_connections=8)
     with httpx.Client(base_url=settings.url, limits=limits) as http, httpx.Client(limits=limits) as storage_http:
         agent = Agent(
             settings=settings,

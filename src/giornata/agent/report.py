@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_MESSAGE = 4000
 LONGEST_TAIL = 20_000
+MOST_TOGETHER = 64
 MOST_FAULTS = 1000
 
 
@@ -66,6 +67,7 @@ class Report:
             exit_code=ending.exit_code,
             log_tail="\n".join(tail)[-LONGEST_TAIL:],
             step=self._standing.step,
+            together=ending.together[:MOST_TOGETHER],
         )
         self._calls.persist(lambda lease: self._node.fail(lease, report), until=until)
 

@@ -22,13 +22,14 @@ def draw_node_id() -> str:
 
 
 def engine_command(
-    kinds: Sequence[str], *, threads: int, device: str, model_cache_bytes: int | None = None
+    kinds: Sequence[str], *, threads: int, device: str, model_cache_bytes: int | None = None, places: int = 1
 ) -> tuple[str, ...]:
-    """The command line of the built-in engine. Without `model_cache_bytes` it keeps all models that it fetches."""
+    """The command line of the built-in engine. Without `model_cache_bytes` it keeps all models that it fetches; up to
+    `places` jobs may share a batch."""
     bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
     return (
         *(*BUILT_IN, "--kinds", ",".join(kinds)),
-        *("--threads", str(threads), "--device", device),
+        *("--threads", str(threads), "--device", device, "--places", str(places)),
         *bound,
     )
 
@@ -40,7 +41,8 @@ def is_built_in(command: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """One node. `workloads` maps own kinds (`x-…`) to the command that is their engine.
+    """One node. `workloads` maps own kinds (`x-…`) to the command that is their engine; at most `places` attempts are
+    in an engine at a time.
 
     `give_up_after_s`: the node ends, with an error, when the server has not answered for this long while no job
     is in hand. None: it asks for ever. `compile_cache_key` seals compiled kernels that are shared with other nodes.
@@ -61,7 +63,10 @@ class AgentSettings:
     shared_compile_cache: bool = False
     compile_cache_key: str | None = field(default=None, repr=False)
     device: str = "auto"
+    places: int = 1
     claim_wait_s: float = 5.0
+    companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
+    join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
     grace_s: float = 25.0  # from the order to leave to the end of the process
     stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
@@ -76,7 +81,11 @@ class AgentSettings:
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """The command of the engine for each kind; kinds with equal commands share one engine."""
         built_in = engine_command(
-            self.kinds, threads=self.threads, device=self.device, model_cache_bytes=self.model_cache_bytes
+            self.kinds,
+            threads=self.threads,
+            device=self.device,
+            model_cache_bytes=self.model_cache_bytes,
+            places=self.places,
         )
         return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 

@@ -14,7 +14,7 @@ from giornata.client.node import NodeClient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Shared by all attempts of a node, which come one after the other."""
+    """Shared by all attempts of a node: one after the other, or several at the same time."""
 
     settings: AgentSettings
     node: NodeClient

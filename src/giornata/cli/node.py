@@ -43,6 +43,7 @@ def node(
     work_dir: Annotated[Path | None, typer.Option(help="Scratch space.", show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default=False)] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default=False)] = None,
+    places: Annotated[int | None, typer.Option(help="Jobs that may share a batch.", show_default=False)] = None,
     model_cache_bytes: Annotated[
         int | None, typer.Option(help="Bound of the models fetched from the hub.", show_default=False)
     ] = None,
@@ -72,6 +73,7 @@ def node(
             work_directory=work_dir,
             device=device,
             threads=threads,
+            places=places,
             model_cache_bytes=model_cache_bytes,
             shared_compile_cache=shared_compile_cache,
             grace_s=grace,
@@ -103,6 +105,8 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         shared_compile_cache=settings.shared_compile_cache,
         compile_cache_key=settings.compile_cache_key,
         device=settings.device,
+        places=settings.places,
+        join_for_s=settings.join_for_s,
         grace_s=settings.grace_s,
         stall_s=settings.stall_s,
         cache_bytes=settings.cache_bytes,

@@ -30,6 +30,9 @@ def register(app: typer.Typer) -> None:
 def up(
     context: typer.Context,
     nodes: Annotated[int | None, typer.Option(help="Nodes on this machine.", show_default=False)] = None,
+    places: Annotated[
+        int | None, typer.Option(help="Jobs that a node may train in one batch.", show_default=False)
+    ] = None,
     port: PortOption = None,
     host: HostOption = None,
     data: DataOption = None,
@@ -48,6 +51,7 @@ def up(
         settings = settings_of(
             context,
             nodes=nodes,
+            places=places,
             port=port,
             host=host,
             data=data,

@@ -123,7 +123,7 @@ def _node_command(settings: Settings, slot: int, url: str) -> list[str]:
     command += ["--fleet", LOCAL_FLEET, "--price", str(settings.price_usd_per_hour), "--exit-with-parent"]
     command += ["--work-dir", str(settings.data / "nodes" / name), "--device", settings.device]
     command += ["--threads", str(settings.threads), "--grace", str(settings.grace_s)]
-    command += ["--model-cache-bytes", str(settings.model_cache_bytes)]
+    command += ["--places", str(settings.places), "--model-cache-bytes", str(settings.model_cache_bytes)]
     if settings.shared_compile_cache:
         command += ["--shared-compile-cache"]
     for kind in settings.kinds:

@@ -83,6 +83,15 @@ class Settings(BaseSettings):
     )
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine; part of a result's fingerprint.")
     device: str = Field("auto", description="auto, cpu or cuda.")
+    places: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Jobs that a node may train in one batch, as far as its memory goes; see training.md.",
+    )
+    join_for_s: float = Field(
+        3600.0, ge=0, description="How long others may join a batch after its first job; then it has to become empty."
+    )
     grace_s: float = Field(30.0, ge=0, description="Time for the last checkpoint after SIGTERM.")
     stall_s: float = Field(600.0, ge=1, description="An engine without a step for this long is ended.")
 

@@ -8,10 +8,15 @@ from giornata.protocol.pipe import Start
 
 End = Outcome | Exception
 
+Free = tuple[int, tuple[str, ...]]
+"""How many more could join, and who is there already."""
+
+NOBODY: Free = (0, ())
+
 
 class EngineCrew:
     """The engine's `giornata.engine.workload.Crew`. `take` gives the next attempt that fits, if one waits; `report`
-    tells the agent of an end and says whether the process may go on."""
+    tells the agent of an end and says whether the process may go on; `say` tells it how many more could join."""
 
     def __init__(
         self,
@@ -19,10 +24,13 @@ class EngineCrew:
         *,
         take: Callable[[], Assignment | None],
         report: Callable[[Assignment, End], bool],
+        say: Callable[[Free], None],
     ) -> None:
         self._first: Assignment | None = first
-        self._take, self._report = take, report
+        self._take, self._report, self._say = take, report, say
         self._at_work: dict[str, Assignment] = {}
+        self._places = 0
+        self._said = NOBODY
         self.healthy = True
 
     def next(self) -> tuple[Start, Reporter] | None:
@@ -31,14 +39,30 @@ class EngineCrew:
         if found is None:
             return None
         self._at_work[found.start.attempt] = found
+        self._say_free()
         return found.start, found
 
     def ended(self, start: Start, end: End) -> None:
         """One of them is done. Saying so twice, or of somebody else, is a defect of the workload: KeyError."""
         self.healthy = self._report(self._at_work.pop(start.attempt), end) and self.healthy
+        self._say_free()
+
+    def offer(self, places: int) -> None:
+        """Up to so many may be at work at once from now on."""
+        self._places = places
+        self._say_free()
 
     def left(self) -> list[Assignment]:
-        """Those that have not ended, the first one included even if it was never called."""
+        """Those that have not ended, the first one included even if it was never called. Nobody joins any more."""
         found = [*self._at_work.values(), *([self._first] if self._first is not None else [])]
         self._at_work, self._first = {}, None
+        self._say_free()
         return found
+
+    def _say_free(self) -> None:
+        """Where nobody is at work there is nobody to join: whoever comes then begins anew."""
+        there = tuple(self._at_work)
+        free = (max(0, self._places - len(there)), there) if there and self._places else NOBODY
+        if free != self._said:
+            self._said = free
+            self._say(free)

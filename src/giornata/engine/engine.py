@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from giornata.domain.reasons import Reason
 from giornata.engine.assignment import Assignment
 from giornata.engine.channel import Channel
-from giornata.engine.crew import End, EngineCrew
+from giornata.engine.crew import End, EngineCrew, Free
 from giornata.engine.verdict import judge
 from giornata.engine.waiting import Waiting
 from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload
@@ -24,6 +24,7 @@ from giornata.protocol.pipe import (
     FaultLine,
     Held,
     Hello,
+    Seats,
     Shutdown,
     Start,
     Stop,
@@ -35,6 +36,9 @@ from giornata.protocol.pipe import Stopped as StoppedMessage
 ALIVE_EVERY_S = 1.0
 EXIT_DEVICE_BROKEN = 70
 EXIT_AGENT_GONE = 0
+
+JointKey = tuple[str, str]
+"""What attempts that run together have in common: the agent's key, and the workload's."""
 
 
 class Engine:
@@ -116,10 +120,20 @@ class Engine:
         match message:
             case Stop():
                 assignment.ask_stop(checkpoint=message.checkpoint)
+                self._answer_in_line(assignment)
             case WriteCheckpoint():
                 assignment.ask_checkpoint()
             case CacheAnswer():
                 assignment.answer_cache(message.key, message.path)
+
+    def _answer_in_line(self, assignment: Assignment) -> None:
+        """Who still waits for its turn has nothing to write, and need not wait to be told to stop."""
+        if self.waiting.remove(assignment):
+            resume = assignment.start.resume
+            self._forget(assignment)
+            self._channel.send(
+                StoppedMessage(attempt=assignment.start.attempt, step=None if resume is None else resume.step)
+            )
 
     def _stop_all(self) -> None:
         with self._lock:
@@ -156,11 +170,14 @@ class Engine:
             end = error
         return self._report(assignment, end)
 
-    def _run_many(self, workload: JointWorkload, first: Assignment, key: str) -> bool:
+    def _run_many(self, workload: JointWorkload, first: Assignment, key: JointKey) -> bool:
         def fits(other: Assignment) -> bool:
             return other.start.kind == first.start.kind and _joint_key(workload, other.start) == key
 
-        crew = EngineCrew(first, take=lambda: self.waiting.take(fits), report=self._report)
+        def say(free: Free) -> None:
+            self._channel.send(Seats(key=key[0], free=free[0], attempts=free[1]))
+
+        crew = EngineCrew(first, take=lambda: self.waiting.take(fits), report=self._report, say=say)
         try:
             workload.run_many(crew)
         except Exception as error:  # noqa: BLE001 - the supervisor, as above
@@ -188,7 +205,7 @@ class Engine:
     def _failed(self, assignments: Sequence[Assignment], error: Exception) -> bool:
         """Say of all these attempts that one fault has ended them."""
         verdict = judge(error)
-        traceback.print_exception(error, file=sys.stderr)
+        self._tell_trace(error, assignments)
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in verdict.faults)
         # The frames of the traceback hold the workload's tensors.
         error.__traceback__ = None
@@ -208,6 +225,18 @@ class Engine:
             self._forget(each)
         return not verdict.device_broken
 
+    def _tell_trace(self, error: Exception, assignments: Sequence[Assignment]) -> None:
+        """To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
+        be another project's."""
+        with self._lock:
+            others = self._attempts.keys() - {each.start.attempt for each in assignments}
+        if not others:
+            traceback.print_exception(error, file=sys.stderr)
+            return
+        for line in traceback.format_exception(error):
+            for each in assignments:
+                each.log(line)
+
     def _forget(self, assignment: Assignment) -> None:
         with self._lock:
             self._attempts.pop(assignment.start.attempt, None)
@@ -220,11 +249,13 @@ class Engine:
             self._held = held
 
 
-def _joint_key(workload: Workload, start: Start) -> str | None:
-    """The key under which the workload would take others along with this attempt; None when it has to be alone."""
-    if getattr(workload, "places", 1) <= 1:
+def _joint_key(workload: Workload, start: Start) -> JointKey | None:
+    """The key under which others may come along with this attempt; None when it has to be alone. Both the agent and
+    the workload have to agree: the one knows what the job has been through, the other what it can do."""
+    if start.joint_key is None or getattr(workload, "places", 1) <= 1:
         return None
-    return cast(JointWorkload, workload).joins(start)
+    own = cast(JointWorkload, workload).joins(start)
+    return None if own is None else (start.joint_key, own)
 
 
 def _free_device_memory() -> None:

@@ -30,6 +30,14 @@ class Waiting:
             self._changed.wait_for(lambda: bool(self._line))
             return self._line.popleft()
 
+    def remove(self, assignment: Assignment) -> bool:
+        """Take one out of the line, wherever it stands. False when it does not stand there any more."""
+        with self._changed:
+            if assignment not in self._line:
+                return False
+            self._line.remove(assignment)
+            return True
+
     def take(self, fits: Callable[[Assignment], bool]) -> Assignment | None:
         """The head, if there is one and it fits. Nobody jumps the queue: whoever does not fit must not wait for ever
         while others come and go."""

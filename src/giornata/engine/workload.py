@@ -93,6 +93,9 @@ class Crew(Protocol):
     def ended(self, start: Start, end: "Outcome | Exception") -> None:
         """This attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
 
+    def offer(self, places: int) -> None:
+        """Up to so many may be at work at once from now on; the agent is told how many more could come."""
+
 
 class JointWorkload(Workload, Protocol):
     """A workload that can carry out several attempts at once."""

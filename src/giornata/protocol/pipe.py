@@ -229,14 +229,17 @@ class Held(Reply):
 
 
 class Seats(Reply):
-    """How many more attempts with this key could join those at work; said whenever it changes.
+    """How many more attempts with this key could join those at work, which are `attempts`; said whenever either
+    changes, and with `free` 0 when nobody can join any more.
 
-    An engine that never says so is given one attempt at a time.
+    An engine that never says so is given one attempt at a time. The names make the count safe: whoever was sent to
+    the engine and is not among them yet will take one of the free places.
     """
 
     type: Literal["seats"] = "seats"
     key: str
     free: int
+    attempts: tuple[str, ...] = ()
 
 
 class Alive(Reply):

@@ -108,13 +108,12 @@ class Run:
             monotonic_s=self.around.monotonic_s,
             moved_at_s=self.around.monotonic_s(),
         )
-        engine.heard_at_s = self.around.monotonic_s()
-        engine.attach(self._events.put)
+        engine.attach(ATTEMPT, self._events.put)
         try:
             engine.send(self._start(resume))
             ending = self._listen(engine, watchdog)
         finally:
-            engine.detach()
+            engine.detach(ATTEMPT)
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._settle(ending)
         return ending

@@ -1,5 +1,6 @@
 """Jobs that train together: each ends with what it would have alone, up to rounding, and no one disturbs another."""
 
+import errno
 import io
 import itertools
 import shutil
@@ -18,10 +19,13 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
+from giornata.diffusion.models import load_base
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.fit import CONTEXT_BYTES, Room
+from giornata.workloads.train.places import needed_bytes, sizes_in_a_place
 from giornata.workloads.train.tracking import Errand, report
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -49,6 +53,7 @@ class Table:
     waiting: deque[tuple[Start, RecordingReporter]] = field(default_factory=deque)
     late: dict[int, tuple[Start, RecordingReporter]] = field(default_factory=dict)
     ends: dict[str, Outcome | Exception] = field(default_factory=dict)
+    offered: list[int] = field(default_factory=list)
     calls: int = 0
 
     def next(self) -> tuple[Start, RecordingReporter] | None:
@@ -60,6 +65,9 @@ class Table:
     def ended(self, start: Start, end: Outcome | Exception) -> None:
         assert start.job not in self.ends
         self.ends[start.job] = end
+
+    def offer(self, places: int) -> None:
+        self.offered.append(places)
 
 
 @dataclass
@@ -89,6 +97,7 @@ class Hall:
         late: dict[int, str] | None = None,
         changes: dict[str, dict[str, Any]] | None = None,
         spoil: Callable[[str, Start], Start] = lambda _, start: start,
+        room: Room | None = None,
     ) -> tuple[Table, dict[str, RecordingReporter]]:
         reporters = {name: RecordingReporter() for name in JOBS} | (reporters or {})
 
@@ -99,7 +108,8 @@ class Hall:
         table = Table(waiting=deque(entry(name) for name in names))
         table.late = {calls: entry(name) for calls, name in (late or {}).items()}
         # By a clock that stands still nobody trains on while others are prepared: who is where when is fixed.
-        TrainWorkload(device="cpu", places=places, clock=lambda: 0.0).run_many(table)
+        workload = TrainWorkload(device="cpu", places=places, clock=lambda: 0.0, room_of=lambda _: room)
+        workload.run_many(table)
         return table, reporters
 
 
@@ -313,3 +323,85 @@ def test_pictures_of_one_leave_the_others_alone(hall: Hall) -> None:
     assert (
         abs(pixels(together["a"].artifacts["samples.png"]) - pixels(together["d"].artifacts["samples.png"])).max() > 9
     )
+
+
+class FullAtTheEnd(RecordingReporter):
+    """Whose disk has no place for the files."""
+
+    def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+class FullAtOnce(RecordingReporter):
+    """Whose disk has no place for a checkpoint."""
+
+    def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(hall: Hall) -> None:
+    """One fails at its export, one at a checkpoint in the middle, and the directory of one is gone; as many stay as
+    keep the batch as wide."""
+    names = ["a", "b", "c", "d", "g", "e", "f", "h"]
+    changes: dict[str, dict[str, Any]] = {name: {"max_train_steps": 5} for name in names}
+    changes["e"] |= {"max_train_steps": 3}
+    changes["f"] |= {"checkpointing_steps": 2}
+    quiet, whole = hall.together(names, places=8, changes=changes)
+    assert all(isinstance(end, Outcome) for end in quiet.ends.values())
+
+    def without_directory(name: str, start: Start) -> Start:
+        if name == "h":
+            start.directory.rmdir()
+        return start
+
+    reporters = {"e": FullAtTheEnd(), "f": FullAtOnce()}
+    table, after = hall.together(names, places=8, changes=changes, reporters=reporters, spoil=without_directory)
+    for name in ("e", "f"):
+        end = table.ends[name]
+        assert isinstance(end, WorkloadFailed)
+        assert end.reason is Reason.NODE_DISK
+    assert isinstance(table.ends["h"], Exception)
+    for name in ("a", "b", "c", "d", "g"):
+        assert isinstance(table.ends[name], Outcome)
+        assert weights(after[name].artifacts[KOHYA]) == weights(whole[name].artifacts[KOHYA]), name
+        assert after[name].checkpoint_bytes.keys() == whole[name].checkpoint_bytes.keys()
+
+
+def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> Room:
+    """A device on which so many jobs like this one just fit."""
+    spec = TrainSpec.model_validate(hall.studio(name, **changes).spec)
+    base = load_base(spec, device="cpu", dtype=torch.float32)
+    need_bytes = needed_bytes(sizes_in_a_place(base, spec), spec, jobs)
+    return Room(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
+
+
+def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
+    changes = {name: {"max_train_steps": 2, "resolution": 128} for name in JOBS}
+    table, reporters = hall.together(["a", "d", "e"], changes=changes, room=room_for(hall, "a", 2, **changes["a"]))
+    assert table.offered == [2]
+    assert "up to 2 jobs" in reporters["a"].lines[0]
+    widths = []
+    for end in table.ends.values():
+        assert isinstance(end, Outcome)
+        widths += [each["fingerprint"]["joint"]["width"] for each in end.summary["fingerprints"]]
+    assert max(widths) == 2
+
+
+def test_where_only_one_fits_it_trains_alone_to_the_same_bytes_and_others_wait(hall: Hall) -> None:
+    changes = {"max_train_steps": 2, "resolution": 128}
+    room = room_for(hall, "a", 1, **changes)
+    table, reporters = hall.together(["a", "e"], changes={"a": changes}, room=room)
+    assert table.offered == []
+    assert len(table.waiting) == 1
+    outcome = table.ends["a"]
+    assert isinstance(outcome, Outcome)
+    assert outcome.summary["exactness"]["class"] == "solo"
+    assert reporters["a"].artifacts == hall.alone("a", **changes).artifacts
+
+
+def test_a_job_that_does_not_even_fit_alone_is_refused_as_ever(hall: Hall) -> None:
+    table, reporters = hall.together(["a"], room=Room(total_bytes=1))
+    end = table.ends["a"]
+    assert isinstance(end, WorkloadFailed)
+    assert end.reason is Reason.NODE_TOO_SMALL
+    assert not reporters["a"].metrics

@@ -5,6 +5,7 @@ import queue
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 from conftest import COUNT_ENGINE, PRELUDE
 
 from giornata.agent.engine_process import EngineProcess
-from giornata.agent.engines import Engines, engine_environment
+from giornata.agent.engines import EngineBusy, Engines, engine_environment
 from giornata.agent.events import Event, Gone, Muttered, Said
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.pipe import Progress, Start
+from giornata.protocol.pipe import Log, Progress, Start, WriteCheckpoint
 
 PATIENCE_S = 20.0
 
@@ -37,7 +38,7 @@ class Nursery:
     def launch(self, command: tuple[str, ...]) -> EngineProcess:
         engine = EngineProcess(command, environment=os.environ, monotonic_s=time.monotonic)
         self.engines.append(engine)
-        engine.attach(self.events.put)
+        engine.attach("a", self.events.put)
         return engine
 
     def next(self) -> Event:
@@ -82,8 +83,9 @@ def test_a_command_that_does_not_exist_is_named() -> None:
 
 
 def test_the_end_comes_after_the_last_words(nursery: Nursery) -> None:
-    engine = nursery.start("hello()\nsay('progress', attempt='a', step=1)\nsys.exit('bye')\n")
+    engine = nursery.start("hello()\nhear()\nsay('progress', attempt='a', step=1)\nsys.exit('bye')\n")
     engine.await_hello(PATIENCE_S)
+    engine.send(WriteCheckpoint(attempt="a"))  # somebody listens by now
     events = [nursery.next(), nursery.next(), nursery.next()]
     assert isinstance(events[-1], Gone)
     assert events[-1].exit_code == 1
@@ -96,7 +98,7 @@ def test_whoever_attaches_late_learns_that_it_is_gone(nursery: Nursery) -> None:
     engine = nursery.start("hello()\n")
     engine.await_hello(PATIENCE_S)
     assert nursery.next() == Gone(exit_code=0)
-    engine.attach(nursery.events.put)
+    engine.attach("a", nursery.events.put)
     assert nursery.next() == Gone(exit_code=0)
 
 
@@ -112,10 +114,11 @@ def test_an_engine_that_is_gone_leaves_no_open_file(nursery: Nursery) -> None:
 
 def test_what_the_engine_has_started_ends_with_it(nursery: Nursery) -> None:
     engine = nursery.start(
-        "import subprocess\nhello()\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        "import subprocess\nhello()\nhear()\nchild = subprocess.Popen(['sleep', '1000'])\n"
         "say('log', attempt='a', line=str(child.pid))\nhear()\n"
     )
     engine.await_hello(PATIENCE_S)
+    engine.send(WriteCheckpoint(attempt="a"))  # somebody listens by now
     said = nursery.next()
     assert isinstance(said, Said)
     child = os.pidfd_open(int(said.message.line))
@@ -156,10 +159,37 @@ def test_an_engine_for_another_kind_takes_the_place_of_the_one_before(nursery: N
     commands = {"x-count": (sys.executable, str(COUNT_ENGINE)), "x-other": (sys.executable, str(other))}
     engines = Engines(commands=commands, launch=nursery.launch, hello_s=PATIENCE_S, stop_grace_s=5.0)
     first = engines.ready()
+    with pytest.raises(EngineBusy):
+        engines.ready("x-other")  # somebody listens to the first
+    assert first.is_alive()
+    first.detach("a")
     second = engines.ready("x-other")
     assert second is not first
     assert not first.is_alive()
     assert engines.ready() is second
+
+
+MORTAL = """
+from giornata.engine.parentage import die_with_parent
+die_with_parent()
+hello()
+hear()
+say("log", attempt="a", line="alive")
+hear()
+"""
+
+
+def test_an_engine_outlives_the_thread_that_wanted_it(nursery: Nursery) -> None:
+    """Linux ends an engine together with the thread that started it, and attempts have threads of their own."""
+    commands = {"x-count": (sys.executable, "-c", PRELUDE + MORTAL)}
+    engines = Engines(commands=commands, launch=nursery.launch, hello_s=PATIENCE_S, stop_grace_s=5.0)
+    attempt = threading.Thread(target=engines.ready)
+    attempt.start()
+    attempt.join()
+    engine = engines.ready()
+    engine.send(WriteCheckpoint(attempt="a"))
+    assert isinstance(nursery.next(), Said)
+    engines.stop()
 
 
 def test_an_engine_that_does_not_know_its_kind_is_refused(nursery: Nursery) -> None:
@@ -215,3 +245,61 @@ def test_secrets_of_all_jobs_in_the_engine_stay_hidden(nursery: Nursery) -> None
     engine.send(Start(attempt="a", job="j", hub_token=keys[0], wandb_api_key=keys[1], **fields))
     engine.send(Start(attempt="b", job="k", wandb_api_key=keys[2], **fields))
     assert "[secret]|[secret]|[secret]'" in str(nursery.next())
+
+
+def test_each_attempt_hears_what_is_said_of_it_and_all_hear_what_is_nobodys(nursery: Nursery) -> None:
+    engine = nursery.start(
+        "hello()\n"
+        "for _ in range(3): hear()\n"
+        "say('log', attempt='b', line='of b')\n"
+        "say('done', attempt='c', step=1)\n"
+        "say('log', attempt='nobody', line='lost')\n"
+        "say('seats', key='k', free=2, attempts=['a', 'b'])\n"
+        "say('log', attempt='a', line='of a')\n"
+        "os.close(1)\n"  # what was said is read before the last words
+        "sys.exit('for all')\n"
+    )
+    engine.await_hello(PATIENCE_S)
+    others: dict[str, queue.SimpleQueue[Event]] = {"b": queue.SimpleQueue(), "c": queue.SimpleQueue()}
+    for name, events in others.items():
+        engine.attach(name, events.put)
+    for name in ("a", "b", "c"):
+        engine.send(Start(attempt=name, job="j", kind="x-count", spec={}, directory=Path("/")))
+
+    def heard(events: queue.SimpleQueue[Event]) -> tuple[list[str], Gone]:
+        said = []
+        while not isinstance(event := events.get(timeout=PATIENCE_S), Gone):
+            match event:
+                case Said(message=Log() as log):
+                    said.append(log.line)
+                case Said():
+                    said.append(event.message.type)
+                case Muttered():
+                    said.append(f"muttered: {event.line}")
+        return sorted(said), event
+
+    end = Gone(exit_code=1, at_work=("a", "b"))  # c was done
+    assert heard(nursery.events) == (["muttered: for all", "of a"], end)
+    assert heard(others["b"]) == (["muttered: for all", "of b"], end)
+    assert heard(others["c"]) == (["done", "muttered: for all"], end)
+    assert engine.seats is not None
+    assert (engine.seats.key, engine.seats.free) == ("k", 2)
+
+
+def test_the_secrets_of_all_jobs_are_hidden_also_when_they_are_over(nursery: Nursery) -> None:
+    short, long = "hf_Secret", "hf_SecretOfAnother"
+    engine = nursery.start(
+        "hello()\n"
+        "tokens = [hear()['hub_token'] for _ in range(3)]\n"
+        "say('done', attempt='a', step=1)\n"
+        "say('log', attempt='a', line=f'{tokens[0]} {tokens[1]} {tokens[2]}')\n"
+        "sys.exit(f'{tokens[1]} {tokens[0]}')\n"
+    )
+    engine.await_hello(PATIENCE_S)
+    for name, token in (("a", short), ("b", long), ("c", None)):
+        start = Start(attempt=name, job="j", kind="x-count", spec={}, directory=Path("/"), hub_token=token)
+        engine.send(start)
+    events = [nursery.next() for _ in range(4)]
+    assert "line='[secret] [secret] None'" in str(events)
+    assert Muttered(line="[secret] [secret]") in events
+    assert short not in str(events) + str(engine.tail)

@@ -11,7 +11,7 @@ import pytest
 from conftest import NodeFactory
 from fake_node_api import Answer, FakeNodeApi, cut, lease, problem
 
-from giornata.agent.agent import ExitCode
+from giornata.agent.exits import ExitCode
 from giornata.domain.errors import InvalidInput
 from giornata.domain.reasons import Reason
 
@@ -346,6 +346,7 @@ def test_a_crash_is_reported_with_the_engines_last_words(api: FakeNodeApi, node:
     assert made.run() == ExitCode.DONE
     [failed] = api.bodies("fail")
     assert (failed["reason"], failed["exit_code"], failed["step"]) == ("crashed", 7, 3)
+    assert failed["together"] == []
     assert "the last words" in failed["log_tail"]
     assert "the last words" in api.log()
     first, second = (body["node"]["engine_pid"] for body in api.bodies("claim"))

@@ -49,8 +49,8 @@ class PipeDriver:
     def tell_raw(self, line: bytes) -> None:
         self._stdin.write(line)
 
-    def start(self, directory: Path, *, attempt: str = "att_1", kind: str = "x-test") -> None:
-        self.tell(Start(attempt=attempt, job="job_1", kind=kind, spec={}, directory=directory))
+    def start(self, directory: Path, *, attempt: str = "att_1", kind: str = "x-test", key: str | None = None) -> None:
+        self.tell(Start(attempt=attempt, job="job_1", kind=kind, spec={}, directory=directory, joint_key=key))
 
     def waiting(self) -> int:
         """How many attempts stand in line."""

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pipe_driver import PATIENCE_S, PipeDriver
 
 from giornata.domain.reasons import Reason
 from giornata.engine.engine import EXIT_DEVICE_BROKEN
 from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, Wish, WorkloadFailed
-from giornata.protocol.pipe import Done, Failed, Progress, Shutdown, Start, Stop
+from giornata.protocol.pipe import Done, Failed, Log, Progress, ResumePoint, Seats, Shutdown, Start, Stop
 from giornata.protocol.pipe import Stopped as StoppedMessage
 
 Body = Callable[[Crew], None]
@@ -69,9 +70,9 @@ def test_attempts_join_and_leave_and_each_is_addressed_by_its_id(tmp_path: Path)
         crew.ended(one, done(9))
 
     with engine(Together(body)) as driver:
-        driver.start(tmp_path / "a", attempt="att_1")
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
         assert driver.hear(Progress).attempt == "att_1"
-        driver.start(tmp_path / "a", attempt="att_2")
+        driver.start(tmp_path / "a", attempt="att_2", key="k")
         assert driver.hear(Progress).attempt == "att_2"
         driver.tell(Stop(attempt="att_2", checkpoint=True))
         stopped = driver.hear(StoppedMessage)
@@ -92,8 +93,7 @@ def test_nobody_jumps_the_queue(tmp_path: Path) -> None:
     workload = Together(body)
     with engine(workload) as driver:
         for attempt, group in (("att_1", "a"), ("att_2", "b"), ("att_3", "a"), ("att_4", "x")):
-            driver.start(tmp_path / group, attempt=attempt)
-        driver.tell(Stop(attempt="att_4", checkpoint=False))
+            driver.start(tmp_path / group, attempt=attempt, key="k")
         driver.tell(Stop(attempt="nobody", checkpoint=False))
         while driver.waiting() < 3:
             pass
@@ -110,8 +110,8 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
         crew.ended(two, done())
 
     with engine(Together(body)) as driver:
-        driver.start(tmp_path / "a", attempt="att_1")
-        driver.start(tmp_path / "a", attempt="att_2")
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        driver.start(tmp_path / "a", attempt="att_2", key="k")
         failed = driver.hear(Failed)
         assert (failed.attempt, failed.reason, failed.together) == ("att_1", Reason.BAD_DATA, ())
         assert driver.hear(Done).attempt == "att_2"
@@ -127,7 +127,7 @@ def test_what_breaks_the_batch_ends_all_that_are_in_it_and_names_them(tmp_path: 
 
     with engine(Together(body)) as driver:
         for attempt in ("att_1", "att_2", "att_3"):
-            driver.start(tmp_path / "a", attempt=attempt)
+            driver.start(tmp_path / "a", attempt=attempt, key="k")
         assert driver.hear(Done).attempt == "att_1"
         failures = [driver.hear(Failed), driver.hear(Failed)]
         assert [each.attempt for each in failures] == ["att_2", "att_3"]
@@ -140,7 +140,7 @@ def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> No
         wait_for_next(crew)
 
     with engine(Together(body)) as driver:
-        driver.start(tmp_path / "a", attempt="att_1")
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
         assert driver.hear(Failed).reason is Reason.CRASHED
         driver.tell(Shutdown())
         assert driver.join() == 0
@@ -152,5 +152,121 @@ def test_with_one_place_everybody_runs_alone(tmp_path: Path) -> None:
 
     workload = Together(body, places=1)
     with engine(workload) as driver:
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        assert driver.hear(Done).summary == {"alone": True}
+
+
+def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def body(crew: Crew) -> None:
+        one, _ = wait_for_next(crew)
+        crew.offer(3)
+        two, _ = wait_for_next(crew)
+        crew.ended(one, done())
+        go_on.wait(PATIENCE_S)
+        crew.ended(two, done())
+
+    with engine(Together(body)) as driver:
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        first = driver.hear(Seats)
+        assert (first.key, first.free, first.attempts) == ("k", 2, ("att_1",))
+        driver.start(tmp_path / "a", attempt="att_2", key="k")
+        second = driver.hear(Seats)
+        assert (second.free, second.attempts) == (1, ("att_1", "att_2"))
+        third = driver.hear(Seats)
+        assert (third.free, third.attempts) == (2, ("att_2",))
+        go_on.set()
+        last = driver.hear(Seats)
+        assert (last.key, last.free, last.attempts) == ("k", 0, ())
+
+
+def test_nobody_is_invited_to_a_batch_that_has_failed(tmp_path: Path) -> None:
+    def body(crew: Crew) -> None:
+        wait_for_next(crew)
+        crew.offer(3)
+        raise WorkloadFailed(Reason.NODE_VRAM, "out of memory")
+
+    with engine(Together(body)) as driver:
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        assert driver.hear(Seats).free == 2
+        assert driver.hear(Seats).free == 0
+        assert driver.hear(Failed).attempt == "att_1"
+
+
+def test_an_attempt_without_a_key_runs_alone_whatever_the_workload_could_do(tmp_path: Path) -> None:
+    """It may have been in an engine that died, with others: whose fault that was shows when it is alone."""
+
+    def body(crew: Crew) -> None:
+        raise AssertionError
+
+    workload = Together(body)
+    with engine(workload) as driver:
         driver.start(tmp_path / "a", attempt="att_1")
         assert driver.hear(Done).summary == {"alone": True}
+
+
+def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
+    everybody_is_there = threading.Event()
+
+    def body(crew: Crew) -> None:
+        start, _ = wait_for_next(crew)
+        everybody_is_there.wait(PATIENCE_S)
+        assert crew.next() is None
+        crew.ended(start, done())
+
+    with engine(Together(body)) as driver:
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        driver.start(tmp_path / "a", attempt="att_2", key="another")
+        while driver.waiting() < 1:
+            pass
+        everybody_is_there.set()
+        assert [driver.hear(Done).attempt for _ in range(2)] == ["att_1", "att_2"]
+
+
+def test_who_stands_in_line_is_stopped_at_once(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def body(crew: Crew) -> None:
+        start, _ = wait_for_next(crew)
+        go_on.wait(PATIENCE_S)
+        crew.ended(start, done())
+
+    workload = Together(body)
+    with engine(workload) as driver:
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        resume = ResumePoint(step=7, path=tmp_path / "c")
+        driver.tell(Start(attempt="att_2", job="j", kind="x-test", spec={}, directory=tmp_path, resume=resume))
+        driver.tell(Stop(attempt="att_2", checkpoint=True))
+        stopped = driver.hear(StoppedMessage)
+        assert (stopped.attempt, stopped.step) == ("att_2", 7)
+        go_on.set()
+        assert driver.hear(Done).attempt == "att_1"
+        driver.tell(Shutdown())
+        assert driver.join() == 0
+    assert workload.alone == []
+
+
+def test_what_went_wrong_in_one_is_not_for_the_others_to_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Standard error goes into the logs of all that are in the engine; a trace may quote what is one project's."""
+
+    def body(crew: Crew) -> None:
+        one, _ = wait_for_next(crew)
+        two, _ = wait_for_next(crew)
+        crew.ended(one, RuntimeError("my private picture"))
+        crew.ended(two, RuntimeError("nobody else is here"))
+
+    with engine(Together(body)) as driver:
+        driver.start(tmp_path / "a", attempt="att_1", key="k")
+        driver.start(tmp_path / "a", attempt="att_2", key="k")
+        traced = driver.hear(Log)
+        assert traced.attempt == "att_1"
+        driver.hear(Failed)
+        driver.hear(Failed)
+        driver.tell(Shutdown())
+        driver.join()
+    printed = capfd.readouterr().err
+    assert "my private picture" not in printed
+    assert "nobody else is here" in printed

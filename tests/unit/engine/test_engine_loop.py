@@ -98,24 +98,24 @@ def test_stop_is_obeyed_between_steps(tmp_path: Path, checkpoint: bool, wish: Wi
     assert wishes == [wish]
 
 
-def test_a_stop_that_comes_before_the_job_began_reaches_it(tmp_path: Path) -> None:
-    release = threading.Event()
+def test_a_job_that_is_stopped_before_it_began_is_never_begun(tmp_path: Path) -> None:
+    begun, release = threading.Event(), threading.Event()
 
     def body(start: Start, reporter: Reporter) -> Outcome:
-        if start.attempt == "att_1":
-            release.wait(PATIENCE_S)
-            return done()
-        assert reporter.wish() is Wish.STOP
-        raise Stopped
+        assert start.attempt == "att_1"
+        begun.set()
+        release.wait(PATIENCE_S)
+        return done()
 
     with engine(body) as driver:
         driver.start(tmp_path, attempt="att_1")
+        assert begun.wait(PATIENCE_S)
         driver.start(tmp_path, attempt="att_2")
         driver.tell(Stop(attempt="att_2", checkpoint=False))
         driver.tell(Stop(attempt="att_1", checkpoint=False))
+        assert driver.hear(StoppedMessage).attempt == "att_2"
         release.set()
         assert driver.hear(Done).attempt == "att_1"
-        assert driver.hear(StoppedMessage).attempt == "att_2"
 
 
 def test_a_checkpoint_on_request_is_written_once(tmp_path: Path) -> None:

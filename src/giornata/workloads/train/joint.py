@@ -12,8 +12,6 @@ Nothing is made smaller here: when memory gives out, the run ends for all. How a
 (`footprint`) stays in its checkpoints, for when it is alone again.
 """
 
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -27,7 +25,7 @@ from giornata.diffusion.recompute import Recompute, recomputing
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slot, Slots
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadFailed
+from giornata.engine.workload import Crew, Outcome, Reporter, WorkloadFailed
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
@@ -292,8 +290,6 @@ class Joint:
         """A job ends before its time: stopped, or by its own fault. What is the device's fault is everybody's."""
         if isinstance(error, WorkloadFailed) and error.reason in OF_ALL:
             raise RoundFailed from error
-        if not isinstance(error, Stopped):
-            traceback.print_exception(error, file=sys.stderr)
         self._leave(seat, error)
 
     @property

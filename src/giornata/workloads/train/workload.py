@@ -29,6 +29,7 @@ from giornata.workloads.train.gauges import peak_of
 from giornata.workloads.train.joint import Joint
 from giornata.workloads.train.pace import Clock
 from giornata.workloads.train.packs import WORTH_PIXELS
+from giornata.workloads.train.places import places_within, sizes_in_a_place
 
 Loader = Callable[..., BaseModel]
 
@@ -40,7 +41,8 @@ class TrainWorkload:
     `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
     `compiler` is what a job that trains alone compiles kernels with.
-    Of jobs that may share a batch up to `places` train together; see engine.workload.JointWorkload.
+    Of jobs that may share a batch up to `places` train together, as far as the device has room for them; see
+    engine.workload.JointWorkload.
     """
 
     def __init__(
@@ -97,7 +99,10 @@ class TrainWorkload:
             return None
 
     def run_many(self, crew: Crew) -> None:
-        """Train the crew's jobs together until it has no more. See engine.workload.JointWorkload."""
+        """Train the crew's jobs together until it has no more. See engine.workload.JointWorkload.
+
+        Where the device has room for one only, that one trains as it would alone: refused, or made smaller to fit.
+        """
         first = crew.next()
         if first is None:
             return
@@ -106,17 +111,33 @@ class TrainWorkload:
             spec = parse(start)
             reporter.phase("loading")
             base = self._warm(spec, start.hub_token)
-            joint = Joint(
-                base,
-                spec,
-                base_sha256=self._base_sha256,
-                places=self.places,
-                parse=parse,
-                clock=self._clock,
-                peak_flops_per_s=self._peak(base.dtype),
-                pack_worth_pixels=self._pack_worth_pixels,
-            )
-            joint.run(_After(first, crew))
+            room = self._room_of(base.device)
+            places = places_within(sizes_in_a_place(base, spec), spec, room, most=self.places)
+            if room is not None:
+                reporter.log(f"up to {places} jobs may share the batch on this device")
+            if places > 1:
+                crew.offer(places)
+                self._joint(base, spec, places).run(_After(first, crew))
+                return
+        crew.ended(start, self._end_of(start, reporter))
+
+    def _joint(self, base: BaseModel, spec: TrainSpec, places: int) -> Joint:
+        return Joint(
+            base,
+            spec,
+            base_sha256=self._base_sha256,
+            places=places,
+            parse=parse,
+            clock=self._clock,
+            peak_flops_per_s=self._peak(base.dtype),
+            pack_worth_pixels=self._pack_worth_pixels,
+        )
+
+    def _end_of(self, start: Start, reporter: Reporter) -> Outcome | Exception:
+        try:
+            return self.run(start, reporter)
+        except Exception as error:  # noqa: BLE001 - the supervisor of this job: the engine tells what it was
+            return error
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -178,6 +199,9 @@ class _After:
 
     def ended(self, start: Start, end: Outcome | Exception) -> None:
         self._crew.ended(start, end)
+
+    def offer(self, places: int) -> None:
+        self._crew.offer(places)
 
 
 def dtype_of(spec: TrainSpec) -> torch.dtype:

@@ -1,0 +1,105 @@
+"""Whether the node asks for another job beside those at work."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from fake_node_api import lease
+
+from giornata.agent.claiming import Asked, Claiming
+from giornata.agent.companions import Companions, wanted_key
+from giornata.agent.engine_process import EngineProcess
+from giornata.protocol.pipe import Seats
+from giornata.protocol.work import ClaimReply, Lease
+
+
+@dataclass
+class Saying:
+    """An engine that has said so."""
+
+    seats: Seats | None
+    alive: bool = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+
+def wanted(seats: Seats | None, engaged: tuple[str, ...], *, places: int = 8, alive: bool = True) -> str | None:
+    engine: Any = Saying(seats, alive)
+    return wanted_key(cast(EngineProcess, engine), engaged, places=places)
+
+
+TWO_FREE = Seats(key="k", free=2, attempts=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("engaged", "key"),
+    [
+        (("a", "b"), "k"),
+        (("a", "b", "fetching"), "k"),
+        (("a", "b", "fetching", "started"), None),
+        (("b", "fetching"), "k"),  # a has ended meanwhile: the engine will say so
+        (("fetching",), None),  # nobody whom it could join is left
+        ((), None),
+    ],
+)
+def test_those_on_their_way_take_a_place_and_those_who_are_counted_do_not(
+    engaged: tuple[str, ...], key: str | None
+) -> None:
+    assert wanted(TWO_FREE, engaged) == key
+
+
+def test_nobody_is_wanted_by_an_engine_that_is_full_silent_or_gone() -> None:
+    assert wanted(Seats(key="k", free=0, attempts=("a",)), ("a",)) is None
+    assert wanted(None, ("a",)) is None
+    assert wanted(TWO_FREE, ("a", "b"), alive=False) is None
+    assert wanted_key(None, ("a", "b"), places=8) is None
+
+
+def test_the_node_has_the_last_word_on_how_many() -> None:
+    assert wanted(TWO_FREE, ("a", "b"), places=3) == "k"
+    assert wanted(TWO_FREE, ("a", "b"), places=2) is None
+
+
+@dataclass
+class Asking:
+    """A server that has nothing, unless `found` says so."""
+
+    now_s: float = 0.0
+    found: Lease | None = None
+    asked_at_s: list[float] = field(default_factory=list)
+
+    def fresh_delays(self) -> Iterator[float]:
+        return itertools.repeat(60.0)
+
+    def ask(self, key: str | None) -> Asked:
+        return Asked(claim=cast(Any, key), sent_at_s=self.now_s)
+
+    def send(self, asked: Asked) -> ClaimReply:
+        self.asked_at_s.append(self.now_s)
+        return ClaimReply(lease=self.found)
+
+    def pause_s(self, companions: Companions) -> float:
+        """How long it takes from this claim to the next."""
+        begun_s = self.now_s
+        assert companions.ask("k") is not None
+        while companions.due_in_s > 0:
+            assert companions.ask("k") is None
+            self.now_s += 0.1
+        return self.now_s - begun_s
+
+
+def test_it_is_asked_less_often_the_longer_there_is_nobody() -> None:
+    asking = Asking()
+    companions = Companions(
+        cast(Claiming, asking), every_s=2.0, rng=random.Random(1), monotonic_s=lambda: asking.now_s
+    )
+    assert companions.ask(None) is None
+    pauses_s = [asking.pause_s(companions) for _ in range(6)]
+    for pause_s, bound_s in zip(pauses_s, (2, 4, 8, 10, 10, 10), strict=True):
+        assert bound_s / 2 <= pause_s <= bound_s + 0.2
+    asking.found = Lease.model_validate(lease())
+    assert asking.pause_s(companions) <= 2.2

@@ -1,0 +1,29 @@
+"""`--places` goes from `giornata up` to its nodes, and from a node to its engine."""
+
+from pathlib import Path
+
+from giornata.agent.settings import engine_command
+from giornata.cli.node import agent_settings_of
+from giornata.cli.serving import _node_command
+from giornata.cli.settings import load_settings
+from giornata.engine.__main__ import parse
+
+
+def test_the_nodes_of_up_are_told(tmp_path: Path) -> None:
+    command = _node_command(load_settings(places=3, data=tmp_path), 0, "http://127.0.0.1:1")
+    assert command[command.index("--places") + 1] == "3"
+
+
+def test_a_node_tells_its_engine_and_bounds_itself(tmp_path: Path) -> None:
+    given = load_settings(
+        places=3, join_for_s=7.0, data=tmp_path, url="http://server", node_key="gk", machine_id="m", workloads={}
+    )
+    settings = agent_settings_of(given)
+    assert (settings.places, settings.join_for_s) == (3, 7.0)
+    (command,) = settings.engine_commands().values()
+    assert parse(command[3:]).places == 3
+
+
+def test_there_is_one_place_unless_told_otherwise() -> None:
+    assert load_settings().places == 1
+    assert parse(engine_command(("train",), threads=1, device="cpu")[3:]).places == 1
