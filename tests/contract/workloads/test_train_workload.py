@@ -100,8 +100,20 @@ def test_a_plain_stop_writes_nothing_more(studio: Studio) -> None:
     assert reporter.lines == ["stopped at None"]
     assert not reporter.checkpoints
     assert not reporter.artifacts
-    reporter = studio.run(RecordingReporter(wishes={2: Wish.STOP}), spec=studio.spec | {"checkpointing_steps": 1})
-    assert reporter.lines == ["stopped at 1"]  # the last that was announced
+
+
+class StopsOnceSaved(RecordingReporter):
+    """Wants a checkpoint after step 1, and stops the job when it hears of it: it is written while steps go on."""
+
+    def wish(self) -> Wish:
+        return Wish.STOP if self.checkpoints else super().wish()
+
+
+def test_a_plain_stop_says_which_checkpoint_was_announced(studio: Studio) -> None:
+    reporter = StopsOnceSaved(wishes={1: Wish.CHECKPOINT})
+    studio.run(reporter, spec=studio.spec | {"max_train_steps": 500, "checkpointing_steps": 500})
+    assert reporter.lines == ["stopped at 1"]
+    assert not reporter.artifacts
 
 
 @pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])

@@ -19,6 +19,7 @@ from giornata.diffusion.families.sd15 import kohya_name
 from giornata.diffusion.formats import FILE_NAMES, Format, lost_tensors, write_kohya, write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import facts_of
+from giornata.diffusion.model_card import SPEC_KEY, recipe_sha256
 from giornata.diffusion.models import BaseModel, check_model_folder, load_base
 from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.diffusion.tokens import add_tokens, taught
@@ -188,7 +189,7 @@ def test_a_checkpoint_is_exported_as_its_family(
     saved = tmp_path / "step.safetensors"
     save_file({f"adapter.{name}": value for name, value in weights.items()}, saved, {"giornata": json.dumps(header)})
     facts = facts_of(spec, step=12, output_name="toy", layers_per_block=1, family=SD15)
-    wanted = write_lora(kind, tmp_path / "wanted", weights, facts)
+    wanted = write_lora(kind, tmp_path / "wanted", weights, facts, extra={SPEC_KEY: recipe_sha256(spec)})
     assert export_checkpoint(saved, tmp_path / "toy.safetensors", kind).read_bytes() == wanted.read_bytes()
     header["family"] = "sd99"
     save_file({"adapter.a": torch.ones(1)}, saved, {"giornata": json.dumps(header)})
