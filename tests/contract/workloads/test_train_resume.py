@@ -181,7 +181,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "prior_prediction": True,
         "class_prompt": "a toy",
     },
-    "compiled": {"compile": "on", "gradient_checkpointing": "selective"},
+    "compiled": {"compile": "on", "gradient_checkpointing": "selective", "base_quantization": "int8"},
     "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
 }
 WIDE_AND_TALL = {"sizes": ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60)), "repeats": (1, 3)}
