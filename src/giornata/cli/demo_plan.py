@@ -17,7 +17,7 @@ KILLS = 2
 LEASE_S = 5.0
 PRICE_USD_PER_HOUR = 0.20
 PICTURES = 8
-EXAMINED = 16
+EXAMINED = 24
 """Pictures of the subject and of old prompts that are scored, with each LoRA and without."""
 CHECKPOINTS_PER_JOB = 8
 TIMEOUT_S = 1800.0
@@ -100,7 +100,7 @@ class Plan:
             "center_crop": True,
             "rank": 16,
             "target_modules": list(TARGETS),
-            "learning_rate": 3e-3,
+            "learning_rate": 2e-3,
             "lr_scheduler": "cosine",
             "train_batch_size": 4,
             "with_prior_preservation": True,

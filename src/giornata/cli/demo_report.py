@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.demo_learned import LEAST_OLD, LEAST_SUBJECT, Learned, both, percent, plain
+from giornata.cli.demo_learned import LEAST_OLD, LEAST_SUBJECT, Learned, both, mean_subject, percent, plain
 from giornata.cli.demo_plan import KILLS, PRICE_USD_PER_HOUR
 from giornata.cli.demo_scene import Interruption
 from giornata.cli.words import duration
@@ -101,8 +101,10 @@ def _taught(outcome: Outcome) -> Check:
     found = outcome.learned
     good = sum(each.taught for each in found.values())
     shares = both([each.base.subject for each in found.values()], [each.lora.subject for each in found.values()])
-    text = f"{good} of {len(outcome.jobs)} LoRAs draw their subject: {shares} (at least {percent(LEAST_SUBJECT)})"
-    return Check(held=good == len(outcome.jobs) and outcome.grid.is_file(), text=text)
+    mean = mean_subject(found)
+    text = f"{good} of {len(outcome.jobs)} LoRAs draw their subject: {shares}, {percent(mean)} on average"
+    held = good == len(outcome.jobs) and mean >= LEAST_SUBJECT and outcome.grid.is_file()
+    return Check(held=held, text=f"{text} (at least {percent(LEAST_SUBJECT)})")
 
 
 def _kept(outcome: Outcome) -> Check:
