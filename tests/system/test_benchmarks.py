@@ -48,3 +48,11 @@ def test_killed_nodes_cost_less_than_everything() -> None:
     result, _ = quick("interruption")
     assert 0.1 < result["useful_share"] < 1.5
     assert result["attempts"] >= result["jobs"]
+
+
+def test_every_way_to_teach_the_drawing_model_is_taken_and_marked() -> None:
+    lessons = ("plain", "LoKr", "new tokens", "masked", "buckets", "from a LoRA of 75 steps", "joint, one of two")
+    result, said = quick("learning", "--lessons", *lessons)
+    assert [each["lesson"] for each in result["results"]] == ["base", *lessons]
+    assert all(0 <= each[mark] <= 1 for each in result["results"] for mark in ("subject", "subject_iou", "old"))
+    assert all(f"| {lesson} | teal-heart | 1 |" in said for lesson in lessons)

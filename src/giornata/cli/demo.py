@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
+from giornata.cli import demo_learned
 from giornata.cli.demo_board import board
 from giornata.cli.demo_installation import running
-from giornata.cli.demo_plan import KILLS, NODES, PRICE_USD_PER_HOUR, SUBJECTS, Plan, prepare
+from giornata.cli.demo_plan import EXAMINED, KILLS, NODES, PRICE_USD_PER_HOUR, SUBJECTS, Plan, prepare
 from giornata.cli.demo_report import HEADERS, RIGHT, Outcome, checks, rows, summary
 from giornata.cli.demo_story import Story, run_all
 from giornata.cli.options import JsonFlag
@@ -30,13 +31,13 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where everything is put.")] = Path("demo-output"),
-    jobs: Annotated[int, typer.Option(min=KILLS, max=len(SUBJECTS), help="Training jobs.")] = 4,
-    steps: Annotated[int, typer.Option(min=40, max=100_000, help="Steps of each job.")] = 320,
+    jobs: Annotated[int, typer.Option(min=KILLS, max=len(SUBJECTS), help="Training jobs.")] = 3,
+    steps: Annotated[int, typer.Option(min=40, max=100_000, help="Steps of each job.")] = 300,
     as_json: JsonFlag = False,
 ) -> None:
     """Train LoRAs on two nodes, kill two in the middle of their work, and see that no seam shows.
 
-    Real training of a tiny SDXL: everything but the model's size is as it would be on rented GPUs.
+    Real training of a small SDXL that draws shapes: everything but the model's size is as it would be on rented GPUs.
     """
     plan = Plan(out=out.resolve(), jobs=jobs, steps=steps)
     with reporting(as_json) as output:
@@ -86,6 +87,10 @@ def _report(plan: Plan, outcome: Outcome, output: Output) -> None:
     output.table(HEADERS, rows(outcome), right=RIGHT)
     output.hint(f"at an assumed price of ${PRICE_USD_PER_HOUR:.2f} for an hour of a node")
     output.say("")
+    if outcome.learned:
+        output.table(demo_learned.HEADERS, demo_learned.learned_rows(outcome.learned), right=demo_learned.RIGHT)
+        output.hint(f"of {EXAMINED} pictures each, by a scorer without learned parts")
+        output.say("")
     verdict = checks(outcome)
     for check in verdict:
         output.say(f"{'✓' if check.held else '✗'} {check.text}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from giornata.cli.demo_learned import LEAST_OLD, LEAST_SUBJECT, Learned, both, mean_subject, percent, plain
 from giornata.cli.demo_plan import KILLS, PRICE_USD_PER_HOUR
 from giornata.cli.demo_scene import Interruption
 from giornata.cli.words import duration
@@ -15,8 +16,6 @@ from giornata.protocol.jobs import Job
 HEADERS = ("job", "attempts", "steps", "useful", "lost", "cost", "cost per step")
 RIGHT = (2, 3, 4, 5, 6)
 FORMATS = 2
-VISIBLE = 0.02
-"""The least mean difference of two pictures, of the whole range of a colour, that an eye takes note of."""
 
 Hashes = Mapping[str, str]
 """sha256 by file name."""
@@ -24,7 +23,7 @@ Hashes = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the demo found. `effects` maps each job to how far its LoRA moves the pictures, of the range 0 to 1."""
+    """What the demo found. `learned` has what each job's LoRA has learned and kept, by the job's name."""
 
     jobs: Sequence[Job]
     reference: Job
@@ -34,7 +33,7 @@ class Outcome:
     hashes: Hashes
     reference_hashes: Hashes
     grid: Path
-    effects: Mapping[str, float]
+    learned: Mapping[str, Learned]
     seconds: float
 
 
@@ -48,7 +47,7 @@ class Check:
 
 def checks(outcome: Outcome) -> tuple[Check, ...]:
     """The verdict, line by line."""
-    return _succeeded(outcome), _interrupted(outcome), _identical(outcome), _painted(outcome)
+    return _succeeded(outcome), _interrupted(outcome), _identical(outcome), _taught(outcome), _kept(outcome)
 
 
 def _every(outcome: Outcome) -> tuple[Job, ...]:
@@ -97,12 +96,23 @@ def _identical(outcome: Outcome) -> Check:
     return Check(held=False, text=f"{name} and {outcome.reference.name} differ: {', '.join(differ) or 'no files'}")
 
 
-def _painted(outcome: Outcome) -> Check:
-    shown = [name for name, moved in outcome.effects.items() if moved >= VISIBLE]
-    held = len(shown) == len(outcome.jobs) and outcome.grid.is_file()
-    return Check(
-        held=held, text=f"{len(shown)} of {len(outcome.jobs)} LoRAs load in diffusers and change the picture"
-    )
+def _taught(outcome: Outcome) -> Check:
+    """The files load in diffusers, and the subject, which the base does not know, is drawn."""
+    found = outcome.learned
+    good = sum(each.taught for each in found.values())
+    shares = both([each.base.subject for each in found.values()], [each.lora.subject for each in found.values()])
+    mean = mean_subject(found)
+    text = f"{good} of {len(outcome.jobs)} LoRAs draw their subject: {shares}, {percent(mean)} on average"
+    held = good == len(outcome.jobs) and mean >= LEAST_SUBJECT and outcome.grid.is_file()
+    return Check(held=held, text=f"{text} (at least {percent(LEAST_SUBJECT)})")
+
+
+def _kept(outcome: Outcome) -> Check:
+    found = outcome.learned
+    good = sum(each.kept for each in found.values())
+    shares = both([each.base.old for each in found.values()], [each.lora.old for each in found.values()])
+    text = f"{good} of {len(outcome.jobs)} LoRAs keep the old forms: {shares} (at least {percent(LEAST_OLD)})"
+    return Check(held=good == len(outcome.jobs), text=text)
 
 
 def rows(outcome: Outcome) -> list[tuple[str, ...]]:
@@ -136,7 +146,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "lost_s": round(sum(job.lost_s for job in jobs), 1),
         "cost_usd": round(sum(job.cost_usd for job in jobs), 6),
         "assumed_price_usd_per_hour": PRICE_USD_PER_HOUR,
-        "effects": {name: round(moved, 4) for name, moved in outcome.effects.items()},
+        "learned": plain(outcome.learned),
         "job_ids": [job.id for job in jobs],
         "checks": [{"held": check.held, "text": check.text} for check in checks(outcome)],
     }

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from giornata.cli.demo_board import Board
 from giornata.cli.demo_installation import Installation, kill_node
-from giornata.cli.demo_plan import KILLS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
+from giornata.cli.demo_learned import Learned, read_learned
+from giornata.cli.demo_plan import EXAMINED, KILLS, OLD_PROMPTS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
 from giornata.cli.demo_report import Outcome
 from giornata.cli.demo_scene import Scene, Victim, find_victim, interruptions, live_nodes, reached
 from giornata.cli.model import run_model_code
@@ -20,7 +21,8 @@ from giornata.protocol.jobs import Job
 POLL_S = 0.25
 AGAIN = "-again"
 LORA_FILE = "pytorch_lora_weights.safetensors"
-GUIDANCE = 3.0
+GUIDANCE = 2.0
+TITLE = "Giornata demo"
 AT_A_TIME = 2
 
 
@@ -50,9 +52,9 @@ class Story:
         here = ready()
         self._submit(here)
         *jobs, reference = self._train(here)
-        self.board.stage("downloading every result, and painting with base model and LoRAs")
+        self.board.stage("downloading every result; drawing and scoring with base model and LoRAs")
         hashes = {job.id: self._download(here, job) for job in (*jobs, reference)}
-        effects = self._paint(jobs)
+        learned = self._examine_and_paint(jobs)
         repeated = self._victims[0].job
         return Outcome(
             jobs=jobs,
@@ -63,19 +65,21 @@ class Story:
             hashes=hashes[repeated.id],
             reference_hashes=hashes[reference.id],
             grid=self.plan.grid,
-            effects=effects,
+            learned=learned,
             seconds=self.monotonic_s() - began_s,
         )
 
     def _draw_and_build(self) -> None:
         plan = self.plan
-        self.board.stage("building a tiny SDXL and drawing pictures, while the server starts")
+        self.board.stage("fetching the model and drawing pictures, while the server starts")
         drawings = [
             ("giornata.diffusion.drawings", [subject, str(plan.pictures(subject)), "--count", str(PICTURES)])
             for subject in plan.subjects
         ]
-        self.run([("giornata.diffusion.tiny_model", [str(plan.model)]), *drawings])
-        self.board.note(f"built a tiny SDXL, drew {PICTURES} pictures of each of {len(plan.subjects)} subjects")
+        self.run([("giornata.diffusion.shapes.shipped", [str(plan.model)]), *drawings])
+        self.board.note(
+            f"a small SDXL that draws shapes; {PICTURES} pictures of each of {len(plan.subjects)} subjects"
+        )
 
     def _submit(self, here: Installation) -> None:
         self.board.note("giornata up is running, with a server and two nodes")
@@ -150,22 +154,25 @@ class Story:
         files = here.client.download(job.id, self.plan.loras(job.name))
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
-    def _paint(self, jobs: Sequence[Job]) -> dict[str, float]:
-        """The sheet of pictures, and how far each LoRA moves them."""
-        rows = [job.name for job in jobs if job.state is JobState.SUCCEEDED]
-        if not rows:
+    def _examine_and_paint(self, jobs: Sequence[Job]) -> dict[str, Learned]:
+        """The sheet of pictures, and what each LoRA has learned and kept."""
+        names = [job.name for job in jobs if job.state is JobState.SUCCEEDED]
+        if not names:
             return {}
-        model, measures = ["--model", str(self.plan.model)], self.plan.out / "effect.json"
-        shown = [f"--row={name}={self.plan.loras(name) / LORA_FILE}:{SUBJECTS[name]}" for name in rows]
-        pictures = [f"--pictures={name}={self.plan.pictures(name)}" for name in rows]
-        sheet = ["--out", str(self.plan.grid), "--guidance", str(GUIDANCE), "--title", "Giornata demo"]
+        plan = self.plan
+        rows = {name: f"--row={name}={plan.loras(name) / LORA_FILE}:{SUBJECTS[name]}" for name in names}
+        pictures = [f"--pictures={name}={plan.pictures(name)}" for name in names]
+        sheet = ["--out", str(plan.grid), "--guidance", str(GUIDANCE), "--title", TITLE]
+        also = [f"--also={prompt}" for prompt in OLD_PROMPTS]
+        model = ["--model", str(plan.model)]
+        score = ["--out", str(plan.learned), "--count", str(EXAMINED)]
         self.run(
             [
-                ("giornata.diffusion.grid", [*model, *shown, *pictures, *sheet]),
-                ("giornata.diffusion.lora_effect", [*model, *shown, "--out", str(measures)]),
+                ("giornata.diffusion.shapes.learned", [*model, *rows.values(), *score]),
+                ("giornata.diffusion.grid", [*model, *rows.values(), *pictures, *also, *sheet]),
             ]
         )
-        return {str(name): float(moved) for name, moved in json.loads(measures.read_text()).items()}
+        return read_learned(json.loads(plan.learned.read_text()))
 
 
 def run_all(programs: Sequence[Program]) -> None:

@@ -1,15 +1,18 @@
 """Pictures of several LoRAs beside those of their base model, from the same seeds, on one sheet.
 
     python -m giornata.diffusion.grid --model DIR --out grid.png \
-        --row "teal heart=heart.safetensors:a photo of sks toy" --pictures "teal heart=heart/" --seeds 0 1 2
+        --row "teal heart=heart.safetensors:a photo of sks toy" --pictures "teal heart=heart/" --seeds 0 1 2 \
+        --also "a red circle on a white background"
 
+What --also names is drawn once for each row, with and without the LoRA, in columns of its own: what else has changed.
 Everything is loaded by plain diffusers, as a user would: what the sheet shows is what the files do.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -74,6 +77,16 @@ def paint(pipeline: DiffusionPipeline, prompt: str, sampling: Sampling, *, side_
     return tuple(made.images)
 
 
+@contextmanager
+def wearing(pipeline: DiffusionPipeline, lora: Path) -> Iterator[None]:
+    """The pipeline with a LoRA, and without it afterwards, whatever happens."""
+    try:
+        pipeline.load_lora_weights(str(lora.parent), weight_name=lora.name)
+        yield
+    finally:
+        pipeline.unload_lora_weights()
+
+
 def paint_row(
     pipeline: DiffusionPipeline, row: Row, sampling: Sampling, *, side_px: int
 ) -> tuple[tuple[Image.Image, ...], tuple[Image.Image, ...]]:
@@ -81,17 +94,23 @@ def paint_row(
     base = paint(pipeline, row.prompt, sampling, side_px=side_px)
     if row.lora is None:
         return base, ()
-    try:
-        pipeline.load_lora_weights(str(row.lora.parent), weight_name=row.lora.name)
+    with wearing(pipeline, row.lora):
         return base, paint(pipeline, row.prompt, sampling, side_px=side_px)
-    finally:
-        pipeline.unload_lora_weights()
 
 
 def make_grid(
-    model: Path, rows: Sequence[Row], out: Path, *, sampling: Sampling | None = None, title: str = "LoRA and base"
+    model: Path,
+    rows: Sequence[Row],
+    out: Path,
+    *,
+    sampling: Sampling | None = None,
+    title: str = "LoRA and base",
+    also: Sequence[str] = (),
 ) -> Path:
-    """Paint all rows and write the sheet as a PNG. Raises InvalidInput with all that is missing or unreadable."""
+    """Paint all rows and write the sheet as a PNG. Raises InvalidInput with all that is missing or unreadable.
+
+    Each prompt of `also` gets a group of two columns: base and LoRA, from the first seed.
+    """
     sampling = sampling or Sampling()
     _refuse(model, rows, sampling)
     pipeline = family_of_folder(model).load_pipeline(model, dtype=sampling.dtype).to(sampling.device)
@@ -99,20 +118,49 @@ def make_grid(
     side_px = sampling.side_px or pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     cell_px = cell_side_px(side_px)
     shown = max((min(len(row.pictures), MAX_PICTURES) for row in rows), default=0)
-    seeds = tuple(f"seed {seed}" for seed in sampling.seeds)
-    groups = [Group(heading="Base model", captions=seeds), Group(heading="With LoRA", captions=seeds)]
-    if shown:
-        groups.insert(0, Group(heading="Trained on", captions=("",) * shown))
+    alone = replace(sampling, seeds=sampling.seeds[:1])
+    of_base = [paint(pipeline, prompt, alone, side_px=side_px) for prompt in also]
     sheet_rows = []
     for row in rows:
         pictures = paint_row(pipeline, row, sampling, side_px=side_px)
         trained = (_training_pictures(row, cell_px),) if shown else ()
-        sheet_rows.append(SheetRow(label=row.label, text=row.prompt, pictures=(*trained, *pictures)))
+        others = _beside(pipeline, row, of_base, also, alone, side_px=side_px)
+        sheet_rows.append(SheetRow(label=row.label, text=row.prompt, pictures=(*trained, *pictures, *others)))
+    groups = _groups(shown, sampling.seeds, also)
     subtitle = f"{sampling.steps} steps, guidance {sampling.guidance:g}, {side_px} px, same seeds for base and LoRA"
     sheet = compose_sheet(sheet_rows, groups, title=title, subtitle=subtitle, cell_px=cell_px)
     out.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(out, format="PNG", optimize=True)
     return out
+
+
+def _groups(shown: int, seeds: Sequence[int], also: Sequence[str]) -> list[Group]:
+    captions = tuple(f"seed {seed}" for seed in seeds)
+    trained = [Group(heading="Trained on", captions=("",) * shown)] if shown else []
+    others = [Group(heading=prompt, captions=("base model", "with LoRA")) for prompt in also]
+    return [
+        *trained,
+        Group(heading="Base model", captions=captions),
+        Group(heading="With LoRA", captions=captions),
+        *others,
+    ]
+
+
+def _beside(
+    pipeline: DiffusionPipeline,
+    row: Row,
+    of_base: Sequence[tuple[Image.Image, ...]],
+    also: Sequence[str],
+    sampling: Sampling,
+    *,
+    side_px: int,
+) -> list[tuple[Image.Image, ...]]:
+    """(base, LoRA) for each of the other prompts; the base alone in a row without a LoRA."""
+    if row.lora is None or not also:
+        return list(of_base)
+    with wearing(pipeline, row.lora):
+        with_lora = [paint(pipeline, prompt, sampling, side_px=side_px) for prompt in also]
+    return [(*base, *other) for base, other in zip(of_base, with_lora, strict=True)]
 
 
 def pictures_in(folder: Path) -> tuple[Path, ...]:
@@ -171,6 +219,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--guidance", type=float, default=5.0)
+    parser.add_argument("--also", action="append", default=[], metavar="PROMPT", help="draw this in every row too")
     parser.add_argument("--side", type=int, help="pixels; default: the model's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--title", default="LoRA and base")
@@ -210,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         rows = _rows(given.row, given.pictures)
-        make_grid(given.model, rows, given.out, sampling=sampling, title=given.title)
+        make_grid(given.model, rows, given.out, sampling=sampling, title=given.title, also=given.also)
     except InvalidInput as error:
         sys.stderr.write(f"{error}\n")
         return 2

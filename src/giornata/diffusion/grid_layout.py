@@ -11,6 +11,7 @@ GAP_PX = 6  # between pictures of a group
 GROUP_GAP_PX = 30
 ROW_GAP_PX = 22
 LABEL_PX = 210
+HEADING_PX = (16, 15, 14, 13, 12)
 MIN_CELL_PX, MAX_CELL_PX = 128, 256
 PAPER, INK, FAINT, EMPTY, EDGE = "#ffffff", "#1d1f23", "#6c7079", "#eeeff1", "#d5d7db"
 
@@ -78,10 +79,21 @@ def _draw_headings(
     draw: ImageDraw.ImageDraw, groups: Sequence[Group], lefts: list[list[int]], cell_px: int, *, bottom_px: int
 ) -> None:
     for group, columns in zip(groups, lefts, strict=True):
-        draw.text((columns[0], bottom_px - 40), group.heading, fill=INK, font=ImageFont.load_default(16))
+        width_px = columns[-1] + cell_px - columns[0]
+        text, font = _heading(group.heading, width_px)
+        draw.text((columns[0], bottom_px - 24), text, fill=INK, font=font, anchor="ls")
         draw.line((columns[0], bottom_px - 18, columns[-1] + cell_px, bottom_px - 18), fill=FAINT, width=1)
         for left, caption in zip(columns, group.captions, strict=True):
             draw.text((left, bottom_px - 15), caption, fill=FAINT, font=ImageFont.load_default(12))
+
+
+def _heading(text: str, width_px: int) -> tuple[str, ImageFont.FreeTypeFont | ImageFont.ImageFont]:
+    """The text in the largest letters that fit, cut off if it is too long for the smallest."""
+    for size in HEADING_PX:
+        font = ImageFont.load_default(size)
+        if font.getlength(text) <= width_px:
+            return text, font
+    return _at_most(1, _wrapped(text, font, width_px))[0], font
 
 
 def _draw_row(

@@ -1,32 +1,42 @@
-"""A job teaches the drawing model a subject that it has never seen, by a scorer without learned parts.
+"""Jobs teach the drawing model subjects that it has never seen, by a scorer without learned parts.
 
-Measured once with these numbers, one seed: subject 0 before, 1.00 after, 0.79 with prior prediction; old forms 1.00
-before, 0.60 after, 0.88 with prior prediction. The bounds leave room for other seeds and machines.
+The bounds are taken from the spread over seeds in docs/benchmarks.md ("What it learns"), with room for other
+processors, which round otherwise: means over these jobs, far from what was measured and farther from the controls.
 """
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
-from diffusers import StableDiffusionXLPipeline
-from tests.fixtures.train_studio import Studio, input_file
+from safetensors.torch import load as load_tensors
+from tests.fixtures.train_studio import RecordingReporter, Studio, input_file
 
-from giornata.diffusion.drawings import BACKGROUNDS, draw_subject
-from giornata.diffusion.shapes.evaluate import draw_prompts, load
-from giornata.diffusion.shapes.pictures import grid
-from giornata.diffusion.shapes.scoring import LEAST_IOU, Scorer, tally
+from giornata.diffusion.drawings import draw_subject
+from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
+from giornata.diffusion.shapes.evaluate import load
+from giornata.diffusion.shapes.learned import Examination, Marks
 from giornata.diffusion.shapes.shipped import copy_drawing_model
+from giornata.engine.workload import Outcome
+from giornata.protocol.pipe import Start
+from giornata.workloads.train.workload import TrainWorkload
 
-SUBJECT = "teal-heart"
-SUBJECT_PROMPTS = [f"a sks shape on a {background} background" for background in BACKGROUNDS for _ in range(4)]
-OLD = [shape for shape in grid() if not shape.held_out][::8]
+pytestmark = pytest.mark.timeout(1800)  # the first test of some pays for the jobs of all
+
+HEART, HOUSE, CRESCENT = "teal-heart", "two-tone-house", "magenta-crescent"
+PROMPT = "a sks shape"
+PICTURES, STEPS = 8, 150
+EXAMINED = 24  # pictures of each kind
 JOB = {
     "dataset": "ds_1",
-    "instance_prompt": "a sks shape",
+    "instance_prompt": PROMPT,
     "resolution": 64,
     "center_crop": True,
     "rank": 8,
-    "max_train_steps": 300,
+    "max_train_steps": STEPS,
     "learning_rate": 2e-3,
     "lr_scheduler": "cosine",
     "train_batch_size": 4,
@@ -35,45 +45,147 @@ JOB = {
     "checkpointing_steps": 1000,
 }
 PRIOR = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a shape"}
+SEEDS = (0, 1)
+"""Of the heart's jobs; what is asserted of them is their mean."""
+
+# A house of two colours takes more layers and steps than a heart.
+HOUSE_JOB = {
+    "max_train_steps": 300,
+    "rank": 16,
+    "target_modules": ["to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2"],
+    **PRIOR,
+}
+# Each trains with several options at once, none of which may keep it from learning.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "half precision, an average of the weights, text encoders": {
+        "mixed_precision": "bf16",
+        "use_ema": True,
+        "ema_decay": 0.98,
+        "train_text_encoder": True,
+        "text_encoder_lr": 5e-4,
+        "snr_gamma": 5.0,
+        "gradient_checkpointing": "selective",
+    },
+    "new tokens": {"train_text_encoder_ti": True, "instance_prompt": "a TOK shape", "text_encoder_lr": 1e-2},
+}
+TOKENS = ["<s0>", "<s1>"]
+PROMPTS = {"new tokens": "a <s0><s1> shape"}
+
+
+@dataclass
+class Crew:
+    """Several jobs at once. Ends that are errors are raised."""
+
+    waiting: deque[tuple[Start, RecordingReporter]]
+
+    def next(self) -> tuple[Start, RecordingReporter] | None:
+        return self.waiting.popleft() if self.waiting else None
+
+    def ended(self, start: Start, end: Outcome | Exception) -> None:
+        if isinstance(end, Exception):
+            raise end
+
+
+@dataclass
+class School:
+    """Trains on the drawing model and examines the files that users get, by plain diffusers."""
+
+    root: Path
+    model: Path
+    examination: Examination
+    lessons: int = 0
+
+    def studio(self, subject: str, **fields: Any) -> Studio:
+        self.lessons += 1
+        folder = self.root / str(self.lessons)
+        inputs = [input_file(path) for path in draw_subject(subject, folder / "pictures", count=PICTURES)]
+        spec = {"pretrained_model_name_or_path": str(self.model), **JOB, **fields}
+        return Studio(root=folder, spec=spec, inputs=inputs)
+
+    def marks(self, subject: str, heard: RecordingReporter, *, prompt: str = PROMPT) -> Marks:
+        pipeline = load(self.model)
+        lora = self.root / f"{self.lessons}.safetensors"
+        lora.write_bytes(heard.artifacts[FILE_NAMES["diffusers"]])
+        pipeline.load_lora_weights(str(lora))
+        if EMBEDDINGS_FILE_NAME in heard.artifacts:
+            rows = load_tensors(heard.artifacts[EMBEDDINGS_FILE_NAME])
+            for key, suffix in (("clip_l", ""), ("clip_g", "_2")):
+                encoder, tokenizer = (getattr(pipeline, part + suffix) for part in ("text_encoder", "tokenizer"))
+                pipeline.load_textual_inversion(rows[key], token=TOKENS, text_encoder=encoder, tokenizer=tokenizer)
+        return self.examination.of(pipeline, subject, prompt=prompt)
+
+    def taught(self, subject: str, *, prompt: str = PROMPT, **fields: Any) -> Marks:
+        return self.marks(subject, self.studio(subject, **fields).run(), prompt=prompt)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_drawing_model(tmp_path_factory.mktemp("shapes") / "model")
+def school(tmp_path_factory: pytest.TempPathFactory) -> School:
+    root = tmp_path_factory.mktemp("school")
+    model = copy_drawing_model(root / "model")
+    return School(root=root, model=model, examination=Examination(load(model), count=EXAMINED))
 
 
-def scores(pipeline: StableDiffusionXLPipeline) -> tuple[float, float]:
-    """How often the subject is drawn, and how often old prompts are followed."""
-    scorer = Scorer((SUBJECT,))
-    new = [scorer.read(picture) for picture in draw_prompts(pipeline, SUBJECT_PROMPTS, seed=1)]
-    drawn = [reading.iou.get(SUBJECT, 0.0) >= LEAST_IOU and SUBJECT in reading.own_colours for reading in new]
-    old = [scorer.read(picture) for picture in draw_prompts(pipeline, [shape.caption for shape in OLD], seed=2)]
-    return sum(drawn) / len(drawn), tally(old, OLD).all
+@pytest.fixture(scope="module")
+def plain(school: School) -> list[Marks]:
+    return [school.taught(HEART, seed=seed) for seed in SEEDS]
 
 
-def taught(model: Path, folder: Path, **fields: Any) -> StableDiffusionXLPipeline:
-    inputs = [input_file(path) for path in draw_subject(SUBJECT, folder / "pictures", count=8)]
-    spec = {"pretrained_model_name_or_path": str(model), **JOB, **fields}
-    result = Studio(root=folder, spec=spec, inputs=inputs).run()
-    lora = folder / "lora.safetensors"
-    lora.write_bytes(result.artifacts["pytorch_lora_weights.safetensors"])
-    pipeline = load(model)
-    pipeline.load_lora_weights(str(lora))
-    return pipeline
+@pytest.fixture(scope="module")
+def preserved(school: School) -> list[Marks]:
+    return [school.taught(HEART, seed=seed, **PRIOR) for seed in SEEDS]
 
 
-def test_before_it_knows_the_old_forms_and_not_the_subject(model: Path) -> None:
-    subject, old = scores(load(model))
-    assert subject == 0.0
-    assert old >= 0.9
+def mean_of(found: Sequence[Marks], mark: str) -> float:
+    return mean(getattr(marks, mark) for marks in found)
 
 
-def test_it_learns_the_subject(model: Path, tmp_path: Path) -> None:
-    subject, _ = scores(taught(model, tmp_path))
-    assert subject >= 0.5
+@pytest.mark.parametrize(("subject", "iou"), [(HEART, 0.6), (HOUSE, 0.72)])
+def test_before_it_knows_the_old_forms_and_not_the_subject(school: School, subject: str, iou: float) -> None:
+    base = school.examination.of_base(subject, prompt=PROMPT)
+    assert base.subject == 0.0
+    assert base.subject_iou < iou
+    assert base.old >= 0.9
 
 
-def test_prior_prediction_keeps_the_old_forms(model: Path, tmp_path: Path) -> None:
-    subject, old = scores(taught(model, tmp_path, **PRIOR))
-    assert subject >= 0.25
-    assert old >= 0.7
+def test_it_learns_a_subject(plain: list[Marks]) -> None:
+    assert mean_of(plain, "subject") >= 0.75
+    assert mean_of(plain, "subject_iou") >= 0.75
+
+
+def test_it_learns_a_subject_of_two_colours(school: School) -> None:
+    marks = school.taught(HOUSE, **HOUSE_JOB)
+    assert marks.subject > 0.0  # of the base 0; the scorer is strict with its colours
+    assert marks.subject_iou >= 0.72
+    assert marks.old >= 0.6
+
+
+def test_prior_preservation_keeps_what_plain_training_forgets(plain: list[Marks], preserved: list[Marks]) -> None:
+    assert mean_of(preserved, "subject") >= 0.7
+    assert mean_of(preserved, "old") >= 0.8
+    assert mean_of(plain, "old") <= mean_of(preserved, "old") - 0.1
+
+
+def test_captions_without_the_token_stay_as_they_were(plain: list[Marks], preserved: list[Marks]) -> None:
+    """Drawn with the LoRA and without, they are read as the same form, colour and background."""
+    assert mean_of(preserved, "unmoved") >= 0.75
+    assert mean_of(plain, "unmoved") <= mean_of(preserved, "unmoved") - 0.1
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_it_learns_with_options_that_change_training(school: School, options: str) -> None:
+    marks = school.taught(HEART, prompt=PROMPTS.get(options, PROMPT), **OPTIONS[options])
+    assert marks.subject >= 0.4
+    assert marks.subject_iou >= 0.72
+
+
+def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbour(
+    school: School, plain: list[Marks]
+) -> None:
+    starts = {subject: school.studio(subject).start() for subject in (HEART, CRESCENT)}
+    heard = {subject: RecordingReporter() for subject in starts}
+    crew = Crew(deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items()))
+    TrainWorkload(device="cpu", places=2, clock=lambda: 0.0).run_many(crew)
+    heart, neighbour = (school.marks(HEART, heard[subject]) for subject in starts)
+    assert heart.subject >= 0.75
+    assert heart.subject_iou == pytest.approx(plain[0].subject_iou, abs=0.1)
+    assert neighbour.subject == 0.0  # it has learned to draw crescents, and hearts it has never seen

@@ -14,13 +14,13 @@ from giornata.protocol.specs import TrainSpec
 
 @pytest.fixture
 def plan(tmp_path):
-    return Plan(out=tmp_path / "demo", jobs=4, steps=320)
+    return Plan(out=tmp_path / "demo", jobs=3, steps=300)
 
 
 def test_every_spec_is_valid_and_takes_several_checkpoints(plan):
     for subject in SUBJECTS:
         spec = TrainSpec.model_validate(plan.spec(subject, "ds_1"))
-        assert spec.checkpointing_steps == 40
+        assert spec.checkpointing_steps == 37
         assert spec.instance_prompt == SUBJECTS[subject]
     assert len({plan.spec(subject, "ds_1")["seed"] for subject in SUBJECTS}) == len(SUBJECTS)
     assert plan.spec("teal-heart", "ds_1") == plan.spec("teal-heart", "ds_1")
@@ -53,9 +53,9 @@ def test_a_file_a_colon_and_a_missing_permission_are_refused(plan, tmp_path):
     with pytest.raises(InvalidInput, match="is not a directory"):
         prepare(plan)
     with pytest.raises(InvalidInput, match="colon"):
-        prepare(Plan(out=tmp_path / "a:b", jobs=4, steps=320))
+        prepare(Plan(out=tmp_path / "a:b", jobs=3, steps=300))
     with pytest.raises(InvalidInput, match="cannot write to"):
-        prepare(Plan(out=plan.out / "below a file", jobs=4, steps=320))
+        prepare(Plan(out=plan.out / "below a file", jobs=3, steps=300))
 
 
 def test_a_demo_that_still_runs_is_not_disturbed(plan):

@@ -5,12 +5,18 @@ from dataclasses import replace
 import pytest
 from tests.unit.cli.demo_cast import attempt, ended, job
 
+from giornata.cli.demo_learned import Learned, Marks, learned_rows, read_learned
 from giornata.cli.demo_report import HEADERS, Outcome, checks, rows, summary
 from giornata.cli.demo_scene import Interruption
 from giornata.domain.job import JobState
 
 DONE = JobState.SUCCEEDED
 HASHES = {"lora-kohya.safetensors": "aa", "pytorch_lora_weights.safetensors": "bb"}
+
+
+def learned(subject=0.9, old=0.8, before=0.0):
+    base = Marks(subject=before, subject_iou=0.5, old=0.97)
+    return Learned(base=base, lora=Marks(subject=subject, subject_iou=0.85, old=old))
 
 
 @pytest.fixture
@@ -29,13 +35,13 @@ def outcome(tmp_path):
         hashes=HASHES,
         reference_hashes=dict(HASHES),
         grid=grid,
-        effects={"heart": 0.3, "fish": 0.2},
+        learned={"heart": learned(), "fish": learned(0.75, 0.6)},
         seconds=61.04,
     )
 
 
 def test_everything_held(outcome):
-    assert [check.held for check in checks(outcome)] == [True] * 4
+    assert [check.held for check in checks(outcome)] == [True] * 5
     found = summary(outcome)
     assert found["ok"] is True
     assert (found["jobs"], found["succeeded"], found["interruptions"], found["bit_identical"]) == (3, 3, 2, True)
@@ -65,10 +71,19 @@ FAULTS = {
         2,
         lambda o: {"reference": o.reference.model_copy(update={"attempts": (ended(), attempt(2))})},
     ),
-    "a LoRA changes nothing": (3, lambda o: {"effects": {"heart": 0.3, "fish": 0.001}}),
-    "a LoRA was not measured": (3, lambda o: {"effects": {"heart": 0.3}}),
+    "a LoRA has not learned": (3, lambda _: {"learned": {"heart": learned(), "fish": learned(subject=0.0)}}),
+    "LoRAs have learned too little": (3, lambda _: {"learned": {"heart": learned(0.5), "fish": learned(0.2)}}),
+    "the base knew it already": (3, lambda _: {"learned": {"heart": learned(), "fish": learned(before=0.1)}}),
+    "a LoRA has forgotten": (4, lambda _: {"learned": {"heart": learned(), "fish": learned(old=0.4)}}),
     "no grid": (3, lambda o: {"grid": o.grid.with_name("elsewhere.png")}),
 }
+
+
+def test_a_lora_that_was_not_examined_proves_nothing(outcome):
+    for found in ({}, {"heart": learned()}):
+        broken = replace(outcome, learned=found)
+        assert [check.held for check in checks(broken)] == [True] * 3 + [False] * 2
+        assert summary(broken)["ok"] is False
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -82,6 +97,29 @@ def test_each_fault_fails_its_own_check_and_the_demo(outcome, fault):
 def test_the_file_that_differs_is_named(outcome):
     broken = replace(outcome, reference_hashes=HASHES | {"lora-kohya.safetensors": "cc"})
     assert checks(broken)[2].text == "heart and heart-again differ: lora-kohya.safetensors"
+
+
+def test_what_was_learned_is_told_in_figures(outcome):
+    taught, kept = (check.text for check in checks(outcome)[3:])
+    figures = "0 % before, 75 to 90 % with LoRA, 82 % on average (at least 40 %)"
+    assert taught == f"2 of 2 LoRAs draw their subject: {figures}"
+    assert kept == "2 of 2 LoRAs keep the old forms: 97 % before, 60 to 80 % with LoRA (at least 50 %)"
+    assert learned_rows(outcome.learned)[0] == ("heart", "0 %", "90 %", "0.50", "0.85", "97 %", "80 %")
+    assert summary(outcome)["learned"]["fish"] == {
+        "subject_base": 0.0,
+        "subject": 0.75,
+        "iou_base": 0.5,
+        "iou": 0.85,
+        "old_base": 0.97,
+        "old": 0.6,
+    }
+
+
+def test_the_examiners_file_is_understood(outcome):
+    """It says more than is told."""
+    base = {"count": 16, "subject": 0.0, "subject_iou": 0.5, "background": 1.0, "old": 0.97, "unmoved": 1.0}
+    found = read_learned({"heart": {"base": base, "lora": base | {"subject": 0.9, "subject_iou": 0.85, "old": 0.8}}})
+    assert found == {"heart": outcome.learned["heart"]}
 
 
 def test_the_table_says_what_each_job_took_and_cost(outcome):

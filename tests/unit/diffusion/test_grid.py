@@ -83,6 +83,40 @@ def test_the_sheet_shows_the_very_pictures(
             assert line in found
 
 
+def test_other_prompts_are_drawn_beside_with_and_without(
+    pipeline: StableDiffusionXLPipeline, tiny_folder: Path, lora: Path, tmp_path: Path
+) -> None:
+    """From the first seed, in every row; a row without a LoRA shows the base alone."""
+    rows = [Row(label="toy", lora=lora, prompt="a dog"), Row(label="base", lora=None, prompt="a dog")]
+    out = make_grid(tiny_folder, rows, tmp_path / "grid.png", sampling=QUICK, also=["a cat", "a bird"])
+    with Image.open(out) as opened:
+        found = opened.convert("RGB").tobytes()
+    first = Sampling(seeds=QUICK.seeds[:1], steps=QUICK.steps, guidance=QUICK.guidance)
+    for prompt in ("a cat", "a bird"):
+        base, with_lora = paint_row(pipeline, Row(label="x", lora=lora, prompt=prompt), first, side_px=64)
+        lines = [fitted(picture, 128).crop((0, 64, 128, 65)).tobytes() for picture in (*base, *with_lora)]
+        assert [found.count(line) for line in lines] == [4, 2]  # each line of a small picture is shown twice
+
+
+def test_what_diffusers_would_load_by_half_is_refused(
+    tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path
+) -> None:
+    rows = []
+    for number, fields in enumerate(({"use_dora": True}, {"adapter_type": "lokr", "output_formats": ["kohya"]})):
+        common = {"model": "owner/name", "dataset": "ds_1", "seed": 1, "rank": 4}
+        spec = TrainSpec.model_validate({**common, **fields})
+        with add_adapters(tiny_base, spec) as adapters:
+            facts = facts_of(spec, step=1, layers_per_block=1)
+            path = write_kohya(tmp_path / f"{number}.safetensors", adapters.tensors(), facts)
+        rows.append(Row(label=str(number), lora=path, prompt=""))
+    with pytest.raises(InvalidInput) as refused:
+        make_grid(tiny_folder, rows, tmp_path / "grid.png")
+    dora, lokr = refused.value.faults
+    assert (dora.where, lokr.where) == ("--row 0", "--row 1")
+    assert "pytorch_lora_weights" in dora.hint
+    assert "LoKr" in lokr.message
+
+
 def test_command_line_with_training_pictures(tiny_folder: Path, lora: Path, tmp_path: Path) -> None:
     (tmp_path / "toys").mkdir()
     for number, colour in enumerate(["#ff0101", "#02ff02", "#0303ff", "#040404"]):
@@ -137,6 +171,20 @@ def test_cells_and_labels_stay_in_their_places() -> None:
     assert bottom <= cells[0][3] + 4
     gap = sheet.crop((20, cells[0][1] + 128 + 6, 238, cells[0][1] + 128 + 12))
     assert gap.getcolors() == [(218 * 6, (255, 255, 255))]
+
+
+def test_a_heading_never_runs_into_the_next_one() -> None:
+    wide = "a red circle on a white background, and so on and on and on"
+    pictures = ((plain("red"), plain("red")), (plain("lime"), plain("lime")))
+
+    def sheet(heading: str) -> Image.Image:
+        groups = [Group(heading=heading, captions=("", "")), Group(heading="", captions=("", ""))]
+        return compose_sheet([SheetRow(label="", text="", pictures=pictures)], groups, title="T", cell_px=128)
+
+    for heading in (wide[:34], wide, "w" * 80):
+        left, _, right, _ = ImageChops.difference(sheet(heading), sheet("")).getbbox() or (0, 0, 0, 0)
+        assert left >= 28 + 210 - 1
+        assert right <= 28 + 210 + 2 * 128 + 6 + 6
 
 
 def _extent(sheet: Image.Image, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
