@@ -55,7 +55,7 @@ contracts: $(STAMP)
 	@$(BIN)/lint-imports
 
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit tests/docs
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/unit tests/docs
 
 contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract

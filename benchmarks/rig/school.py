@@ -83,6 +83,9 @@ class Table:
         if isinstance(end, Exception):
             raise end
 
+    def offer(self, places: int) -> None:
+        """Who comes is settled beforehand."""
+
 
 @dataclass(kw_only=True)
 class School:

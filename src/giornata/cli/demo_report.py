@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.demo_learned import LEAST_OLD, LEAST_SUBJECT, Learned, both, mean_subject, percent, plain
+from giornata.cli.demo_learned import LEAST_OLD, LEAST_SUBJECT, Learned, both, kept, percent, plain, taught
 from giornata.cli.demo_plan import KILLS, PRICE_USD_PER_HOUR
 from giornata.cli.demo_scene import Interruption
 from giornata.cli.words import duration
@@ -97,22 +97,23 @@ def _identical(outcome: Outcome) -> Check:
 
 
 def _taught(outcome: Outcome) -> Check:
-    """The files load in diffusers, and the subject, which the base does not know, is drawn."""
-    found = outcome.learned
-    good = sum(each.taught for each in found.values())
-    shares = both([each.base.subject for each in found.values()], [each.lora.subject for each in found.values()])
-    mean = mean_subject(found)
-    text = f"{good} of {len(outcome.jobs)} LoRAs draw their subject: {shares}, {percent(mean)} on average"
-    held = good == len(outcome.jobs) and mean >= LEAST_SUBJECT and outcome.grid.is_file()
-    return Check(held=held, text=f"{text} (at least {percent(LEAST_SUBJECT)})")
+    """The files load in diffusers, and subjects that the base does not know are drawn."""
+    found = outcome.learned.values()
+    shares, mean = both([each.base.subject for each in found], [each.lora.subject for each in found]), taught(found)
+    held = _examined(outcome) and mean >= LEAST_SUBJECT and not any(each.base.subject for each in found)
+    text = f"LoRAs draw their subjects: {shares}, {percent(mean)} on average (at least {percent(LEAST_SUBJECT)})"
+    return Check(held=held and outcome.grid.is_file(), text=text)
 
 
 def _kept(outcome: Outcome) -> Check:
-    found = outcome.learned
-    good = sum(each.kept for each in found.values())
-    shares = both([each.base.old for each in found.values()], [each.lora.old for each in found.values()])
-    text = f"{good} of {len(outcome.jobs)} LoRAs keep the old forms: {shares} (at least {percent(LEAST_OLD)})"
-    return Check(held=good == len(outcome.jobs), text=text)
+    found = outcome.learned.values()
+    shares, mean = both([each.base.old for each in found], [each.lora.old for each in found]), kept(found)
+    text = f"LoRAs keep the old forms: {shares}, {percent(mean)} on average (at least {percent(LEAST_OLD)})"
+    return Check(held=_examined(outcome) and mean >= LEAST_OLD, text=text)
+
+
+def _examined(outcome: Outcome) -> bool:
+    return len(outcome.learned) == len(outcome.jobs)
 
 
 def rows(outcome: Outcome) -> list[tuple[str, ...]]:

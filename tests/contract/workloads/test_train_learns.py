@@ -85,6 +85,9 @@ class Crew:
         if isinstance(end, Exception):
             raise end
 
+    def offer(self, places: int) -> None:
+        """The crew is given beforehand."""
+
 
 @dataclass
 class School:

@@ -71,10 +71,9 @@ FAULTS = {
         2,
         lambda o: {"reference": o.reference.model_copy(update={"attempts": (ended(), attempt(2))})},
     ),
-    "a LoRA has not learned": (3, lambda _: {"learned": {"heart": learned(), "fish": learned(subject=0.0)}}),
     "LoRAs have learned too little": (3, lambda _: {"learned": {"heart": learned(0.5), "fish": learned(0.2)}}),
     "the base knew it already": (3, lambda _: {"learned": {"heart": learned(), "fish": learned(before=0.1)}}),
-    "a LoRA has forgotten": (4, lambda _: {"learned": {"heart": learned(), "fish": learned(old=0.4)}}),
+    "LoRAs have forgotten": (4, lambda _: {"learned": {"heart": learned(old=0.5), "fish": learned(old=0.4)}}),
     "no grid": (3, lambda o: {"grid": o.grid.with_name("elsewhere.png")}),
 }
 
@@ -102,8 +101,8 @@ def test_the_file_that_differs_is_named(outcome):
 def test_what_was_learned_is_told_in_figures(outcome):
     taught, kept = (check.text for check in checks(outcome)[3:])
     figures = "0 % before, 75 to 90 % with LoRA, 82 % on average (at least 40 %)"
-    assert taught == f"2 of 2 LoRAs draw their subject: {figures}"
-    assert kept == "2 of 2 LoRAs keep the old forms: 97 % before, 60 to 80 % with LoRA (at least 50 %)"
+    assert taught == f"LoRAs draw their subjects: {figures}"
+    assert kept == "LoRAs keep the old forms: 97 % before, 60 to 80 % with LoRA, 70 % on average (at least 50 %)"
     assert learned_rows(outcome.learned)[0] == ("heart", "0 %", "90 %", "0.50", "0.85", "97 %", "80 %")
     assert summary(outcome)["learned"]["fish"] == {
         "subject_base": 0.0,
