@@ -10,7 +10,7 @@ from giornata.control.install import signing_key_in
 from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.keep_secrets import secret_value
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, BlobRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, BlobRow, JobRow
 from giornata.control.signed_urls import download
 from giornata.domain.attempt import renew_every_s
 from giornata.protocol.specs import input_files

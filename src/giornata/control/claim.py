@@ -11,7 +11,7 @@ from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.permissions import require_node
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
+from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
 from giornata.control.renew_lease import renew_lease
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict

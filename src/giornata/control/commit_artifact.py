@@ -2,7 +2,7 @@
 
 from giornata.control.context import Context
 from giornata.control.fence import glimpse, live
-from giornata.control.ports.work_store import ArtifactRow
+from giornata.control.ports.work_rows import ArtifactRow
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing
 from giornata.protocol.events import EventType

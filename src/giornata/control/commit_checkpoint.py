@@ -6,7 +6,7 @@ from typing import Any
 from giornata.control.context import Context
 from giornata.control.fence import glimpse, live
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, BlobRow, CheckpointRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, BlobRow, CheckpointRow, JobRow
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Conflict, LeaseLost
 from giornata.protocol.events import EventType

@@ -4,7 +4,7 @@ from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.fence import locked, refuse_ended
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.errors import Conflict
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason

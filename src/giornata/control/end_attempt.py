@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import BLAME, Reason
 from giornata.protocol.events import EventType

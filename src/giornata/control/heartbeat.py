@@ -11,7 +11,7 @@ from giornata.control.context import Context
 from giornata.control.fence import live_each
 from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent, NodeBeat
+from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeBeat
 from giornata.control.renew_lease import renew_leases
 from giornata.domain.attempt import renew_every_s
 from giornata.domain.errors import LeaseLost

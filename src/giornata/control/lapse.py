@@ -7,7 +7,7 @@ wrong; they are cut to one lease from now, which is later than their nodes count
 from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import fail_job, fruitless_after, verdict
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason

@@ -4,7 +4,7 @@ from giornata.control.context import Context
 from giornata.control.fence import live, refuse_ended
 from giornata.control.look_at_bytes import Look, look_at_bytes, note_look
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, CheckpointRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, CheckpointRow, JobRow
 from giornata.domain.errors import LeaseLost, NotFound, Unavailable
 from giornata.protocol.events import EventType
 

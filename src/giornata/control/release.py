@@ -2,7 +2,7 @@
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.reported_end import end_as_reported, end_by_report
 from giornata.control.requeue import requeue
 from giornata.domain.job import JobState

@@ -6,7 +6,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import LeaseLost
 from giornata.domain.job import JobEvent

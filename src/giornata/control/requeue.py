@@ -5,7 +5,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason, job_fails
 from giornata.protocol.events import EventType

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import requeue
 from giornata.domain.job import JobState
 from giornata.domain.reasons import LEAVES_OPEN_WHOSE, STRIKE

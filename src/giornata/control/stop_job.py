@@ -5,7 +5,7 @@ from typing import Any
 
 from giornata.control.end_attempt import end_attempt
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_store import JobRow
+from giornata.control.ports.work_rows import JobRow
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import ArtifactRow, JobRow
+from giornata.control.ports.work_rows import ArtifactRow, JobRow
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import artifacts
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import BlobRow, CheckpointRow, JobRow
+from giornata.control.ports.work_rows import BlobRow, CheckpointRow, JobRow
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import blobs, checkpoints
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import Taking
+from giornata.control.ports.work_rows import Taking
 from giornata.store.claiming import Form, first_ones_of_queue, shape_of
 from giornata.store.schema import bans
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import Wanted
+from giornata.control.ports.work_rows import Wanted
 from giornata.domain.routing import AFFINITY_WINDOW_MS
 from giornata.store.schema import bans, jobs
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import AttemptRow, JobRow, NewEvent
+from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent
 from giornata.protocol.events import EventType
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import events

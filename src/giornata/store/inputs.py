@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import BlobRow, InputRow
+from giornata.control.ports.work_rows import BlobRow, InputRow
 from giornata.store.schema import blobs, dataset_items, job_inputs
 
 

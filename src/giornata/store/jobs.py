@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import JobRow, Taking, Wanted
+from giornata.control.ports.work_rows import JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store.claim_plan import Plan

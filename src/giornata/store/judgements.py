@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import AttemptRow
+from giornata.control.ports.work_rows import AttemptRow
 from giornata.domain.reasons import Reason
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import bans, strikes

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.money import MS_PER_HOUR
 from giornata.store.schema import companions, ledger
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_store import AttemptRow
+from giornata.control.ports.work_rows import AttemptRow
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import logs, metrics
 

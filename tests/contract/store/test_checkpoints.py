@@ -11,7 +11,7 @@ from giornata.control.commit_artifact import commit_artifact
 from giornata.control.commit_checkpoint import commit_checkpoint, to_prune
 from giornata.control.complete import complete
 from giornata.control.lapse import lapse_leases
-from giornata.control.ports.work_store import BlobRow, CheckpointRow
+from giornata.control.ports.work_rows import BlobRow, CheckpointRow
 from giornata.control.reject_checkpoint import reject_checkpoint
 from giornata.control.release import release
 from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, NotFound

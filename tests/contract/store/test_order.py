@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fixtures.work import Workshop, job_row
 from tests.fixtures.world import START_MS
 
-from giornata.control.ports.work_store import Taking, Wanted
+from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import AFFINITY_WINDOW_MS, Candidate, rank
 from giornata.store import schema

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from giornata.control.ports.work_store import Taking, Wanted
+from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
 from giornata.store.attempts import LIVE, ahead_statement, history_statement, run_out_statement
 from giornata.store.bills import companions_of

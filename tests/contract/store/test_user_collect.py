@@ -17,7 +17,7 @@ from giornata.control.collect import CollectReport, collect
 from giornata.control.complete_upload import complete_upload
 from giornata.control.context import Context
 from giornata.control.ports.blobs import Stored
-from giornata.control.ports.work_store import ArtifactRow
+from giornata.control.ports.work_rows import ArtifactRow
 from giornata.control.request_uploads import request_uploads
 from giornata.control.submit import submit
 from giornata.control.verify_upload import verify_upload

@@ -28,7 +28,7 @@ from giornata.control.context import Caller, Context
 from giornata.control.heartbeat import heartbeat
 from giornata.control.instants import instant
 from giornata.control.list_nodes import list_nodes
-from giornata.control.ports.work_store import ArtifactRow
+from giornata.control.ports.work_rows import ArtifactRow
 from giornata.control.read_artifacts import read_artifacts
 from giornata.control.read_checkpoints import read_checkpoints
 from giornata.control.read_events import read_events
