@@ -1,0 +1,173 @@
+"""What passes between the node's side of the control plane and the store: rows, and what is looked for.
+
+Instants are epoch milliseconds of the server's clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from giornata.domain.job import JobState
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job, as far as those who work on it need to know."""
+
+    id: str
+    project_id: str
+    kind: str
+    name: str
+    state: JobState
+    spec: Mapping[str, Any]
+    model_key: str
+    joint_key: str | None
+    attempt_count: int
+    attempt_id: str | None
+    fruitless: int
+    step: int
+    committed_step: int
+    deadline_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One node's try. Ended when `ended_at_ms` is set; `order` is what the operator wants of it."""
+
+    id: str
+    job_id: str
+    number: int
+    node_id: str
+    machine_id: str
+    node_name: str
+    price_micro_usd_per_hour: int
+    started_at_ms: int
+    first_step_at_ms: int | None
+    renewed_at_ms: int
+    lease_expires_at_ms: int
+    ended_at_ms: int | None
+    lapsed: bool
+    reason: Reason | None
+    shared_fault: bool
+    start_step: int
+    last_step: int
+    committed_step: int
+    order: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """A line of a job's history."""
+
+    job_id: str
+    project_id: str
+    type: EventType
+    attempt_number: int | None
+    data: Mapping[str, Any]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSighting:
+    """What a node says of itself when it asks for work."""
+
+    id: str
+    project_id: str
+    machine_id: str
+    name: str
+    fleet: str
+    pid: int | None
+    engine_pid: int | None
+    device: str
+    vram_bytes: int | None
+    price_micro_usd_per_hour: int
+    kinds: tuple[str, ...]
+    held_models: tuple[str, ...]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBeat:
+    """What a node says of itself while it works."""
+
+    id: str
+    held_models: tuple[str, ...]
+    engine_pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """What the claim needs to remember of a node."""
+
+    id: str
+    project_id: str
+    draining: bool
+    last_seen_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs may be handed out: one predicate for looking and for taking.
+
+    `project_id` None means every project's. With a `joint_key` it is a job that may share a batch with those of this
+    key, otherwise any.
+    """
+
+    kinds: tuple[str, ...]
+    held_models: tuple[str, ...]
+    machine_id: str
+    project_id: str | None
+    joint_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taking:
+    """A claim for a job: what it may be, and the id that the attempt will have."""
+
+    wanted: Wanted
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRow:
+    """Verified bytes, and where they lie."""
+
+    sha256: str
+    size_bytes: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRow:
+    """A picture of a dataset, in the dataset's order."""
+
+    name: str
+    caption: str | None
+    blob: BlobRow
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """A committed checkpoint. `blob` says where its bytes are.
+
+    `doubted_by` is the number of the latest attempt that could not fetch it while the server found it good.
+    """
+
+    step: int
+    attempt_number: int
+    rejected: bool
+    blob: BlobRow
+    doubted_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactRow:
+    """A committed result."""
+
+    name: str
+    attempt_id: str
+    sha256: str
+    size_bytes: int
