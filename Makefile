@@ -6,7 +6,7 @@
 # make soak-hour an hour (or MINUTES=…) of real processes with everything above at once
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
-# make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: 45 minutes on two quiet cores (OUT=…)
+# make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: under an hour on two cores (OUT=…)
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.
 
