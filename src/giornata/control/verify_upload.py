@@ -26,9 +26,17 @@ def verify_upload(  # noqa: PLR0917 - one commit of bytes is these six
             f"upload {upload.id} was opened for {_named(upload.sha256, upload.size_bytes)}, "
             f"not for {_named(sha256, size_bytes)}"
         )
-    if upload.multipart_id is not None:
-        ctx.blobs.complete_multipart(upload.key, upload.multipart_id, etags)
-    _compare(ctx, upload)
+    try:
+        if upload.multipart_id is not None:
+            ctx.blobs.complete_multipart(upload.key, upload.multipart_id, etags)
+        _compare(ctx, upload)
+    except BlobMissing:
+        # A repeat of this request may have been quicker, and have dropped bytes that were there twice.
+        now = _upload(ctx, project_id, upload.id)
+        if now is None or now.completed_at_ms is None:
+            raise
+        _require_blob(ctx, project_id, sha256, size_bytes)
+        return
     _accept(ctx, upload)
 
 

@@ -1,7 +1,9 @@
 """Uploads of users and attempts, verification, caches."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +17,7 @@ from giornata.control.complete_upload import complete_upload
 from giornata.control.context import Context
 from giornata.control.instants import instant
 from giornata.control.policy import Policy
+from giornata.control.ports.blobs import Blobs, Stored
 from giornata.control.renew_upload import renew_upload
 from giornata.control.request_uploads import request_uploads
 from giornata.control.verify_upload import verify_upload
@@ -145,6 +148,39 @@ def test_completing_from_many_threads_leaves_one_blob(ctx: Context) -> None:
         blobs = list(pool.map(lambda upload_id: complete_upload(ctx, ANN, upload_id, CompleteUpload()), sent_twice))
     assert len(set(blobs)) == 1
     assert [found.key for found in ctx.blobs.list("ann/")] == [blob_key(ctx, "ann", A)]
+
+
+class Overtaken:
+    """Storage that is so slow to read that the same request, sent again, is through before."""
+
+    def __init__(self, blobs: Blobs, repeat: Callable[[], object]) -> None:
+        self._blobs, self._repeat = blobs, repeat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blobs, name)
+
+    def digest(self, key: str) -> Stored:
+        self._repeat()
+        return self._blobs.digest(key)
+
+
+def test_a_completion_that_its_repeat_has_overtaken(ctx: Context) -> None:
+    first, second = sent(ctx, A), sent(ctx, A)
+    complete_upload(ctx, ANN, first, CompleteUpload())
+    blobs = Overtaken(ctx.blobs, lambda: complete_upload(ctx, ANN, second, CompleteUpload()))
+    slow = replace(ctx, blobs=cast(Blobs, blobs))
+    assert complete_upload(slow, ANN, second, CompleteUpload()).sha256 == A.sha256
+    assert [found.key for found in ctx.blobs.list("ann/")] == [blob_key(ctx, "ann", A)]
+
+
+def test_bytes_that_are_gone_are_missed_whoever_was_quicker(ctx: Context) -> None:
+    upload_id = sent(ctx, A)
+    with ctx.store.read() as tx:
+        upload = tx.uploads.get(upload_id, project_id=ANN.project_id)
+    assert upload is not None
+    slow = replace(ctx, blobs=cast(Blobs, Overtaken(ctx.blobs, lambda: ctx.blobs.delete(upload.key))))
+    with pytest.raises(BlobMissing):
+        complete_upload(slow, ANN, upload_id, CompleteUpload())
 
 
 def test_large_files_come_in_parts_whose_urls_can_be_renewed(ctx: Context, clock: ManualClock) -> None:
