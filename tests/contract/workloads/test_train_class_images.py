@@ -49,11 +49,12 @@ def test_a_picture_is_a_function_of_its_number(base: BaseModel, tiny_folder: Pat
 
 
 def test_the_key_knows_everything_the_pictures_depend_on_and_nothing_else(base: BaseModel, tiny_folder: Path) -> None:
-    key = class_images.cache_key(base, spec(tiny_folder))
+    key = class_images.cache_key(base, "0" * 64, spec(tiny_folder))
+    assert class_images.cache_key(base, "1" * 64, spec(tiny_folder)) != key
     same = {"seed": 9, "rank": 7, "instance_prompt": "another"}
-    assert class_images.cache_key(base, spec(tiny_folder, **same)) == key
+    assert class_images.cache_key(base, "0" * 64, spec(tiny_folder, **same)) == key
     for change in ({"class_prompt": "a dog"}, {"num_class_images": 3}, {"resolution": 72}):
-        assert class_images.cache_key(base, spec(tiny_folder, **change)) != key
+        assert class_images.cache_key(base, "0" * 64, spec(tiny_folder, **change)) != key
 
 
 def test_a_second_job_takes_them_from_the_cache(studio: Studio, first: RecordingReporter) -> None:

@@ -153,7 +153,12 @@ class Attempt:
         if classes is not None:
             return (instances, classes), {}
         drawn = class_images.obtain(
-            self.base, self.spec, directory=self.start.directory, reporter=self.reporter, tick=self._tick
+            self.base,
+            self.spec,
+            base_sha256=self.base_sha256,
+            directory=self.start.directory,
+            reporter=self.reporter,
+            tick=self._tick,
         )
         hashes = "".join(sample.sha256 for sample in drawn.samples)
         return (instances, drawn), {"class_pictures": hashlib.sha256(hashes.encode("ascii")).hexdigest()}

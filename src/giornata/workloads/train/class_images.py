@@ -17,7 +17,6 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
@@ -37,10 +36,11 @@ class UnusablePack(ValueError):
     """The file is not the pack that its key promises."""
 
 
-def cache_key(base: BaseModel, spec: TrainSpec) -> str:
-    """Hash of everything that the pictures depend on. A base may change under its name: its weights count too."""
+def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec) -> str:
+    """Hash of everything that the pictures depend on. A base may change under its name: its weights count too, by the
+    hash that was taken when they were loaded."""
     depends = {
-        "base_sha256": base_sha256(base),
+        "base_sha256": base_sha256,
         "class_prompt": spec.class_prompt,
         "count": spec.num_class_images,
         "dtype": str(base.dtype),
@@ -55,14 +55,20 @@ def cache_key(base: BaseModel, spec: TrainSpec) -> str:
 
 
 def obtain(
-    base: BaseModel, spec: TrainSpec, *, directory: Path, reporter: Reporter, tick: Callable[[int, int], None]
+    base: BaseModel,
+    spec: TrainSpec,
+    *,
+    base_sha256: str,
+    directory: Path,
+    reporter: Reporter,
+    tick: Callable[[int, int], None],
 ) -> Material:
     """The class pictures of a job: from the platform's cache, or drawn now and offered to it.
 
     A cached pack that is missing, damaged or of another shape is drawn again. `tick(done, total)` is called after
     each picture and may raise to stop.
     """
-    key = cache_key(base, spec)
+    key = cache_key(base, base_sha256, spec)
     cached = reporter.cache_get(key)
     if cached is not None:
         try:
