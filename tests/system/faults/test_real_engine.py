@@ -8,39 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.faults.preloaded import library
+from tests.system.faults.real_jobs import NODE, PATIENCE_S, real_spec
 from tests.system.faults.rig import Rig
 
-from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.domain.job import JobState
 
 COMMIT = ("POST", "^/v1/node/attempts/[^/]+/checkpoints$")
 STEPS, CADENCE = 12, 4
-# Loading torch takes its time.
-PATIENCE_S = 200.0
-NODE: dict[str, Any] = {"kinds": ["train"], "workloads": {}, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
 def spec(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("pictures")
-    for number in range(3):
-        Image.effect_mandelbrot((64, 64), (-2, -1.5, 1, 1.5), 10 + number).convert("RGB").save(
-            folder / f"{number}.png"
-        )
-    return {
-        "pretrained_model_name_or_path": str(build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")),
-        "dataset": rig.client.dataset_from_folder(folder, instance_prompt="a photo of a sks shape").id,
-        "instance_prompt": "a photo of a sks shape",
-        "resolution": 64,
-        "rank": 2,
-        "max_train_steps": STEPS,
-        "checkpointing_steps": CADENCE,
-        "mixed_precision": "no",
-        "seed": 42,
-    }
+    return real_spec(rig, tmp_path_factory, rank=2, max_train_steps=STEPS, checkpointing_steps=CADENCE, seed=42)
 
 
 def lora(rig: Rig, job_id: str) -> str:

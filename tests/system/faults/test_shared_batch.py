@@ -3,39 +3,23 @@
 from typing import Any
 
 import pytest
-from PIL import Image
 from tests.system.conftest import until
 from tests.system.faults.ground import PATIENT
+from tests.system.faults.real_jobs import NODE, PATIENCE_S, real_spec
 from tests.system.faults.rig import Rig
 
-from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import Job
 
 GROUND = PATIENT
 STEPS, CADENCE = 150, 5
-# Loading torch takes its time.
-PATIENCE_S = 200.0
-NODE: dict[str, Any] = {"kinds": ["train"], "workloads": {}, "device": "cpu", "companion_every_s": 0.2}
+QUICK_TO_ASK = NODE | {"companion_every_s": 0.2}
 
 
 @pytest.fixture(scope="module")
 def spec(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("pictures")
-    for number in range(3):
-        Image.effect_mandelbrot((64, 64), (-2, -1.5, 1, 1.5), 10 + number).convert("RGB").save(
-            folder / f"{number}.png"
-        )
-    return {
-        "pretrained_model_name_or_path": str(build_tiny_model(tmp_path_factory.mktemp("model") / "tiny")),
-        "dataset": rig.client.dataset_from_folder(folder, instance_prompt="a photo of a sks shape").id,
-        "instance_prompt": "a photo of a sks shape",
-        "resolution": 64,
-        "max_train_steps": STEPS,
-        "checkpointing_steps": CADENCE,
-        "mixed_precision": "no",
-    }
+    return real_spec(rig, tmp_path_factory, max_train_steps=STEPS, checkpointing_steps=CADENCE)
 
 
 def in_one_batch(rig: Rig, job_ids: list[str]) -> list[Job] | None:
@@ -61,7 +45,7 @@ def shared(job: Job) -> list[bool]:
 
 def test_jobs_whose_engine_is_killed_under_them_go_on_alone(rig: Rig, spec: dict[str, Any]) -> None:
     """Each has a rank, a rate and a number of steps before a checkpoint of its own; all other things are alike."""
-    rig.start_node(places=2, **NODE)
+    rig.start_node(places=2, **QUICK_TO_ASK)
     own = ({"rank": 2, "learning_rate": 1e-3, "seed": 1}, {"rank": 7, "learning_rate": 1e-4, "seed": 2})
     ids = [rig.client.submit({**spec, **each}).id for each in own]
     until(lambda: in_one_batch(rig, ids), lambda: "\n".join(map(rig.story, ids)), PATIENCE_S)
@@ -86,7 +70,7 @@ def test_jobs_whose_engine_is_killed_under_them_go_on_alone(rig: Rig, spec: dict
 def test_jobs_that_share_a_batch_end_in_one_engine(rig: Rig, spec: dict[str, Any]) -> None:
     """Nothing happens to them; and what they have in common is paid for once."""
     if not rig.nodes:
-        rig.start_node(places=2, **NODE)
+        rig.start_node(places=2, **QUICK_TO_ASK)
     engine = rig.node.engine_pid()
     short = {**spec, "max_train_steps": 60, "learning_rate": 1e-4}
     ids = [rig.client.submit({**short, "seed": seed}).id for seed in (1, 2)]
@@ -105,7 +89,7 @@ def test_jobs_that_share_a_batch_end_in_one_engine(rig: Rig, spec: dict[str, Any
 
 def test_the_cancel_of_one_is_nothing_to_the_other(rig: Rig, spec: dict[str, Any]) -> None:
     if not rig.nodes:
-        rig.start_node(places=2, **NODE)
+        rig.start_node(places=2, **QUICK_TO_ASK)
     engine = rig.node.engine_pid()
     ids = [
         rig.client.submit({**spec, "learning_rate": 1e-4, "seed": seed, "max_train_steps": steps}).id
