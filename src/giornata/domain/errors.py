@@ -13,7 +13,10 @@
     │   └── KeyInFlight         409 idempotency-in-flight  the first request with this key is still running
     ├── IdempotencyMismatch     422 idempotency-mismatch   the key was used with another body
     ├── TooLarge                413 too-large
+    ├── InstanceGone            404 instance-gone          the provider lists no such instance any more
+    ├── FleetRefused            409 fleet-refused          the provider will not do it, however often it is asked
     └── Unavailable             503 unavailable            try again later
+        ├── FleetUnavailable    503 fleet-unavailable      the provider cannot be asked just now
         ├── TooMany             429 too-many               the key has as many of these open as it may
         └── TooSlow             408 too-slow               the request did not arrive in time
 
@@ -130,6 +133,28 @@ class Unavailable(GiornataError):
 
     code = "unavailable"
     retryable = True
+
+
+class FleetUnavailable(Unavailable):
+    """The provider of a fleet is away, overloaded, or asks for patience, for `retry_after_s` if it says."""
+
+    code = "fleet-unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class FleetRefused(GiornataError):
+    """The provider will not do it, however often it is asked: a key, a quota, a name, a value is wrong."""
+
+    code = "fleet-refused"
+
+
+class InstanceGone(NotFound):
+    """The provider lists no such instance any more."""
+
+    code = "instance-gone"
 
 
 class TooMany(Unavailable):

@@ -12,6 +12,7 @@ class JobState(StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    PAUSED = "paused"  # no node gets it until somebody lets it go on: its budget is used up
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -25,13 +26,15 @@ class JobEvent(StrEnum):
     LAPSE = "lapse"  # the lease ran out; the attempt may still come back while nobody else took the job
     RENEW = "renew"  # ... and it did
     REQUEUE = "requeue"  # the attempt ended without blame on the job
+    PAUSE = "pause"  # its budget is used up
+    RESUME = "resume"  # ... and was raised
     SUCCEED = "succeed"
     FAIL = "fail"
     CANCEL = "cancel"
     EXPIRE = "expire"  # the deadline passed before it was done
 
 
-Q, R = JobState.QUEUED, JobState.RUNNING
+Q, R, P = JobState.QUEUED, JobState.RUNNING, JobState.PAUSED
 
 TRANSITIONS: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
     {
@@ -41,14 +44,19 @@ TRANSITIONS: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
         (R, JobEvent.REQUEUE): Q,
         # A lapsed attempt may report its end while the job waits in the queue again.
         (Q, JobEvent.REQUEUE): Q,
+        (R, JobEvent.PAUSE): P,
+        (Q, JobEvent.PAUSE): P,
+        (P, JobEvent.RESUME): Q,
         (R, JobEvent.SUCCEED): JobState.SUCCEEDED,
         (Q, JobEvent.SUCCEED): JobState.SUCCEEDED,
         (R, JobEvent.FAIL): JobState.FAILED,
         (Q, JobEvent.FAIL): JobState.FAILED,
         (Q, JobEvent.CANCEL): JobState.CANCELED,
         (R, JobEvent.CANCEL): JobState.CANCELED,
+        (P, JobEvent.CANCEL): JobState.CANCELED,
         (Q, JobEvent.EXPIRE): JobState.EXPIRED,
         (R, JobEvent.EXPIRE): JobState.EXPIRED,
+        (P, JobEvent.EXPIRE): JobState.EXPIRED,
     }
 )
 

@@ -31,6 +31,10 @@ class NodeInfo(Message):
     machine_id: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")
     name: Label
     fleet: Label = "local"
+    instance_id: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9._:/-]{1,128}$", description="What the provider calls the container or process."
+    )
+    places: int = Field(1, ge=1, le=64, description="Jobs that it takes at one time.")
     pid: ProcessId | None = None
     engine_pid: ProcessId | None = None
     device: str = Field("", max_length=128)
@@ -108,7 +112,8 @@ class Order(StrEnum):
     """
 
     CONTINUE = "continue"
-    DRAIN = "drain"  # checkpoint, commit, release
+    DRAIN = "drain"  # checkpoint, commit, release; the node leaves
+    RELEASE = "release"  # checkpoint, commit, release; the node stays and takes other work
 
 
 class Heartbeat(Message):

@@ -178,7 +178,7 @@ def test_jobs_from_before_the_key_run_alone(
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "0005")
-        connection.exec_driver_sql("INSERT INTO projects VALUES ('p', 'p', 1)")
+        connection.exec_driver_sql("INSERT INTO projects (id, name, created_at_ms) VALUES ('p', 'p', 1)")
         connection.exec_driver_sql(
             "INSERT INTO jobs (id, project_id, kind, name, state, spec, priority, labels, faults, result,"
             " created_at_ms) VALUES ('job_1', 'p', 'train', 'n', 'queued', '{}', 0, '{}', '[]', '{}', 1)"

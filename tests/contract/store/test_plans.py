@@ -68,7 +68,9 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     database = open_store(url)
     numbers = NUMBERS[request.param].format(most=QUEUED_JOBS + ENDED_JOBS)
     with database.begin() as tx:
-        tx.connection.exec_driver_sql("INSERT INTO projects VALUES ('default', 'default', 1)")
+        tx.connection.exec_driver_sql(
+            "INSERT INTO projects (id, name, created_at_ms) VALUES ('default', 'default', 1)"
+        )
         for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES, FILL_COMPANIONS):
             tx.connection.execute(sa.text(statement.format(queued=QUEUED_JOBS, numbers=numbers)))
         if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life

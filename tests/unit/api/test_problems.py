@@ -53,6 +53,9 @@ def test_codes_are_stable() -> None:
         "idempotency-mismatch": 422,
         "too-large": 413,
         "unavailable": 503,
+        "instance-gone": 404,
+        "fleet-refused": 409,
+        "fleet-unavailable": 503,
         "too-many": 429,
         "too-slow": 408,
     }

@@ -99,7 +99,13 @@ def test_only_what_a_node_may_report_and_another_may_try_leaves_it_open_whose_it
 
 def test_what_a_node_may_say_is_either_a_failure_or_a_release() -> None:
     assert not REPORTABLE_FAILURES & REPORTABLE_RELEASES
-    decided_by_server = {Reason.SUCCEEDED, Reason.CANCELED, Reason.LEASE_EXPIRED, Reason.SUPERSEDED}
+    decided_by_server = {
+        Reason.SUCCEEDED,
+        Reason.CANCELED,
+        Reason.LEASE_EXPIRED,
+        Reason.OVER_BUDGET,
+        Reason.SUPERSEDED,
+    }
     assert set(Reason) - REPORTABLE_FAILURES - REPORTABLE_RELEASES == decided_by_server
 
 

@@ -1,9 +1,11 @@
 """The tables. Instants are epoch milliseconds (UTC) of the server's clock; money is integer micro-dollars.
 
-Every row belongs to a project, directly or through the job that it hangs on.
+Rows of users belong to a project, directly or through the job that they hang on; fleets and machines are the
+operator's.
 """
 
 from giornata.store.schema.columns import metadata
+from giornata.store.schema.fleets import fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, logs, metrics
 from giornata.store.schema.money import companions, ledger
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, uploads
@@ -21,18 +23,22 @@ __all__ = [
     "dataset_items",
     "datasets",
     "events",
+    "fleets",
     "idempotency",
     "installation",
+    "instances",
     "job_inputs",
     "jobs",
     "keys",
     "ledger",
     "logs",
+    "machines",
     "metadata",
     "metrics",
     "nodes",
     "project_secrets",
     "projects",
+    "reallocations",
     "strikes",
     "uploads",
 ]

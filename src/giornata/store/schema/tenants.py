@@ -1,6 +1,6 @@
 """Projects, their keys, their secrets, and the requests that they may repeat."""
 
-from sqlalchemy import Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from giornata.store.schema.columns import at, metadata
 
@@ -17,6 +17,8 @@ projects = Table(
     metadata,
     Column("id", String(40), primary_key=True),
     Column("name", String(128), nullable=False),
+    Column("budget_micro_usd", BigInteger),
+    at("budget_warned_at_ms", nullable=True),
     at("created_at_ms"),
 )
 

@@ -22,9 +22,13 @@ nodes = Table(
     Column("held_models", sa.JSON, nullable=False),
     Column("versions", sa.JSON, nullable=False),
     Column("draining", Boolean, nullable=False, server_default=sa.false()),
+    Column("instance_id", String(128)),  # what the provider calls it
+    Column("places", Integer, nullable=False, server_default="1"),
+    Column("checks", sa.JSON, nullable=False, server_default="{}"),  # what the node found out about itself
     at("first_seen_at_ms"),
     at("last_seen_at_ms"),
     Index("ix_nodes_seen", "last_seen_at_ms"),
+    Index("ix_nodes_instance", "fleet", "instance_id"),
 )
 
 jobs = Table(
@@ -38,6 +42,13 @@ jobs = Table(
     Column("spec", sa.JSON, nullable=False),
     Column("model_key", String(2048), nullable=False, server_default=""),
     Column("joint_key", String(64)),  # None: it runs alone
+    Column("shape_key", String(64), nullable=False, server_default=""),  # jobs with equal keys have equal steps
+    Column("min_vram_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("only_machine_id", String(128)),  # a canary is for this one
+    Column("turn", BigInteger, nullable=False, server_default="0"),  # its place in the queue, fair between projects
+    Column("budget_micro_usd", BigInteger),
+    Column("reserved_micro_usd", BigInteger, nullable=False, server_default="0"),
+    at("budget_warned_at_ms", nullable=True),
     Column("priority", Integer, nullable=False),
     Column("interrupted", Boolean, nullable=False, server_default=sa.false()),
     Column("labels", sa.JSON, nullable=False),
@@ -146,6 +157,7 @@ attempts = Table(
     Column("committed_step", BigInteger, nullable=False, server_default="0"),
     Column("phase", String(64), nullable=False, server_default=""),
     Column("order", String(16), nullable=False, server_default="continue"),
+    Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
     Index("uq_attempts_job_number", "job_id", "number", unique=True),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),
     Index(

@@ -1,0 +1,87 @@
+"""What the control plane asks of a provider of nodes. One driver for each provider, in `giornata.fleets`.
+
+Drivers keep nothing that matters: what is believed of a fleet lies in the store, and what is true of it is what the
+provider lists. Every call may be repeated, and every call may fail: see `FleetUnavailable` and its neighbours.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class InstanceState(StrEnum):
+    """Where a provider is with an instance. Only RUNNING is billed."""
+
+    STARTING = "starting"  # a machine is sought, the image comes, the container is made
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A container, pod, process or virtual machine that is to be one node.
+
+    `id` is the provider's; the node says it too (`NodeInfo.instance_id`), so that the two are found to be one.
+    `machine_id` names the hardware, as far as the provider tells: it is what the node on it calls itself.
+    """
+
+    id: str
+    state: InstanceState
+    name: str = ""
+    machine_id: str | None = None
+    running_since_ms: int | None = None  # epoch ms; None: the provider does not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one node costs while it runs, in micro-dollars an hour, and who says so."""
+
+    micro_usd_per_hour: int
+    source: str  # "provider", "settings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the provider allows. None: it says nothing."""
+
+    most_nodes: int | None = None
+    reallocations_per_minute: int | None = None
+    excluded_after_reallocation_s: float = 0.0  # for how long a reallocated machine does not come back
+
+
+class Fleet(Protocol):
+    """Nodes of one provider under one scaling policy.
+
+    Every method raises FleetUnavailable when the provider cannot be asked just now, and FleetRefused when it will
+    not do it however often it is asked.
+    """
+
+    @property
+    def limits(self) -> Limits:
+        """What the provider allows, as last heard."""
+
+    def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
+        """Have so many nodes from now on. Where there are more, `leaving` (instance ids) go first, and only when the
+        provider can choose no better others; with enough of `leaving`, nobody else goes."""
+
+    def list(self) -> Sequence[Instance]:
+        """Every instance that the provider has for this fleet, orphans too; whole, or an error."""
+
+    def reallocate(self, instance_id: str, *, reason: str) -> None:
+        """Have the instance end now, and another come in its place, on another machine where the provider can choose.
+
+        Raises InstanceGone when it is not there any more: found out by listing, never taken from one answer.
+        """
+
+    def drain(self, instance_id: str) -> None:
+        """Tell the node on it to give its jobs back and go, by the provider's own way if there is one.
+
+        Nodes are told by the server in any case. Raises InstanceGone.
+        """
+
+    def price(self) -> Price:
+        """What one more node would cost."""
+
+    def close(self) -> None:
+        """Let go of connections. Ends no node, except those that live in this process's care (local)."""

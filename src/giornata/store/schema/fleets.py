@@ -1,0 +1,68 @@
+"""Fleets, what their providers run for them, and what is held against machines."""
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text
+
+from giornata.store.schema.columns import RowId, at, metadata
+
+fleets = Table(
+    "fleets",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("driver", String(32), nullable=False),
+    Column("desired", Integer, nullable=False, server_default="0"),
+    Column("plan", sa.JSON, nullable=False, server_default="{}"),  # the latest, with its reasons
+    Column("trouble", Text, nullable=False, server_default=""),  # what the provider last refused
+    at("needed_at_ms", nullable=True),  # when there was last work for it
+    at("changed_at_ms", nullable=True),  # when the number of nodes that it asks for last changed
+    at("seen_at_ms"),
+)
+
+instances = Table(
+    "instances",
+    metadata,
+    Column("fleet", String(128), primary_key=True),
+    Column("id", String(128), primary_key=True),
+    Column("machine_id", String(128)),
+    Column("name", String(128), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("price_micro_usd_per_hour", BigInteger, nullable=False, server_default="0"),
+    at("first_listed_at_ms"),
+    at("last_listed_at_ms"),
+    at("running_at_ms", nullable=True),  # since when the provider bills it
+    at("leaving_at_ms", nullable=True),  # we told it to go
+    Column("leaving_reason", Text, nullable=False, server_default=""),
+    at("ended_at_ms", nullable=True),  # asked of the provider
+    at("gone_at_ms", nullable=True),  # confirmed: listed no more
+    Index("ix_instances_present", "fleet", "gone_at_ms"),
+    Index("ix_instances_machine", "machine_id"),
+)
+
+machines = Table(  # how a machine fares with jobs of a kind
+    "machines",
+    metadata,
+    Column("machine_id", String(128), primary_key=True),
+    Column("kind", String(32), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text, nullable=False, server_default=""),
+    at("since_ms"),
+    Column("strikes", Float, nullable=False, server_default="0"),  # as of scored_at_ms; they decay
+    at("scored_at_ms"),
+    Column("quota", Integer, nullable=False),
+    Column("successes_in_a_row", Integer, nullable=False, server_default="0"),
+    Column("recent_failures", sa.JSON, nullable=False, server_default="[]"),  # instants, epoch ms
+    Column("canary_job_id", String(40)),
+    Index("ix_machines_state", "state"),
+)
+
+reallocations = Table(
+    "reallocations",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("instance_id", String(128), nullable=False),
+    Column("machine_id", String(128)),
+    Column("reason", Text, nullable=False),
+    at("at_ms"),
+    Index("ix_reallocations_fleet", "fleet", "at_ms"),
+)

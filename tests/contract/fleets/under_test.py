@@ -1,0 +1,27 @@
+"""What the behavioural suite of fleets needs of each driver: a fleet, and hands on the provider behind it.
+
+One module for each driver, `driver_<name>.py` beside this one, has a context manager
+`opened(directory: Path) -> FleetUnderTest`, and a line in `conftest.py`.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from giornata.control.ports.fleet import Fleet
+
+
+class FleetUnderTest(Protocol):
+    """A fleet that has no nodes at first."""
+
+    fleet: Fleet
+    reallocation_moves: bool  # a reallocated instance comes back on another machine
+    chooses_who_leaves: bool  # of several, exactly those named in `leaving` go
+
+    def settle(self) -> None:
+        """Let the provider do what it was asked: afterwards instances run or are gone, nothing is on its way."""
+
+    def vanish(self, instance_id: str) -> None:
+        """The provider takes the instance away by itself; `settle` brings another."""
+
+    def away(self) -> AbstractContextManager[None]:
+        """Meanwhile the provider cannot be asked."""
