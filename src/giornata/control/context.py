@@ -1,7 +1,9 @@
 """What every use case is given: the world, and who asks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.memory import Memory
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
@@ -24,12 +26,13 @@ class Foundations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
-    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, and what seals secrets."""
+    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, a sealer, and fleets."""
 
     blobs: Blobs
     pictures: Pictures
     policy: Policy = field(default_factory=Policy)
     sealer: Sealer = field(default_factory=NoSealer)
+    fleets: Mapping[str, GovernedFleet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
