@@ -1,8 +1,7 @@
 """What a job would take, without submitting it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_user
@@ -12,18 +11,6 @@ from giornata.domain.money import cost_micro_usd
 from giornata.protocol.jobs import Estimate, SubmitJob
 
 LOOKED_AT = 50
-# What decides how much work one step of training is, besides the base model.
-STEP_SIZE = (
-    "resolution",
-    "train_batch_size",
-    "gradient_accumulation_steps",
-    "gradient_checkpointing",
-    "train_text_encoder",
-    "with_prior_preservation",
-    "prior_prediction",
-    "mixed_precision",
-    "compile",
-)
 
 
 def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
@@ -42,9 +29,9 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
             job_id=job.id,
         )
         finished = tx.job_reads.finished(
-            project_id=caller.project_id, kind=job.kind, model_key=job.model_key, limit=LOOKED_AT
+            project_id=caller.project_id, kind=job.kind, shape_key=job.shape_key, limit=LOOKED_AT
         )
-    alike = [record for record in finished if _alike(record.spec, job.spec) and _step_s(record) is not None]
+    alike = [record for record in finished if _step_s(record) is not None]
     return _from_history(job, alike, queue_position=ahead + 1)
 
 
@@ -65,10 +52,6 @@ def _from_history(job: JobRecord, alike: Sequence[FinishedRecord], *, queue_posi
     count = "1 finished job" if len(alike) == 1 else f"{len(alike)} finished jobs"
     basis = f"median of {count} of this project with the same kind, base model and size of a step"
     return known.model_copy(update={"step_s": step_s, "run_s": run_s, "cost_micro_usd": cost, "basis": basis})
-
-
-def _alike(spec: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(spec.get(name) == other.get(name) for name in STEP_SIZE)
 
 
 def _step_s(record: FinishedRecord) -> float | None:

@@ -10,6 +10,7 @@ from giornata.control.submit import enqueue
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job
+from giornata.protocol.shape import shape_key_of
 
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 
@@ -46,6 +47,7 @@ def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
         state=JobState.QUEUED,
         interrupted=False,
         retry_of=old.id,
+        shape_key=shape_key_of(old.kind, old.spec),  # one of long ago has none
         attempt_id=None,
         step=0,
         committed_step=0,

@@ -135,12 +135,12 @@ class JobReadQueries:
         )
         return [record_of(ArtifactRecord, row) for row in self._connection.execute(query)]
 
-    def finished(self, *, project_id: str, kind: str, model_key: str, limit: int) -> list[FinishedRecord]:
+    def finished(self, *, project_id: str, kind: str, shape_key: str, limit: int) -> list[FinishedRecord]:
         query = (
-            sa.select(jobs.c.spec, *columns(attempts, FinishedRecord, but=frozenset({"spec"})), attempts.c.job_id)
+            sa.select(*columns(attempts, FinishedRecord), attempts.c.job_id)
             .add_columns(attempts.c.id.label("attempt_id"))
             .join(jobs, jobs.c.id == attempts.c.job_id)
-            .where(jobs.c.project_id == project_id, jobs.c.kind == kind, jobs.c.model_key == model_key)
+            .where(jobs.c.project_id == project_id, jobs.c.kind == kind, jobs.c.shape_key == shape_key)
             .where(attempts.c.reason == Reason.SUCCEEDED, attempts.c.ended_at_ms.is_not(None))
             .order_by(attempts.c.ended_at_ms.desc())
             .limit(limit)

@@ -101,6 +101,7 @@ class JobRecord:
     spec: dict[str, Any]
     model_key: str
     joint_key: str | None
+    shape_key: str
     priority: int
     interrupted: bool
     labels: dict[str, str]
@@ -149,7 +150,6 @@ class AttemptRecord:
 class FinishedRecord:
     """A succeeded attempt, as far as an estimate asks. The price is its share, if it shared the node."""
 
-    spec: dict[str, Any]
     started_at_ms: int
     first_step_at_ms: int | None
     ended_at_ms: int

@@ -156,8 +156,8 @@ class JobReads(Protocol):
     def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
         """By name."""
 
-    def finished(self, *, project_id: str, kind: str, model_key: str, limit: int) -> list[FinishedRecord]:
-        """The project's latest succeeded attempts of this kind and base model."""
+    def finished(self, *, project_id: str, kind: str, shape_key: str, limit: int) -> list[FinishedRecord]:
+        """The project's latest succeeded attempts of this kind with steps of this shape."""
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, created_at_ms: int, job_id: str) -> int:
         """How many queued jobs of the kind, of all projects, go before one that is queued like this."""
