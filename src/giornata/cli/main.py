@@ -7,6 +7,7 @@ import typer
 
 from giornata import __version__
 from giornata.cli import (
+    budget,
     cancel_and_retry,
     demo,
     download,
@@ -56,6 +57,7 @@ for module in (
     jobs,
     follow,
     cancel_and_retry,
+    budget,
     download,
     nodes,
     keys,

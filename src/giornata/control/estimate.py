@@ -1,16 +1,11 @@
 """What a job would take, without submitting it."""
 
-from collections.abc import Sequence
-from statistics import median
-
 from giornata.control.context import Caller, Context
+from giornata.control.history import Experience, experience
 from giornata.control.permissions import require_user
-from giornata.control.ports.records import FinishedRecord, JobRecord
+from giornata.control.ports.records import JobRecord
 from giornata.control.prepare_job import prepare_job
-from giornata.domain.money import cost_micro_usd
 from giornata.protocol.jobs import Estimate, SubmitJob
-
-LOOKED_AT = 50
 
 
 def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
@@ -28,41 +23,26 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
             created_at_ms=job.created_at_ms,
             job_id=job.id,
         )
-        finished = tx.job_reads.finished(
-            project_id=caller.project_id, kind=job.kind, shape_key=job.shape_key, limit=LOOKED_AT
-        )
-    alike = [record for record in finished if _step_s(record) is not None]
-    return _from_history(job, alike, queue_position=ahead + 1)
+        known = experience(tx, job)
+    return _from_experience(job, known, queue_position=ahead + 1)
 
 
-def _from_history(job: JobRecord, alike: Sequence[FinishedRecord], *, queue_position: int) -> Estimate:
-    known = Estimate(
+def _from_experience(job: JobRecord, known: Experience | None, *, queue_position: int) -> Estimate:
+    reply = Estimate(
         spec=job.spec,
         total_steps=job.total_steps,
         queue_position=queue_position,
         basis="no finished job of this project is like it: same kind, base model and size of a step",
     )
-    if not alike:
-        return known
-    step_s = median(value for record in alike if (value := _step_s(record)) is not None)
-    start_s = median(_start_s(record) for record in alike)
-    price = round(median(record.price_micro_usd_per_hour for record in alike))
-    run_s = None if job.total_steps is None else start_s + step_s * job.total_steps
-    cost = None if run_s is None else cost_micro_usd(price_micro_usd_per_hour=price, billed_ms=round(run_s * 1000))
-    count = "1 finished job" if len(alike) == 1 else f"{len(alike)} finished jobs"
-    basis = f"median of {count} of this project with the same kind, base model and size of a step"
-    return known.model_copy(update={"step_s": step_s, "run_s": run_s, "cost_micro_usd": cost, "basis": basis})
-
-
-def _step_s(record: FinishedRecord) -> float | None:
-    """Seconds from the end of the first step to the end of the attempt, for each step between."""
-    steps = record.last_step - record.start_step - 1
-    if record.first_step_at_ms is None or steps < 1 or record.ended_at_ms <= record.first_step_at_ms:
-        return None
-    return (record.ended_at_ms - record.first_step_at_ms) / 1000 / steps
-
-
-def _start_s(record: FinishedRecord) -> float:
-    """Seconds before the first step, less that step."""
-    first_ms = record.started_at_ms if record.first_step_at_ms is None else record.first_step_at_ms
-    return max(0.0, (first_ms - record.started_at_ms) / 1000 - (_step_s(record) or 0.0))
+    if known is None:
+        return reply
+    steps = job.total_steps
+    count = "1 finished job" if known.jobs == 1 else f"{known.jobs} finished jobs"
+    return reply.model_copy(
+        update={
+            "step_s": known.step_s,
+            "run_s": None if steps is None else known.run_s(steps),
+            "cost_micro_usd": None if steps is None else known.cost_micro_usd(steps),
+            "basis": f"median of {count} of this project with the same kind, base model and size of a step",
+        }
+    )

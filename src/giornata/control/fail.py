@@ -21,7 +21,7 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
         fault = shared_fault(tx, job, attempt, report)
         end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
         if fault is not None:
-            return settle_shared_fault(tx, job, attempt, report, fault, at_ms=at_ms)
+            return settle_shared_fault(tx, ctx, job, attempt, report, fault, at_ms=at_ms)
         _judge(tx, job, attempt, report, at_ms=at_ms)
         return _settle(tx, ctx, job, attempt, report, at_ms=at_ms)
 
@@ -41,6 +41,6 @@ def _settle(
     fruitless = fruitless_after(job, attempt)
     why = verdict(tx, ctx, job, attempt, reason=report.reason, fruitless=fruitless)
     if why is None:
-        return requeue(tx, job, attempt, at_ms=at_ms, fruitless=fruitless)
+        return requeue(tx, ctx, job, attempt, at_ms=at_ms, fruitless=fruitless)
     error = f"{report.message} ({report.reason}: {why})"
     return fail_job(tx, job, attempt, error=error, faults=report.faults, at_ms=at_ms)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from giornata.control.instants import instant
 from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
 from giornata.domain.accounting import Run, Seconds, account, total
+from giornata.domain.budget import Payer
 from giornata.domain.job import JobState
-from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
+from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd, format_usd
 from giornata.domain.reasons import BLAME, INTERRUPTION, Reason
 from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
 
@@ -32,7 +33,7 @@ def job_reply(
         ended_at=instant(job.ended_at_ms),
         deadline_at=instant(job.deadline_at_ms),
         recovering=job.state == JobState.QUEUED and job.interrupted,
-        waiting_because=waiting_because,
+        waiting_because=waiting_because or _paused_because(job, spent),
         phase=job.phase,
         step=job.step,
         total_steps=job.total_steps,
@@ -43,6 +44,7 @@ def job_reply(
         cost_micro_usd=spent,
         cost_usd=spent / MICRO_USD,
         cost_per_step_usd=None if per_step is None else per_step / MICRO_USD,
+        budget_micro_usd=job.budget_micro_usd,
         error=job.error,
         faults=tuple(FaultReply.model_validate(fault) for fault in job.faults),
         result=job.result,
@@ -61,6 +63,15 @@ def waiting_because(job: JobRecord, view: QueueView) -> str | None:
     if view.eligible_nodes == 0:
         return f"every connected node ({view.live_nodes}) has failed this job before and is banned from it"
     return f"waiting for its turn, position {view.ahead + 1} in the queue"
+
+
+def _paused_because(job: JobRecord, spent: int) -> str | None:
+    if job.state != JobState.PAUSED:
+        return None
+    if job.paused_by == Payer.PROJECT or job.budget_micro_usd is None:
+        return "the project's budget is used up; the job goes on when an administrator raises it"
+    limit, paid = format_usd(job.budget_micro_usd), format_usd(spent)
+    return f"its budget of {limit} is used up ({paid} spent); it goes on when that is raised"
 
 
 def _seconds(attempts: Sequence[AttemptRecord]) -> Seconds:

@@ -14,6 +14,7 @@ from giornata.control.collect import collect
 from giornata.control.context import Context
 from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import lapse_leases
+from giornata.control.settle_budgets import settle_budgets
 
 log = logging.getLogger("giornata.loops")
 
@@ -32,6 +33,7 @@ class Loop:
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="lapse", every_s=1.0, run=lapse_leases),
     Loop(name="expire", every_s=5.0, run=expire_deadlines),
+    Loop(name="budgets", every_s=2.0, run=settle_budgets),
     Loop(name="collect", every_s=600.0, run=collect),
 )
 

@@ -71,6 +71,8 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         started_at_ms=None,
         ended_at_ms=None,
         deadline_at_ms=None if request.deadline_s is None else now_ms + request.deadline_s * 1000,
+        budget_micro_usd=request.budget_micro_usd,
+        reserved_micro_usd=0,
     )
 
 

@@ -10,6 +10,7 @@ from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.prepare_job import missing_file, prepare_job
 from giornata.control.read_jobs import read_job
+from giornata.control.reserve import reserve
 from giornata.domain.errors import Fault, IdempotencyMismatch, InvalidInput, KeyInFlight
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
@@ -24,7 +25,7 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
 
     With an Idempotency-Key, which is kept for `policy.idempotency_kept_s`, equal requests make one job, also when
     they come at the same moment: the key is written in the job's own transaction. Raises Forbidden, InvalidInput
-    with every fault, and IdempotencyMismatch when the key came with another body before.
+    with every fault, OverBudget, and IdempotencyMismatch when the key came with another body before.
     """
     require_user(caller)
     if idempotency_key is not None and IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
@@ -36,7 +37,7 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
         job_id = None if idempotency_key is None else _earlier(ctx, tx, caller, request, idempotency_key)
         if job_id is not None:
             return read_job(ctx, tx, caller, job_id), False
-        job = prepare_job(ctx, tx, caller, request)
+        job = reserve(tx, ctx, prepare_job(ctx, tx, caller, request))
         if idempotency_key is not None and not _remember(ctx, tx, job, request, idempotency_key):
             # An equal request was committed a moment ago; this transaction has written nothing yet.
             job_id = _earlier(ctx, tx, caller, request, idempotency_key)

@@ -1,7 +1,7 @@
 """Jobs as their owners see them."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -9,6 +9,8 @@ from giornata.domain.job import JobState
 from giornata.domain.reasons import Blame, Reason
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
+
+MicroUsd = Annotated[int, Field(ge=1, le=10**15)]
 
 
 class SubmitJob(Message):
@@ -20,6 +22,7 @@ class SubmitJob(Message):
     priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    budget_micro_usd: MicroUsd | None = Field(None, description="Paused when it has cost this; 1 USD is 1000000.")
 
 
 class ContinueJob(Message):
@@ -30,6 +33,13 @@ class ContinueJob(Message):
     priority: int | None = Field(None, ge=-100, le=100, description="Defaults to the old job's.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=31)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    budget_micro_usd: MicroUsd | None = Field(None, description="Defaults to the old job's.")
+
+
+class ChangeJob(Message):
+    """`PATCH /v1/jobs/{id}`. Raising the budget of a paused job puts it into the queue again."""
+
+    budget_micro_usd: MicroUsd | None = Field(description="What the job may cost in all; null: without a limit.")
 
 
 class JobUrls(Reply):
@@ -104,6 +114,7 @@ class Job(Reply):
     cost_micro_usd: int = 0
     cost_usd: float = 0.0
     cost_per_step_usd: float | None = None
+    budget_micro_usd: int | None = Field(None, description="The job is paused when it has cost this.")
     error: str | None = None
     faults: tuple[FaultReply, ...] = ()
     result: dict[str, Any] = Field(default_factory=dict)

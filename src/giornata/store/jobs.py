@@ -11,20 +11,29 @@ from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store.claim_plan import Plan
 from giornata.store.claiming import QUEUED, Form, any_queued, eligible, first_of_queue, in_project, of_key, shape_of
-from giornata.store.schema import attempts, jobs
+from giornata.store.schema import attempts, jobs, projects
 
-_COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__)
+_OF_PROJECT = "project_budget_micro_usd"  # not a column of jobs
+_COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__ if name != _OF_PROJECT)
+# In the statement that locks the job, so that asking for it costs no query more.
+_PROJECT_BUDGET = (
+    sa.select(projects.c.budget_micro_usd)
+    .where(projects.c.id == jobs.c.project_id)
+    .scalar_subquery()
+    .label(_OF_PROJECT)
+)
+_WHOLE = (*_COLUMNS, _PROJECT_BUDGET)
 # Made once: building a statement costs more than running it.
-_BY_ID = sa.select(*_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"))
+_BY_ID = sa.select(*_WHOLE).where(jobs.c.id == sa.bindparam("wanted"))
 _LOCK = _BY_ID.with_for_update()
 _LOCK_OF_ATTEMPT = (
-    sa.select(*_COLUMNS)
+    sa.select(*_WHOLE)
     .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
     .with_for_update()
 )
 # In the order of their ids: two who lock several must not wait for one another.
 _LOCK_OF_ATTEMPTS = (
-    sa.select(*_COLUMNS)
+    sa.select(*_WHOLE)
     .where(
         jobs.c.id.in_(sa.select(attempts.c.job_id).where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True))))
     )
@@ -146,7 +155,7 @@ class Jobs:
 
     def past_deadline(self, *, at_ms: int, limit: int) -> list[str]:
         alive: sa.ColumnElement[bool] = sa.literal_column(
-            "state IN ('queued', 'running') AND deadline_at_ms IS NOT NULL"
+            "state IN ('queued', 'running', 'paused') AND deadline_at_ms IS NOT NULL"
         )
         found = sa.select(jobs.c.id).where(alive, jobs.c.deadline_at_ms <= at_ms)
         return list(self._connection.scalars(found.order_by(jobs.c.deadline_at_ms).limit(limit)))

@@ -18,9 +18,11 @@ from giornata.store.judgements import Judgements
 from giornata.store.keys import KeyQueries
 from giornata.store.ledger import Ledger
 from giornata.store.nodes import Nodes
+from giornata.store.pausing import Pausing
 from giornata.store.projects import ProjectQueries
 from giornata.store.reports import Reports
 from giornata.store.secrets import SecretQueries
+from giornata.store.spending import Spending
 from giornata.store.submission import SubmissionQueries
 from giornata.store.uploads import UploadQueries
 
@@ -107,3 +109,11 @@ class Tx:
     @cached_property
     def gauges(self) -> GaugeQueries:
         return GaugeQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def spending(self) -> Spending:
+        return Spending(self.connection, self.dialect_name)
+
+    @cached_property
+    def pausing(self) -> Pausing:
+        return Pausing(self.connection, self.dialect_name)

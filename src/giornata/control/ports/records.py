@@ -14,6 +14,8 @@ class ProjectRecord:
     id: str
     name: str
     created_at_ms: int
+    budget_micro_usd: int | None = None
+    budget_warned_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,9 @@ class JobRecord:
     started_at_ms: int | None
     ended_at_ms: int | None
     deadline_at_ms: int | None
+    budget_micro_usd: int | None
+    reserved_micro_usd: int
+    paused_by: str | None = None  # whose budget is used up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

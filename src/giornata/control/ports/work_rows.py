@@ -30,6 +30,9 @@ class JobRow:
     step: int
     committed_step: int
     deadline_at_ms: int | None
+    budget_micro_usd: int | None
+    budget_warned_at_ms: int | None
+    project_budget_micro_usd: int | None = None  # of a job that was locked; a claim does not ask for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class AttemptRow:
     last_step: int
     committed_step: int
     order: str
+    order_reason: str | None = None  # how it is to end when it obeys; None: as the node says
+    ordered_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ jobs = Table(
     Column("budget_micro_usd", BigInteger),
     Column("reserved_micro_usd", BigInteger, nullable=False, server_default="0"),
     at("budget_warned_at_ms", nullable=True),
+    Column("paused_by", String(16)),  # whose budget is used up: the job's, or the project's
     Column("priority", Integer, nullable=False),
     Column("interrupted", Boolean, nullable=False, server_default=sa.false()),
     Column("labels", sa.JSON, nullable=False),
@@ -104,8 +105,22 @@ jobs = Table(
     Index(
         "ix_jobs_deadline",
         "deadline_at_ms",
-        sqlite_where=sa.text("state IN ('queued', 'running') AND deadline_at_ms IS NOT NULL"),
-        postgresql_where=sa.text("state IN ('queued', 'running') AND deadline_at_ms IS NOT NULL"),
+        sqlite_where=sa.text("state IN ('queued', 'running', 'paused') AND deadline_at_ms IS NOT NULL"),
+        postgresql_where=sa.text("state IN ('queued', 'running', 'paused') AND deadline_at_ms IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_reserved",
+        "project_id",
+        "reserved_micro_usd",
+        sqlite_where=sa.text("state IN ('queued', 'running', 'paused') AND reserved_micro_usd > 0"),
+        postgresql_where=sa.text("state IN ('queued', 'running', 'paused') AND reserved_micro_usd > 0"),
+    ),
+    Index(
+        "ix_jobs_paused",
+        "project_id",
+        "paused_by",
+        sqlite_where=sa.text("state = 'paused'"),
+        postgresql_where=sa.text("state = 'paused'"),
     ),
 )
 
@@ -158,6 +173,7 @@ attempts = Table(
     Column("phase", String(64), nullable=False, server_default=""),
     Column("order", String(16), nullable=False, server_default="continue"),
     Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
+    at("ordered_at_ms", nullable=True),
     Index("uq_attempts_job_number", "job_id", "number", unique=True),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),
     Index(

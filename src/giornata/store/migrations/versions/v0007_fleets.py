@@ -22,8 +22,12 @@ COLUMNS = {
         sa.Column("budget_micro_usd", sa.BigInteger(), nullable=True),
         sa.Column("reserved_micro_usd", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("budget_warned_at_ms", sa.BigInteger(), nullable=True),
+        sa.Column("paused_by", sa.String(length=16), nullable=True),
     ),
-    "attempts": (sa.Column("order_reason", sa.String(length=32), nullable=True),),
+    "attempts": (
+        sa.Column("order_reason", sa.String(length=32), nullable=True),
+        sa.Column("ordered_at_ms", sa.BigInteger(), nullable=True),
+    ),
     "projects": (
         sa.Column("budget_micro_usd", sa.BigInteger(), nullable=True),
         sa.Column("budget_warned_at_ms", sa.BigInteger(), nullable=True),
@@ -37,10 +41,22 @@ def upgrade() -> None:
         for column in columns:
             op.add_column(table, column)
     op.create_index("ix_nodes_instance", "nodes", ["fleet", "instance_id"])
+    _jobs()
     _fleets()
     _instances()
     _machines()
     _reallocations()
+
+
+def _jobs() -> None:
+    alive = "state IN ('queued', 'running', 'paused')"
+    op.drop_index("ix_jobs_deadline", "jobs")
+    for name, columns, where in (
+        ("ix_jobs_deadline", ["deadline_at_ms"], f"{alive} AND deadline_at_ms IS NOT NULL"),
+        ("ix_jobs_reserved", ["project_id", "reserved_micro_usd"], f"{alive} AND reserved_micro_usd > 0"),
+        ("ix_jobs_paused", ["project_id", "paused_by"], "state = 'paused'"),
+    ):
+        op.create_index(name, "jobs", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 def _fleets() -> None:
