@@ -9,6 +9,7 @@ from giornata import __version__
 from giornata.cli import (
     budget,
     cancel_and_retry,
+    costs,
     demo,
     download,
     follow,
@@ -58,6 +59,7 @@ for module in (
     follow,
     cancel_and_retry,
     budget,
+    costs,
     download,
     nodes,
     keys,

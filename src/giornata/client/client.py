@@ -4,6 +4,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -31,6 +32,7 @@ from giornata.protocol.admin import (
     Scope,
     SetBudget,
 )
+from giornata.protocol.costs import Costs
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
 from giornata.protocol.jobs import (
     Artifact,
@@ -286,6 +288,11 @@ class Client:
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""
         return self._pages("/v1/projects", ProjectPage)
+
+    def costs(self, *, since: datetime | None = None, until: datetime | None = None) -> Costs:
+        """What work cost in this time, by default the last 30 days; to a root admin also what fleets are billed."""
+        times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
+        return self._get("/v1/costs", Costs, times)
 
     def set_project_budget(self, project_id: str, budget_micro_usd: int | None) -> Project:
         """What all jobs of the project may cost in all; None: no limit. For an admin of the installation."""

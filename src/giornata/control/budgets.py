@@ -29,8 +29,8 @@ def used_up(tx: Transaction, ctx: Foundations, job: JobRow, *, at_ms: int) -> Bu
     return first_used_up(budgets_each(tx, ctx, [job], at_ms=at_ms)[job.id])
 
 
-def project_spent(tx: Transaction, ctx: Foundations, project_id: str, *, at_ms: int) -> int:
-    """By all attempts of the project, in micro-dollars. Reads only what is recent, but for the first time."""
+def project_spent(tx: Transaction, ctx: Foundations, project_id: str | None, *, at_ms: int) -> int:
+    """By all attempts of the project, or of all, in micro-dollars. After the first time it reads only what is new."""
     before_ms = at_ms - SETTLES_MS
     known = ctx.memory.settled(project_id)
     if known is None or known.before_ms > at_ms:  # the latter: the clock was set back

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from giornata.control.instants import instant
 from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
-from giornata.domain.accounting import Run, Seconds, account, total
+from giornata.domain.accounting import Seconds, account, run_of, total
 from giornata.domain.budget import Payer
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd, format_usd
@@ -18,7 +18,8 @@ def job_reply(
     """The job with its money and time, summed over all attempts; `whole` lists the attempts too."""
     spent = sum(attempt.amount_micro_usd for attempt in attempts)
     seconds = _seconds(attempts)
-    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
+    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
+    per_useful_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
     return Job(
         id=job.id,
         project_id=job.project_id,
@@ -44,6 +45,7 @@ def job_reply(
         cost_micro_usd=spent,
         cost_usd=spent / MICRO_USD,
         cost_per_step_usd=None if per_step is None else per_step / MICRO_USD,
+        cost_per_useful_step_usd=None if per_useful_step is None else per_useful_step / MICRO_USD,
         budget_micro_usd=job.budget_micro_usd,
         error=job.error,
         faults=tuple(FaultReply.model_validate(fault) for fault in job.faults),
@@ -75,22 +77,12 @@ def _paused_because(job: JobRecord, spent: int) -> str | None:
 
 
 def _seconds(attempts: Sequence[AttemptRecord]) -> Seconds:
-    return total(account(_run(attempt)) for attempt in attempts)
+    return total(account(run_of(attempt)) for attempt in attempts)
 
 
-def _run(attempt: AttemptRecord) -> Run:
-    reason = None if attempt.reason is None else Reason(attempt.reason)
-    return Run(
-        started_at_ms=attempt.started_at_ms,
-        first_step_at_ms=attempt.first_step_at_ms,
-        seen_at_ms=attempt.renewed_at_ms,
-        ended_at_ms=attempt.ended_at_ms,
-        reason=reason,
-        silent=attempt.lapsed or reason in {Reason.LEASE_EXPIRED, Reason.SUPERSEDED},
-        start_step=attempt.start_step,
-        last_step=attempt.last_step,
-        committed_step=attempt.committed_step,
-    )
+def _steps_made(attempts: Sequence[AttemptRecord]) -> int:
+    """As often as they were made: a step that was lost, and made again, counts twice."""
+    return sum(max(0, attempt.last_step - attempt.start_step) for attempt in attempts)
 
 
 def _safe_steps(job: JobRecord, attempts: Sequence[AttemptRecord]) -> int:

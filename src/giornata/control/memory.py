@@ -33,7 +33,7 @@ class Memory:
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
-        self._settled: dict[str, Settled] = {}
+        self._settled: dict[str | None, Settled] = {}
 
     @property
     def generation(self) -> int:
@@ -72,10 +72,10 @@ class Memory:
         """Two that find it at once may each remember theirs."""
         self._mtbi = (mtbi_s, at_ms)
 
-    def settled(self, project_id: str) -> Settled | None:
+    def settled(self, project_id: str | None) -> Settled | None:
         """What was last worked out for this project."""
         return self._settled.get(project_id)
 
-    def remember_settled(self, project_id: str, settled: Settled) -> None:
+    def remember_settled(self, project_id: str | None, settled: Settled) -> None:
         """Two that work it out at once may each remember theirs."""
         self._settled[project_id] = settled

@@ -113,7 +113,10 @@ class Job(Reply):
     lost_s: float = 0.0
     cost_micro_usd: int = 0
     cost_usd: float = 0.0
-    cost_per_step_usd: float | None = None
+    cost_per_step_usd: float | None = Field(None, description="Per step that was made, also those made again.")
+    cost_per_useful_step_usd: float | None = Field(
+        None, description="Per step that is safe in a checkpoint or a result."
+    )
     budget_micro_usd: int | None = Field(None, description="The job is paused when it has cost this.")
     error: str | None = None
     faults: tuple[FaultReply, ...] = ()

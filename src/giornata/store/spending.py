@@ -32,11 +32,11 @@ class Spending:
                 spent[job_id] += amount
         return spent
 
-    def settled(self, project_id: str, *, from_ms: int, before_ms: int) -> int:
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int) -> int:
         ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)
         return self._of_project(project_id, [ended])
 
-    def unsettled(self, project_id: str, *, since_ms: int) -> int:
+    def unsettled(self, project_id: str | None, *, since_ms: int) -> int:
         # One after the other: each has an index of its own.
         return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE])
 
@@ -51,8 +51,8 @@ class Spending:
         used: int = sum(min(spent[job_id], reserved) for job_id, reserved in aside.items())
         return int(whole) - used
 
-    def _of_project(self, project_id: str, conditions: Sequence[sa.ColumnElement[bool]]) -> int:
-        mine = ledger.c.project_id == project_id
+    def _of_project(self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]]) -> int:
+        mine = sa.true() if project_id is None else ledger.c.project_id == project_id
         return sum(amount for condition in conditions for _, amount in self._by_job(mine & condition))
 
     def _by_job(self, condition: sa.ColumnElement[bool]) -> Iterable[tuple[str, int]]:

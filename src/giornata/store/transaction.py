@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from giornata.store.artifacts import Artifacts
 from giornata.store.attempts import Attempts
 from giornata.store.checkpoints import Checkpoints
+from giornata.store.costs import CostQueries
 from giornata.store.datasets import DatasetQueries
 from giornata.store.events import Events
 from giornata.store.garbage import GarbageQueries
@@ -117,3 +118,7 @@ class Tx:
     @cached_property
     def pausing(self) -> Pausing:
         return Pausing(self.connection, self.dialect_name)
+
+    @cached_property
+    def costs(self) -> CostQueries:
+        return CostQueries(self.connection, self.dialect_name)

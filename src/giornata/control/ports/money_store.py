@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from giornata.domain.accounting import Run
+from giornata.domain.sharing import Interval
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
@@ -13,16 +16,65 @@ class Parked:
     committed_step: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What is billed for as long as it exists: an instance of a provider, or a node that nobody but itself tells of.
+
+    `ready_at_ms` is when it first asked for work, None when it never did; `to_ms` the end, or the last sign of life.
+    """
+
+    key: str
+    fleet: str
+    from_ms: int
+    to_ms: int
+    ready_at_ms: int | None
+    price_micro_usd_per_hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayRecord:
+    """An attempt on a host, with the intervals that its job is billed for."""
+
+    host_key: str
+    run: Run
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRecord:
+    """An attempt and what its job pays for it, its share of the node's price."""
+
+    job_id: str
+    reason: str | None
+    start_step: int
+    last_step: int
+    committed_step: int
+    amount_micro_usd: int
+
+
+class Costs(Protocol):
+    """What happened in a stretch of time, and what it cost."""
+
+    def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[Host]:
+        """Those that were billed at any moment of it."""
+
+    def stays(self, *, from_ms: int, before_ms: int) -> Sequence[StayRecord]:
+        """Attempts that lived at any moment of it, on any of these hosts."""
+
+    def work(self, project_id: str | None, *, from_ms: int, before_ms: int) -> Sequence[WorkRecord]:
+        """The attempts of a project, or of all, that began in it."""
+
+
 class Spending(Protocol):
     """What was spent, shares of nodes included, and what is set aside."""
 
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         """By job, over all of its attempts up to their latest sign of life."""
 
-    def settled(self, project_id: str, *, from_ms: int, before_ms: int) -> int:
-        """By the project's attempts that ended in this time."""
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int) -> int:
+        """By the project's attempts that ended in this time; None: by all projects'."""
 
-    def unsettled(self, project_id: str, *, since_ms: int) -> int:
+    def unsettled(self, project_id: str | None, *, since_ms: int) -> int:
         """By the project's attempts that ended since, or live."""
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
@@ -60,5 +112,7 @@ class MoneyTransaction(Protocol):
 
     @property
     def spending(self) -> Spending: ...
+    @property
+    def costs(self) -> Costs: ...
     @property
     def pausing(self) -> Pausing: ...
