@@ -67,19 +67,19 @@ class Turns:
 
 
 def next_turn(turns: Turns) -> int:
-    """The turn of a project's new job: one after the larger of the queue's present turn and the project's latest.
+    """The turn of a project's new job: one after the project's latest, and not before the queue's present turn.
 
     The present turn is the head's. A head that no present node may take would hold it back, and every newcomer would
     go before those who have waited for long; then it is the begin of the window from which the latest jobs were handed
-    out, or from which the slowest of them was. When nothing is queued it is the largest turn that was just handed out,
-    as the paper has it for the end of a busy period.
+    out, or from which the slowest of them was. When nothing is queued it is one after the largest turn that was just
+    handed out, as the paper has it for the end of a busy period.
     """
     if turns.head is None:
-        present = max(turns.recent, default=0)
+        present = max(turns.recent, default=0) + 1
     else:
         slowest = min(turns.recent, default=0)
         present = max(turns.head, slowest - slowest % AFFINITY_WINDOW)
-    return max(present, turns.own or 0) + 1
+    return max(present, 0 if turns.own is None else turns.own + 1)
 
 
 def memory_after_too_small(vram_bytes: int) -> int:

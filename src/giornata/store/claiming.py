@@ -120,9 +120,7 @@ def first_ones_of_queue(form: Form, *, each: int) -> sa.Select[Any]:
     return _ranked(form, conditions, pinned=False, each=each)
 
 
-def _ranked(
-    form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int
-) -> sa.Select[Any]:
+def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int) -> sa.Select[Any]:
     conditions = [*of_key(_value("joint") if form.companion else None), *conditions]
     kinds: list[Text] = [_value(f"kind_{number}") for number in range(form.kinds)]
     held: list[Text] = [_value(f"model_{number}") for number in range(form.models)]
@@ -159,6 +157,11 @@ def any_queued(
     return sa.select(_together(arms).c.id).limit(1)
 
 
+def for_another(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """One id, if a job of these kinds is queued that is for one machine. There are few of those at any time."""
+    return sa.select(jobs.c.id).where(PINNED, jobs.c.kind.in_(kinds), *conditions).limit(1)
+
+
 def _only(machine_id: Text) -> list[sa.ColumnElement[bool]]:
     return [PINNED, jobs.c.only_machine_id == machine_id]
 
@@ -180,7 +183,9 @@ def _arm(
     pinned: bool = False,
     each: int = 1,
 ) -> sa.Select[Any]:
-    said = [sa.literal_column(str(int(value))).label(name) for name, value in (("held", held), ("pinned", pinned))]
+    said: list[sa.Label[int]] = [
+        sa.literal_column(str(int(value))).label(name) for name, value in (("held", held), ("pinned", pinned))
+    ]
     return (
         sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.turn, *said)
         .where(jobs.c.kind == kind, *conditions)

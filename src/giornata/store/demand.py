@@ -24,8 +24,8 @@ class _Asked(NamedTuple):
 
 
 def counted_statement() -> sa.Select[Any]:
-    """(memory, kind, project, count) of all that is for any machine; from ix_jobs_demand alone."""
-    return sa.select(*_ALIKE, sa.func.count().label("count")).where(FOR_ANYONE).group_by(*_ALIKE)
+    """(memory, kind, project, number) of all that is for any machine; from ix_jobs_demand alone."""
+    return sa.select(*_ALIKE, sa.func.count().label("number")).where(FOR_ANYONE).group_by(*_ALIKE)
 
 
 def banned_statement(kinds: Sequence[str]) -> sa.Select[Any]:
@@ -50,7 +50,7 @@ def read_demand(connection: sa.Connection) -> list[Demand]:
     """See `giornata.control.ports.work_store.Jobs`."""
     counts: Counter[_Asked] = Counter()
     for row in connection.execute(counted_statement()):
-        counts[_Asked(row.kind, row.min_vram_bytes, row.project_id)] = row.count
+        counts[_Asked(row.kind, row.min_vram_bytes, row.project_id)] = row.number
     kinds = sorted({asked.kind for asked in counts})
     single = list(connection.execute(banned_statement(kinds)))
     for asked in _each_with_bans(single):

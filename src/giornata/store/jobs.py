@@ -18,6 +18,7 @@ from giornata.store.claiming import (
     any_queued,
     eligible,
     first_of_queue,
+    for_another,
     in_project,
     memory_of,
     of_key,
@@ -130,6 +131,8 @@ class Jobs:
             return "banned"
         if wanted.joint_key is not None:
             return "no-such-companion"
+        if self._any(for_another(wanted.kinds, in_project(wanted.project_id))):
+            return "for-another"
         others = sa.select(jobs.c.id).where(FOR_ANYONE, *in_project(wanted.project_id)).limit(1)
         return "no-such-kind" if self._any(others) else "empty-queue"
 

@@ -20,6 +20,7 @@ from giornata.store.database import Database, open_store
 from giornata.store.demand import banned_statement, counted_statement, pinned_statement
 from giornata.store.jobs import take_statement
 from giornata.store.migrate import migrate
+from giornata.store.turns import before_statement, turns_statement
 
 QUEUED_JOBS = 100_000
 ENDED_JOBS = 20_000
@@ -29,12 +30,14 @@ COMPANION = replace(WANTED, joint_key="key-7")
 # Every tenth job was interrupted; models and priorities are spread evenly.
 FILL_JOBS = """
 INSERT INTO jobs (id, project_id, kind, name, state, spec, model_key, joint_key, priority, turn, interrupted, labels,
-                  attempt_count, fruitless, step, committed_step, phase, faults, result, created_at_ms)
+                  attempt_count, fruitless, step, committed_step, phase, faults, result, created_at_ms,
+                  started_at_ms)
 SELECT 'job_' || n, 'default', CASE WHEN n % 100 = 0 THEN 'x-rare' ELSE 'train' END, 'n',
        CASE WHEN n <= {queued} THEN 'queued' WHEN n % 20 = 0 THEN 'running' ELSE 'succeeded' END, '{{}}',
        'model-' || (n % 50),
        CASE WHEN n % 3 = 0 THEN NULL ELSE 'key-' || (n % 50) END,
-       n % 5, n / 10, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n
+       n % 5, n / 10, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n,
+       CASE WHEN n <= {queued} THEN NULL ELSE 1000000 + n END
 FROM {numbers}
 """
 FILL_ATTEMPTS = """
@@ -240,8 +243,29 @@ def test_equal_jobs_are_counted_from_an_index_alone(full: Database) -> None:
 def test_who_is_banned_or_pinned_is_found_by_index(full: Database) -> None:
     for statement, index in ((banned_statement(["train"]), "ix_jobs_queue"), (pinned_statement(), "ix_jobs_pinned")):
         text = plan(full, statement)
-        assert [line for line in full_scans(text) if "bans" not in line] == [], "bans are few: it may read all of them"
+        assert [line for line in full_scans(text) if "bans" not in line] == [], (
+            "bans are few: it may read all of them"
+        )
         assert index in text
+
+
+def test_a_turn_is_worked_out_from_the_heads_of_three_indexes(full: Database) -> None:
+    text = plan(full, turns_statement(project_id="default", kind="train", priority=0))
+    assert full_scans(text) == []
+    for index in ("ix_jobs_queue", "ix_jobs_handed_out", "ix_jobs_project_turn"):
+        assert len(re.findall(rf"{index}\b", text)) == 1
+    assert not re.search(r"TEMP B-TREE|^Sort|Bitmap", text, re.MULTILINE), "their heads, not all of them"
+
+
+def test_who_stands_before_a_job_is_counted_from_the_queues_index(full: Database) -> None:
+    text = plan(full, before_statement(kind="train", interrupted=False, priority=0, turn=7, job_id="job_1"))
+    assert full_scans(text) == []
+    assert re.search(r"ix_jobs_queue\b", text)
+
+
+def test_the_jobs_of_a_machine_are_found_by_index(full: Database) -> None:
+    text = plan(full, take_statement(shape_of(WANTED).form))
+    assert text.count("ix_jobs_pinned") == 1
 
 
 def test_the_claim_takes_the_first_of_a_long_queue(full: Database) -> None:

@@ -24,6 +24,7 @@ class JobRow:
     spec: Mapping[str, Any]
     model_key: str
     joint_key: str | None
+    min_vram_bytes: int
     attempt_count: int
     attempt_id: str | None
     fruitless: int
@@ -104,6 +105,7 @@ class NodeRow:
     id: str
     project_id: str
     draining: bool
+    vram_bytes: int | None
     last_seen_at_ms: int
 
 

@@ -57,7 +57,8 @@ class Jobs(Protocol):
         """As `take` for one after the other, in fewer statements."""
 
     def why_nothing(self, wanted: Wanted) -> str:
-        """`empty-queue`, `no-such-kind`, `no-such-companion`, `banned` or `too-small`, when `take` found nothing."""
+        """`empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small` or `for-another` (machine),
+        when `take` found nothing."""
 
     def demand(self) -> list[Demand]:
         """All that is queued, by what it asks of a node: largest groups first, those for anybody before the others.
