@@ -138,6 +138,7 @@ class Client:
         labels: Mapping[str, str] | None = None,
         deadline_s: int | None = None,
         budget_micro_usd: int | None = None,
+        min_vram_bytes: int | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a job. However often the request has to be repeated, it makes one job."""
@@ -149,6 +150,7 @@ class Client:
             labels=dict(labels or {}),
             deadline_s=deadline_s,
             budget_micro_usd=budget_micro_usd,
+            min_vram_bytes=min_vram_bytes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._connection.call("POST", "/v1/jobs", Job, body=body, headers=headers)
@@ -195,6 +197,7 @@ class Client:
         labels: Mapping[str, str] | None = None,
         deadline_s: int | None = None,
         budget_micro_usd: int | None = None,
+        min_vram_bytes: int | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """A new job that starts from what an ended one has trained; `spec` holds what is to be other than there."""
@@ -205,6 +208,7 @@ class Client:
             labels=dict(labels or {}),
             deadline_s=deadline_s,
             budget_micro_usd=budget_micro_usd,
+            min_vram_bytes=min_vram_bytes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._connection.call("POST", f"{_job(job_id)}/continue", Job, body=body, headers=headers)

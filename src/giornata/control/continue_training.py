@@ -77,4 +77,5 @@ def _submission(old: JobRecord, request: ContinueJob, spec: dict[str, Any]) -> S
         labels={**old.labels, **request.labels, CONTINUED_FROM: old.id},
         deadline_s=request.deadline_s,
         budget_micro_usd=old.budget_micro_usd if request.budget_micro_usd is None else request.budget_micro_usd,
+        min_vram_bytes=old.min_vram_bytes if request.min_vram_bytes is None else request.min_vram_bytes,
     )

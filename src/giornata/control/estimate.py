@@ -5,24 +5,21 @@ from giornata.control.history import Experience, experience
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import JobRecord
 from giornata.control.prepare_job import prepare_job
+from giornata.control.submit import turn_of
 from giornata.protocol.jobs import Estimate, SubmitJob
 
 
 def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
     """Check the request as `submit` does, and say what is known of such jobs: medians of the project's own.
 
-    Nothing is made up: what no finished job tells is None, and `basis` says so. Raises Forbidden, InvalidInput.
+    When it would start rests on the pace of the whole fleet. Nothing is made up: what nobody knows is None, and the
+    words say so. Raises Forbidden, InvalidInput.
     """
     require_user(caller)
     with ctx.store.read() as tx:
         job = prepare_job(ctx, tx, caller, request)
-        ahead = tx.job_reads.ahead(
-            kind=job.kind,
-            interrupted=False,
-            priority=job.priority,
-            created_at_ms=job.created_at_ms,
-            job_id=job.id,
-        )
+        turn = turn_of(tx, job)
+        ahead = tx.job_reads.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
         known = experience(tx, job)
     return _from_experience(job, known, queue_position=ahead + 1)
 

@@ -73,6 +73,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         deadline_at_ms=None if request.deadline_s is None else now_ms + request.deadline_s * 1000,
         budget_micro_usd=request.budget_micro_usd,
         reserved_micro_usd=0,
+        min_vram_bytes=request.min_vram_bytes or 0,
     )
 
 

@@ -11,6 +11,14 @@ from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
 
 MicroUsd = Annotated[int, Field(ge=1, le=10**15)]
+MinVram = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        lt=2**50,
+        description="GPU memory that a node needs at least, in bytes; raised when it turns out to be more.",
+    ),
+]
 
 
 class SubmitJob(Message):
@@ -23,6 +31,7 @@ class SubmitJob(Message):
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
     budget_micro_usd: MicroUsd | None = Field(None, description="Paused when it has cost this; 1 USD is 1000000.")
+    min_vram_bytes: MinVram = None
 
 
 class ContinueJob(Message):
@@ -34,6 +43,12 @@ class ContinueJob(Message):
     labels: dict[str, str] = Field(default_factory=dict, max_length=31)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
     budget_micro_usd: MicroUsd | None = Field(None, description="Defaults to the old job's.")
+    min_vram_bytes: int | None = Field(
+        None,
+        ge=0,
+        lt=2**50,
+        description="GPU memory that a node needs at least, in bytes; defaults to the old job's.",
+    )
 
 
 class ChangeJob(Message):
@@ -102,6 +117,7 @@ class Job(Reply):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
+    min_vram_bytes: int = Field(0, description="GPU memory that a node needs at least; 0: not known.")
     recovering: bool = Field(False, description="Queued again after an interruption.")
     waiting_because: str | None = Field(None, description="Why no node has it, when that is known.")
     phase: str = ""

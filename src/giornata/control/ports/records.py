@@ -123,6 +123,9 @@ class JobRecord:
     budget_micro_usd: int | None
     reserved_micro_usd: int
     paused_by: str | None = None  # whose budget is used up
+    min_vram_bytes: int = 0
+    only_machine_id: str | None = None
+    turn: int = 0  # given when it is queued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,9 +259,13 @@ class QueueView:
     """What stands between a queued job and a node.
 
     `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
-    lately that serve its project and kind and are not leaving; `eligible_nodes` those of them without a ban.
+    lately that serve its project and kind, are not leaving, and are on the one machine that it is for, if it is for
+    one; `large_nodes` those of them with enough GPU memory, as far as is known; `eligible_nodes` those of these
+    without a ban. `largest_bytes` is the most GPU memory that a live node is known to have.
     """
 
     ahead: int
     live_nodes: int
+    large_nodes: int
+    largest_bytes: int | None
     eligible_nodes: int
