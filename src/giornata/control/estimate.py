@@ -1,7 +1,11 @@
 """What a job would take, without submitting it."""
 
+from datetime import timedelta
+
 from giornata.control.context import Caller, Context
+from giornata.control.expect import Expectation, expect
 from giornata.control.history import Experience, experience
+from giornata.control.instants import instant
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import JobRecord
 from giornata.control.prepare_job import prepare_job
@@ -21,7 +25,21 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
         turn = turn_of(tx, job)
         ahead = tx.job_reads.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
         known = experience(tx, job)
-    return _from_experience(job, known, queue_position=ahead + 1)
+        run_s = None if known is None or job.total_steps is None else known.run_s(job.total_steps)
+        expected = expect(tx, ctx, ctx.policy, job, turn=turn, run_s=run_s)
+    reply = _from_experience(job, known, queue_position=ahead + 1)
+    return reply.model_copy(update=_instants(expected, now_ms=job.created_at_ms))
+
+
+def _instants(expected: Expectation, *, now_ms: int) -> dict[str, object]:
+    found, now = expected.forecast, instant(now_ms)
+    if found is None:
+        return {"expectation": expected.words}
+    return {
+        "expected_start_at": now + timedelta(seconds=found.start_s),
+        "expected_end_at": None if found.end_s is None else now + timedelta(seconds=found.end_s),
+        "expectation": expected.words,
+    }
 
 
 def _from_experience(job: JobRecord, known: Experience | None, *, queue_position: int) -> Estimate:

@@ -159,6 +159,9 @@ class Estimate(Reply):
     run_s: float | None = None
     cost_micro_usd: int | None = None
     basis: str = Field(description="What the figures rest on, in words.")
+    expected_start_at: datetime | None = Field(None, description="If the fleet stays as it is.")
+    expected_end_at: datetime | None = None
+    expectation: str = Field("", description="What the two instants rest on, or why they are not known, in words.")
 
 
 class Event(Reply):

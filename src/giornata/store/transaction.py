@@ -10,6 +10,7 @@ from giornata.store.checkpoints import Checkpoints
 from giornata.store.costs import CostQueries
 from giornata.store.datasets import DatasetQueries
 from giornata.store.events import Events
+from giornata.store.forecasting import ForecastQueries
 from giornata.store.garbage import GarbageQueries
 from giornata.store.gauges import GaugeQueries
 from giornata.store.inputs import Inputs
@@ -122,3 +123,7 @@ class Tx:
     @cached_property
     def costs(self) -> CostQueries:
         return CostQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def forecasts(self) -> ForecastQueries:
+        return ForecastQueries(self.connection, self.dialect_name)

@@ -54,9 +54,17 @@ def read_turns(connection: sa.Connection, *, project_id: str, kind: str, priorit
 
 def before_statement(*, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> sa.Select[Any]:
     """The number of queued jobs for any machine that stand before one that is queued like this."""
+    where = before(kind=kind, interrupted=interrupted, priority=priority, turn=turn, job_id=job_id)
+    return sa.select(sa.func.count()).select_from(jobs).where(*where)
+
+
+def before(
+    *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Which jobs those are."""
     alike = jobs.c.interrupted.is_(sa.true() if interrupted else sa.false())
     sooner = alike & (jobs.c.priority == priority) & (sa.tuple_(jobs.c.turn, jobs.c.id) < (turn, job_id))
     first = sooner | (alike & (jobs.c.priority > priority))
     if not interrupted:
         first |= jobs.c.interrupted.is_(sa.true())
-    return sa.select(sa.func.count()).select_from(jobs).where(FOR_ANYONE, jobs.c.kind == kind, first)
+    return (FOR_ANYONE, jobs.c.kind == kind, first)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from giornata.control.ports.records import FinishedRecord
 from giornata.domain.accounting import Run
 from giornata.domain.sharing import Interval
 
@@ -50,6 +51,47 @@ class WorkRecord:
     last_step: int
     committed_step: int
     amount_micro_usd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Queued jobs with steps of one shape; `steps` are left in all of them, None when one does not say how many."""
+
+    shape_key: str
+    jobs: int
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtWork:
+    """A running job, as far as its pace goes."""
+
+    shape_key: str
+    total_steps: int | None
+    first_step_at_ms: int | None
+    start_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A node: how many jobs it takes at one time, and those that it has."""
+
+    places: int
+    at_work: tuple[AtWork, ...]
+
+
+class Forecasts(Protocol):
+    """What stands between a new job and its end."""
+
+    def recent(self) -> Mapping[str, Sequence[FinishedRecord]]:
+        """The fleet's latest succeeded attempts by the shape of their steps. The price is the node's whole."""
+
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[Ahead]:
+        """The queued jobs that go before one that is queued like this, by the shape of their steps."""
+
+    def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> Sequence[Place]:
+        """Nodes that may take such a job, heard of lately and not leaving."""
 
 
 class Costs(Protocol):
@@ -112,6 +154,8 @@ class MoneyTransaction(Protocol):
 
     @property
     def spending(self) -> Spending: ...
+    @property
+    def forecasts(self) -> Forecasts: ...
     @property
     def costs(self) -> Costs: ...
     @property
