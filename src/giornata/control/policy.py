@@ -1,6 +1,10 @@
 """The numbers that an operator may turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from giornata.domain.health import HealthPolicy
+from giornata.domain.reaping import ReapPolicy
+from giornata.domain.stragglers import StragglerPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +29,6 @@ class Policy:
     garbage_after_s: float = 24 * 3600.0
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
+    reap: ReapPolicy = field(default_factory=ReapPolicy)

@@ -38,10 +38,16 @@ def end_as_reported(
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         job, attempt = locked(tx, attempt_id)
-        if attempt.ended_at_ms is not None and _repeated(attempt, report):
+        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, _ordered(attempt, report)}:
             return AttemptEnded(job_state=job.state)
         refuse_ended(job, attempt)
         return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))
+
+
+def _ordered(attempt: AttemptRow, report: FailAttempt | ReleaseAttempt) -> Reason | None:
+    """How the attempt ends when it is given back because the server wanted it."""
+    obeys = isinstance(report, ReleaseAttempt) and report.reason is Reason.RELEASED
+    return Reason(attempt.order_reason) if obeys and attempt.order_reason is not None else None
 
 
 def end_by_report(
@@ -51,19 +57,15 @@ def end_by_report(
     report: FailAttempt | ReleaseAttempt,
     *,
     at_ms: int,
-    reason: Reason | None = None,
     shared_fault: bool = False,
 ) -> None:
-    """The attempt's end, with all that the report says of it, for its reason unless another is given.
-
-    See `end_attempt`.
-    """
+    """The attempt's end, with all that the report says of it; see `end_attempt`."""
     failure = report if isinstance(report, FailAttempt) else None
     end_attempt(
         tx,
         job,
         attempt,
-        reason=reason or report.reason,
+        reason=report.reason,
         at_ms=at_ms,
         alive=True,
         message=report.message,
@@ -72,8 +74,3 @@ def end_by_report(
         log_tail=failure.log_tail if failure else "",
         shared_fault=shared_fault,
     )
-
-
-def _repeated(attempt: AttemptRow, report: FailAttempt | ReleaseAttempt) -> bool:
-    obeyed = isinstance(report, ReleaseAttempt) and attempt.reason == attempt.order_reason
-    return obeyed or attempt.reason is report.reason

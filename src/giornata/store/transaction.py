@@ -19,7 +19,9 @@ from giornata.store.jobs import Jobs
 from giornata.store.judgements import Judgements
 from giornata.store.keys import KeyQueries
 from giornata.store.ledger import Ledger
+from giornata.store.machines import Machines
 from giornata.store.nodes import Nodes
+from giornata.store.paces import Paces
 from giornata.store.pausing import Pausing
 from giornata.store.projects import ProjectQueries
 from giornata.store.reports import Reports
@@ -107,6 +109,14 @@ class Tx:
     @cached_property
     def garbage(self) -> GarbageQueries:
         return GarbageQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def machines(self) -> Machines:
+        return Machines(self.connection, self.dialect_name)
+
+    @cached_property
+    def paces(self) -> Paces:
+        return Paces(self.connection, self.dialect_name)
 
     @cached_property
     def gauges(self) -> GaugeQueries:

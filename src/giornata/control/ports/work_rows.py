@@ -61,6 +61,9 @@ class AttemptRow:
     order: str
     order_reason: str | None = None  # how it is to end when it obeys; None: as the node says
     ordered_at_ms: int | None = None
+    first_step: int | None = None  # how far it was at `first_step_at_ms`
+    stepped_to: int | None = None  # its latest step that a beat or metrics told of, which its end may be beyond
+    stepped_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,8 @@ class NodeSighting:
     machine_id: str
     name: str
     fleet: str
+    instance_id: str | None
+    places: int
     pid: int | None
     engine_pid: int | None
     device: str
