@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, status
 
-from giornata.api.callers import Ctx, User
+from giornata.api.callers import Ctx, User, Wake
 from giornata.api.openapi import USER, USER_ITEM, refusals
 from giornata.api.paging import Cursor, Limit
 from giornata.control import create_key as creating_key
@@ -13,6 +13,7 @@ from giornata.control import list_keys as listing_keys
 from giornata.control import list_nodes as listing_nodes
 from giornata.control import list_projects as listing_projects
 from giornata.control import revoke_key as revoking_key
+from giornata.control import set_budget as budgeting
 from giornata.protocol.admin import (
     CreatedKey,
     CreateKey,
@@ -22,6 +23,7 @@ from giornata.protocol.admin import (
     NodePage,
     Project,
     ProjectPage,
+    SetBudget,
 )
 
 router = APIRouter(prefix="/v1", tags=["administration"])
@@ -49,6 +51,16 @@ def create_project(ctx: Ctx, caller: User, body: CreateProject) -> Project:
 def list_projects(ctx: Ctx, caller: User, cursor: Cursor = None, limit: Limit = 100) -> ProjectPage:
     """All projects for a root admin, else the caller's own."""
     return listing_projects.list_projects(ctx, caller, cursor, limit)
+
+
+@router.put("/projects/{project_id}/budget", responses=USER_ITEM)
+def set_budget(
+    ctx: Ctx, caller: User, wakeup: Wake, project_id: Annotated[str, Path(max_length=64)], body: SetBudget
+) -> Project:
+    """What all jobs of the project may cost. Jobs that waited for the money go on."""
+    project = budgeting.set_project_budget(ctx, caller, project_id, body)
+    wakeup.notify()
+    return project
 
 
 @router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)

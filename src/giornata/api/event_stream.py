@@ -1,8 +1,8 @@
 """Server-sent events (WHATWG HTML, section 9.2): a page that goes on.
 
 Each item is one message with its `id`; `Last-Event-ID` takes a stream up again behind it. A comment line is sent
-when nothing else was for a while. After the job's end, and when everything was sent, comes a message named `end`;
-a stream that closes without one is to be taken up again.
+when nothing else was for a while. After the job's end, or when it is paused, and everything was sent, comes a message
+named `end`; a stream that closes without one is to be taken up again.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -48,17 +48,21 @@ class Ending:
     """Watches a job's events for the one that ends it. `read_events` takes (after, limit)."""
 
     def __init__(self, read_events: Callable[[int, int], EventPage]) -> None:
-        self._read_events, self._after, self._reached = read_events, 0, False
+        self._read_events, self._after, self._reached, self._paused = read_events, 0, False, False
 
     def reached(self) -> bool:
-        """Whether the job has ended. Reads only what is new since the last time."""
+        """Whether the job has ended, or is paused. Reads only what is new since the last time."""
         while not self._reached:
             items = self._read_events(self._after, PAGE).items
             if not items:
                 break
             self._after = items[-1].id
             self._reached = any(item.type in ENDS for item in items)
-        return self._reached
+            for item in items:
+                self._paused = item.type == EventType.JOB_PAUSED or (
+                    self._paused and item.type != EventType.JOB_RESUMED
+                )
+        return self._reached or self._paused
 
 
 class Stream:

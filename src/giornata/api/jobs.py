@@ -13,10 +13,11 @@ from giornata.control import continue_training as continuing
 from giornata.control import estimate as estimating
 from giornata.control import read_jobs
 from giornata.control import retry as retrying
+from giornata.control import set_budget as budgeting
 from giornata.control import submit as submitting
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import ContinueJob, Estimate, Job, JobPage, SubmitJob
+from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, SubmitJob
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -35,7 +36,8 @@ IdempotencyKey = Annotated[
 @router.post(
     "/jobs",
     status_code=status.HTTP_201_CREATED,
-    responses=refusals(401, 403, 409, 422) | {200: {"model": Job, "description": "This key made this job before."}},
+    responses=refusals(401, 402, 403, 409, 422)
+    | {200: {"model": Job, "description": "This key made this job before."}},
 )
 def submit(
     *,
@@ -82,13 +84,21 @@ def get_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     return read_jobs.get_job(ctx, caller, job_id)
 
 
+@router.patch("/jobs/{job_id}", responses=refusals(401, 402, 403, 404, 409))
+def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: ChangeJob) -> Job:
+    """Set the budget. A job that was paused for want of it is in the queue again."""
+    job = budgeting.change_job(ctx, caller, job_id, body)
+    wakeup.notify()
+    return job
+
+
 @router.post("/jobs/{job_id}/cancel", responses=USER_CHANGE)
 def cancel(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     """End the job. Repeating it changes nothing; a job that has ended otherwise is a 409."""
     return canceling.cancel(ctx, caller, job_id)
 
 
-@router.post("/jobs/{job_id}/retry", status_code=status.HTTP_201_CREATED, responses=USER_CHANGE)
+@router.post("/jobs/{job_id}/retry", status_code=status.HTTP_201_CREATED, responses=refusals(401, 402, 403, 404, 409))
 def retry(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
     """A new job with the same spec and seed, which goes on from the last committed checkpoint."""
     job = retrying.retry(ctx, caller, job_id)
@@ -100,7 +110,7 @@ def retry(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobI
 @router.post(
     "/jobs/{job_id}/continue",
     status_code=status.HTTP_201_CREATED,
-    responses=refusals(401, 403, 404, 409, 422)
+    responses=refusals(401, 402, 403, 404, 409, 422)
     | {200: {"model": Job, "description": "This key made this job before."}},
 )
 def continue_job(

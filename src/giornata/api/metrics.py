@@ -81,6 +81,9 @@ class _StoreCollector(Collector):
         for reason, count in sorted(gauges.attempts_ended.items()):
             ended.add_metric([reason], count)
         yield ended
+        spend = CounterMetricFamily("giornata_spend_micro_usd", "What all attempts cost; 1 USD is 1000000.")
+        spend.add_metric([], gauges.spend_micro_usd)
+        yield spend
 
 
 class _LoopCollector(Collector):

@@ -126,7 +126,7 @@ def rows(outcome: Outcome) -> list[tuple[str, ...]]:
             duration(job.useful_s),
             duration(job.lost_s),
             format_usd(job.cost_micro_usd),
-            "–" if job.cost_per_step_usd is None else f"${job.cost_per_step_usd:.8f}",
+            "–" if (each := job.cost_per_useful_step_usd) is None else f"${each:.8f}",
         )
         for job in _every(outcome)
     ]

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from giornata.cli.words import size
+from giornata.domain.money import format_usd
 from giornata.domain.reasons import Blame
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event
@@ -28,6 +29,11 @@ def _requeued(data: Data) -> str:
     return f"{words}, alone from now on: {data['alone_because']}" if data.get("alone_because") else words
 
 
+def _budget(data: Data) -> str:
+    spent, limit = (format_usd(int(data.get(name, 0))) for name in ("spent_micro_usd", "limit_micro_usd"))
+    return f"{spent} of the {data.get('budget')}'s {limit} are spent"
+
+
 def _notice(data: Data) -> str:
     details = ", ".join(f"{key} {value}" for key, value in data.items() if key != "name")
     return f"notice: {data.get('name')}" + (f" ({details})" if details else "")
@@ -43,6 +49,9 @@ SENTENCES: Mapping[str, Callable[[Data], str]] = MappingProxyType(
         EventType.JOB_CANCELED: lambda _: "canceled",
         EventType.JOB_EXPIRED: lambda _: "expired: its deadline passed",
         EventType.JOB_REQUEUED: _requeued,
+        EventType.JOB_PAUSED: lambda data: f"paused: {_budget(data)}",
+        EventType.JOB_RESUMED: lambda data: f"in the queue again, to go on from step {data.get('resume_step', 0)}",
+        EventType.BUDGET_WARNING: lambda data: f"warning: {_budget(data)}",
         EventType.ATTEMPT_STARTED: lambda data: (
             f"taken by {data.get('node_name')}, from step {data.get('resume_step')}"
         ),

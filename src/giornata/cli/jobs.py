@@ -10,6 +10,7 @@ from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
+from giornata.domain.money import format_usd
 from giornata.protocol.jobs import Job
 
 
@@ -63,8 +64,9 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
     out.say(f"  submitted   {ago(job.created_at)}")
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
-    per_step = f", ${job.cost_per_step_usd:.8f} per step" if job.cost_per_step_usd is not None else ""
-    out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}")
+    per_step = f", ${each:.8f} per useful step" if (each := job.cost_per_useful_step_usd) is not None else ""
+    limit = f", at most {format_usd(job.budget_micro_usd)}" if job.budget_micro_usd is not None else ""
+    out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
     if job.retry_of:
         out.say(f"  goes on from {job.retry_of}")
     if job.error:

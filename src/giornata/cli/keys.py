@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from giornata.cli.budget import money, project_budget
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import reporting
@@ -22,9 +23,10 @@ def register(app: typer.Typer) -> None:
     key.command("list")(list_keys)
     key.command("revoke")(revoke_key)
     app.add_typer(key, name="key")
-    project = typer.Typer(no_args_is_help=True, help="Make and list projects (tenants).")
+    project = typer.Typer(no_args_is_help=True, help="Make and list projects (tenants), and limit what they cost.")
     project.command("create")(create_project)
     project.command("list")(list_projects)
+    project.command("budget")(project_budget)
     app.add_typer(project, name="project")
 
 
@@ -94,5 +96,6 @@ def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
     """List projects."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         projects = list(client.projects())
-        out.table(("id", "name", "made"), [(each.id, each.name, ago(each.created_at)) for each in projects])
+        rows = [(each.id, each.name, ago(each.created_at), *money(each)) for each in projects]
+        out.table(("id", "name", "made", "budget", "spent", "set aside"), rows, right=(2, 3, 4, 5))
         out.result({"items": [each.model_dump(mode="json") for each in projects]})

@@ -7,7 +7,9 @@ import typer
 
 from giornata import __version__
 from giornata.cli import (
+    budget,
     cancel_and_retry,
+    costs,
     demo,
     download,
     follow,
@@ -56,6 +58,8 @@ for module in (
     jobs,
     follow,
     cancel_and_retry,
+    budget,
+    costs,
     download,
     nodes,
     keys,

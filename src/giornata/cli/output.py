@@ -11,14 +11,16 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from giornata.domain.errors import GiornataError, InvalidInput, NotFound, Unauthenticated, Unavailable
+from giornata.domain.errors import GiornataError, InvalidInput, NotFound, OverBudget, Unauthenticated, Unavailable
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_PAUSED = 3  # nothing is wrong with the job: it waits for money
 
 _NEXT_STEPS: dict[type[GiornataError], str] = {
     Unauthenticated: "Set GIORNATA_API_KEY, or make a key with: giornata key create",
     Unavailable: "Is the server running? Start one with: giornata up",
+    OverBudget: "See what is set aside with: giornata project list",
     NotFound: "See what there is with: giornata jobs",
 }
 

@@ -1,16 +1,19 @@
 """`giornata train`: pictures in, a job out."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from giornata.cli.budget import micro_usd
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
-from giornata.cli.output import EXIT_FAILED, Output, reporting
+from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.presets import named
+from giornata.cli.sizes import parse_size
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.standalone import train_alone
 from giornata.cli.standalone_input import Alone
@@ -66,6 +69,14 @@ def train(
     priority: Annotated[
         int | None, typer.Option(min=-100, max=100, help="Higher goes first.", show_default=False)
     ] = None,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(metavar="USD", help="Pause the job when it has cost this, such as 0.50.", show_default=False),
+    ] = None,
+    min_vram: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Only nodes with at least this much GPU memory: 20GB.", show_default=False),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
@@ -107,7 +118,14 @@ def train(
             model_cache_bytes=model_cache_bytes,
         )
         if standalone:
-            _refuse_with_standalone(continued=continued, init_lora=init_lora)
+            _refuse_with_standalone(
+                {
+                    "--continue": continued,
+                    "--init-lora": init_lora,
+                    "--max-cost": max_cost,
+                    "--min-vram": min_vram,
+                }
+            )
             # What is missing in the spec is told together with all the rest.
             raise typer.Exit(
                 train_alone(
@@ -121,7 +139,9 @@ def train(
             )
         alone.refuse_options()
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
+        memory = None if min_vram is None else parse_size(min_vram, option="--min-vram")
         _refuse(spec, directory, continued, init_lora)
+        budget = None if max_cost is None else micro_usd(max_cost, where="--max-cost")
         folder = None
         if directory is not None:
             masked = spec.get("masked_loss", spec.get("alpha_mask"))
@@ -140,9 +160,22 @@ def train(
                 spec["init_lora"] = client.upload_files([init_lora])[0].sha256
             called = None if directory is None else directory.resolve().name
             if continued is None:
-                job = client.submit(spec, name=name or called, priority=priority or 0)
+                job = client.submit(
+                    spec,
+                    name=name or called,
+                    priority=priority or 0,
+                    budget_micro_usd=budget,
+                    min_vram_bytes=memory,
+                )
             else:
-                job = client.continue_job(continued, spec, name=name or called, priority=priority)
+                job = client.continue_job(
+                    continued,
+                    spec,
+                    name=name or called,
+                    priority=priority,
+                    budget_micro_usd=budget,
+                    min_vram_bytes=memory,
+                )
             pictures = "" if folder is None else f"{len(folder.items)} pictures, "
             out.say(f"{job.id} is in the queue: {pictures}{job.total_steps} steps")
             if follow:
@@ -153,7 +186,7 @@ def train(
                 out.hint(f"  get it        giornata download {job.id} -o {called or job.id}-lora")
             out.result(job)
         if follow and job.state is not JobState.SUCCEEDED:
-            raise typer.Exit(EXIT_FAILED)
+            raise typer.Exit(EXIT_PAUSED if job.state is JobState.PAUSED else EXIT_FAILED)
 
 
 def _spec(
@@ -193,8 +226,7 @@ def _refuse(spec: dict[str, Any], directory: Path | None, continued: str | None,
         raise InvalidInput(faults)
 
 
-def _refuse_with_standalone(*, continued: str | None, init_lora: Path | None) -> None:
-    given = {"--continue": continued, "--init-lora": init_lora}
+def _refuse_with_standalone(given: Mapping[str, object]) -> None:
     hint = "leave it out, or train through a server: giornata up"
     faults = [
         Fault(where=option, message="does not go with --standalone", hint=hint)

@@ -4,6 +4,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -29,11 +30,14 @@ from giornata.protocol.admin import (
     Project,
     ProjectPage,
     Scope,
+    SetBudget,
 )
+from giornata.protocol.costs import Costs
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
+    ChangeJob,
     Checkpoint,
     CheckpointPage,
     ContinueJob,
@@ -51,6 +55,7 @@ from giornata.protocol.jobs import (
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
 PAGE = 500
+STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
 class Client:
@@ -132,11 +137,20 @@ class Client:
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         deadline_s: int | None = None,
+        budget_micro_usd: int | None = None,
+        min_vram_bytes: int | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a job. However often the request has to be repeated, it makes one job."""
         body = SubmitJob(
-            kind=kind, spec=dict(spec), name=name, priority=priority, labels=dict(labels or {}), deadline_s=deadline_s
+            kind=kind,
+            spec=dict(spec),
+            name=name,
+            priority=priority,
+            labels=dict(labels or {}),
+            deadline_s=deadline_s,
+            budget_micro_usd=budget_micro_usd,
+            min_vram_bytes=min_vram_bytes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._connection.call("POST", "/v1/jobs", Job, body=body, headers=headers)
@@ -182,14 +196,27 @@ class Client:
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
         deadline_s: int | None = None,
+        budget_micro_usd: int | None = None,
+        min_vram_bytes: int | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """A new job that starts from what an ended one has trained; `spec` holds what is to be other than there."""
         body = ContinueJob(
-            spec=dict(spec or {}), name=name, priority=priority, labels=dict(labels or {}), deadline_s=deadline_s
+            spec=dict(spec or {}),
+            name=name,
+            priority=priority,
+            labels=dict(labels or {}),
+            deadline_s=deadline_s,
+            budget_micro_usd=budget_micro_usd,
+            min_vram_bytes=min_vram_bytes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._connection.call("POST", f"{_job(job_id)}/continue", Job, body=body, headers=headers)
+
+    def set_job_budget(self, job_id: str, budget_micro_usd: int | None) -> Job:
+        """What the job may cost in all; None: no limit. A job that was paused for want of it goes on."""
+        body = ChangeJob(budget_micro_usd=budget_micro_usd)
+        return self._connection.call("PATCH", _job(job_id), Job, body=body)
 
     def wait(
         self,
@@ -199,11 +226,12 @@ class Client:
         poll_s: float = 1.0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> Job:
-        """The job once it has ended, however it ended. Raises Unavailable after `timeout_s`."""
+        """The job once it has ended, however it ended, or is paused: then it waits for money, and nobody knows how
+        long. Raises Unavailable after `timeout_s`."""
         ends_s = None if timeout_s is None else monotonic_s() + timeout_s
         while True:
             job = self.get_job(job_id)
-            if job.state in TERMINAL:
+            if job.state in STANDS_STILL:
                 return job
             if ends_s is not None and monotonic_s() >= ends_s:
                 raise Unavailable(f"{job_id} is still {job.state} after {timeout_s:g} s")
@@ -212,12 +240,12 @@ class Client:
     # ---- what a job leaves behind -------------------------------------------------------------------------
 
     def events(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
-        """What happened, oldest first; with `follow` also what will, until the job has ended."""
+        """What happened, oldest first; with `follow` also what will, until the job has ended or is paused."""
         path = f"{_job(job_id)}/events"
         return self._followed(path, Event, after) if follow else self._later(path, EventPage, after)
 
     def logs(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[LogLine]:
-        """The workload's lines, oldest first; with `follow` until the job has ended."""
+        """The workload's lines, oldest first; with `follow` until the job has ended or is paused."""
         path = f"{_job(job_id)}/logs"
         return self._followed(path, LogLine, after) if follow else self._later(path, LogPage, after)
 
@@ -264,6 +292,16 @@ class Client:
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""
         return self._pages("/v1/projects", ProjectPage)
+
+    def costs(self, *, since: datetime | None = None, until: datetime | None = None) -> Costs:
+        """What work cost in this time, by default the last 30 days; to a root admin also what fleets are billed."""
+        times = {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
+        return self._get("/v1/costs", Costs, times)
+
+    def set_project_budget(self, project_id: str, budget_micro_usd: int | None) -> Project:
+        """What all jobs of the project may cost in all; None: no limit. For an admin of the installation."""
+        body = SetBudget(budget_micro_usd=budget_micro_usd)
+        return self._connection.call("PUT", f"/v1/projects/{_quoted(project_id)}/budget", Project, body=body)
 
     def create_project(self, project_id: str, *, name: str | None = None) -> Project:
         """A new tenant."""

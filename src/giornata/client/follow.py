@@ -25,7 +25,7 @@ class ServerSentEvent:
 
 
 def follow(connection: Connection, path: str, item: type[I], *, after: int) -> Iterator[I]:
-    """Every item behind `after`, until the job has ended and all was sent.
+    """Every item behind `after`, until the job has ended or is paused, and all was sent.
 
     Connects again where it stopped whenever the stream breaks. Raises the server's error, and Unavailable when it
     stays away for longer than the backoff lasts.

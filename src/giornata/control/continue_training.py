@@ -6,10 +6,11 @@ from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import JobRecord
 from giornata.control.read_jobs import own_job
+from giornata.control.retry import RAISE_ITS_BUDGET
 from giornata.control.spec_faults import parse_spec
 from giornata.control.submit import submit
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput
-from giornata.domain.job import TERMINAL
+from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.protocol.specs import TrainSpec, canonical_names
 from giornata.protocol.training.adapter import what_would_be_lost
@@ -33,7 +34,8 @@ def continue_training(
         old = own_job(tx, caller, job_id)
         checkpoints = tx.job_reads.checkpoints(job_id, project_id=caller.project_id)
     if old.state not in TERMINAL:
-        raise IllegalTransition(f"a job that is {old.state} cannot be continued; wait for its end, or cancel it")
+        hint = RAISE_ITS_BUDGET if old.state == JobState.PAUSED else "wait for its end, or cancel it"
+        raise IllegalTransition(f"a job that is {old.state} cannot be continued; {hint}")
     spec, faults = canonical_names(TrainSpec, request.spec)
     if old.kind != "train":
         faults.append(Fault(where="kind", message=f"{job_id} is of kind {old.kind}", hint="only train continues"))
@@ -74,4 +76,6 @@ def _submission(old: JobRecord, request: ContinueJob, spec: dict[str, Any]) -> S
         priority=old.priority if request.priority is None else request.priority,
         labels={**old.labels, **request.labels, CONTINUED_FROM: old.id},
         deadline_s=request.deadline_s,
+        budget_micro_usd=old.budget_micro_usd if request.budget_micro_usd is None else request.budget_micro_usd,
+        min_vram_bytes=old.min_vram_bytes if request.min_vram_bytes is None else request.min_vram_bytes,
     )

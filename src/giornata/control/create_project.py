@@ -1,9 +1,9 @@
 """New tenants."""
 
 from giornata.control.context import Caller, Context
-from giornata.control.instants import instant
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.records import ProjectRecord
+from giornata.control.project_reply import project_reply
 from giornata.domain.errors import Conflict
 from giornata.protocol.admin import CreateProject, Project
 
@@ -15,9 +15,4 @@ def create_project(ctx: Context, caller: Caller, request: CreateProject) -> Proj
     with ctx.store.begin() as tx:
         if not tx.projects.add(project):
             raise Conflict(f"there is a project {request.id} already")
-    return project_reply(project)
-
-
-def project_reply(project: ProjectRecord) -> Project:
-    """A project as its members see it."""
-    return Project(id=project.id, name=project.name, created_at=instant(project.created_at_ms))
+        return project_reply(tx, ctx, project)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.control.context import Context
+from giornata.control.enforce_budgets import enforce_budgets
 from giornata.control.fence import live_each
 from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.ports.store import Transaction
@@ -39,6 +40,11 @@ class _Held:
     def is_first_step(self) -> bool:
         return self.attempt.first_step_at_ms is None and self.said.step > self.attempt.start_step
 
+    @property
+    def is_progress(self) -> bool:
+        known = self.attempt.stepped_to
+        return self.is_first_step or (known is not None and self.said.step > known)
+
 
 def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
     """As `heartbeat_each`, for one. Raises LeaseLost."""
@@ -67,7 +73,9 @@ def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply |
     return [lost.get(beat.attempt_id) or replies[beat.attempt_id] for beat in beats]
 
 
-def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> Mapping[str, HeartbeatReply]:
+def _renew(
+    tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int
+) -> Mapping[str, HeartbeatReply | LeaseLost]:
     renewals = [(each.job, each.attempt, _progress(each, at_ms=at_ms)) for each in held]
     renewed = renew_leases(tx, ctx, renewals, at_ms=at_ms)
     _note_progress(tx, held, renewed, at_ms=at_ms)
@@ -79,15 +87,21 @@ def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) 
     }
     draining = tx.nodes.beat_each(list(beats.values()), at_ms=at_ms)
     mtbi_s = fleet_mtbi_s(tx, ctx, at_ms=at_ms)
-    return {
-        attempt.id: HeartbeatReply(
-            order=Order.DRAIN if attempt.node_id in draining else Order(attempt.order),
+    jobs = [each.job for each in held]
+    orders = enforce_budgets(tx, ctx, list(zip(jobs, renewed, strict=True)), at_ms=at_ms)
+
+    def reply(attempt: AttemptRow) -> HeartbeatReply | LeaseLost:
+        order = orders.get(attempt.id, Order(attempt.order))
+        if isinstance(order, LeaseLost):
+            return order
+        return HeartbeatReply(
+            order=Order.DRAIN if attempt.node_id in draining else order,
             lease_s=ctx.policy.lease_s,
             renew_every_s=renew_every_s(ctx.policy.lease_s),
             mtbi_s=mtbi_s,
         )
-        for attempt in renewed
-    }
+
+    return {attempt.id: reply(attempt) for attempt in renewed}
 
 
 def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
@@ -98,6 +112,9 @@ def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
         "phase": held.said.phase,
         # Not before its start, even if the clock was set back in between.
         "first_step_at_ms": max(at_ms, attempt.started_at_ms) if held.is_first_step else attempt.first_step_at_ms,
+        "first_step": held.said.step if held.is_first_step else attempt.first_step,
+        "stepped_to": held.said.step if held.is_progress else attempt.stepped_to,
+        "stepped_at_ms": max(at_ms, attempt.started_at_ms) if held.is_progress else attempt.stepped_at_ms,
     }
 
 

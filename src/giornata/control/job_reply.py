@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from giornata.control.instants import instant
 from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
-from giornata.domain.accounting import Run, Seconds, account, total
+from giornata.domain.accounting import Seconds, account, run_of, total
+from giornata.domain.budget import Payer
 from giornata.domain.job import JobState
-from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
+from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd, format_usd
 from giornata.domain.reasons import BLAME, INTERRUPTION, Reason
 from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
 
@@ -17,7 +18,8 @@ def job_reply(
     """The job with its money and time, summed over all attempts; `whole` lists the attempts too."""
     spent = sum(attempt.amount_micro_usd for attempt in attempts)
     seconds = _seconds(attempts)
-    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
+    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
+    per_useful_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
     return Job(
         id=job.id,
         project_id=job.project_id,
@@ -31,8 +33,9 @@ def job_reply(
         started_at=instant(job.started_at_ms),
         ended_at=instant(job.ended_at_ms),
         deadline_at=instant(job.deadline_at_ms),
+        min_vram_bytes=job.min_vram_bytes,
         recovering=job.state == JobState.QUEUED and job.interrupted,
-        waiting_because=waiting_because,
+        waiting_because=waiting_because or _paused_because(job, spent),
         phase=job.phase,
         step=job.step,
         total_steps=job.total_steps,
@@ -43,6 +46,8 @@ def job_reply(
         cost_micro_usd=spent,
         cost_usd=spent / MICRO_USD,
         cost_per_step_usd=None if per_step is None else per_step / MICRO_USD,
+        cost_per_useful_step_usd=None if per_useful_step is None else per_useful_step / MICRO_USD,
+        budget_micro_usd=job.budget_micro_usd,
         error=job.error,
         faults=tuple(FaultReply.model_validate(fault) for fault in job.faults),
         result=job.result,
@@ -57,29 +62,33 @@ def waiting_because(job: JobRecord, view: QueueView) -> str | None:
     if job.state != JobState.QUEUED:
         return None
     if view.live_nodes == 0:
-        return f"no node for jobs of kind {job.kind} is connected"
+        only = "" if job.only_machine_id is None else f" on machine {job.only_machine_id}, which alone it is for,"
+        return f"no node for jobs of kind {job.kind}{only} is connected"
+    if view.large_nodes == 0:
+        needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9
+        return f"no connected node has enough GPU memory: it needs {needs:.1f} GB, and the largest has {most:.1f} GB"
     if view.eligible_nodes == 0:
-        return f"every connected node ({view.live_nodes}) has failed this job before and is banned from it"
+        large = "connected node" if view.large_nodes == view.live_nodes else "connected node that is large enough"
+        return f"every {large} ({view.large_nodes}) has failed this job before and is banned from it"
     return f"waiting for its turn, position {view.ahead + 1} in the queue"
 
 
+def _paused_because(job: JobRecord, spent: int) -> str | None:
+    if job.state != JobState.PAUSED:
+        return None
+    if job.paused_by == Payer.PROJECT or job.budget_micro_usd is None:
+        return "the project's budget is used up; the job goes on when an administrator raises it"
+    limit, paid = format_usd(job.budget_micro_usd), format_usd(spent)
+    return f"its budget of {limit} is used up ({paid} spent); it goes on when that is raised"
+
+
 def _seconds(attempts: Sequence[AttemptRecord]) -> Seconds:
-    return total(account(_run(attempt)) for attempt in attempts)
+    return total(account(run_of(attempt)) for attempt in attempts)
 
 
-def _run(attempt: AttemptRecord) -> Run:
-    reason = None if attempt.reason is None else Reason(attempt.reason)
-    return Run(
-        started_at_ms=attempt.started_at_ms,
-        first_step_at_ms=attempt.first_step_at_ms,
-        seen_at_ms=attempt.renewed_at_ms,
-        ended_at_ms=attempt.ended_at_ms,
-        reason=reason,
-        silent=attempt.lapsed or reason in {Reason.LEASE_EXPIRED, Reason.SUPERSEDED},
-        start_step=attempt.start_step,
-        last_step=attempt.last_step,
-        committed_step=attempt.committed_step,
-    )
+def _steps_made(attempts: Sequence[AttemptRecord]) -> int:
+    """As often as they were made: a step that was lost, and made again, counts twice."""
+    return sum(max(0, attempt.last_step - attempt.start_step) for attempt in attempts)
 
 
 def _safe_steps(job: JobRecord, attempts: Sequence[AttemptRecord]) -> int:

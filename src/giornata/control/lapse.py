@@ -4,11 +4,13 @@ Leases count by the server's clock. When that is set back, those granted before 
 wrong; they are cut to one lease from now, which is later than their nodes count on.
 """
 
+from giornata.control.budgets import used_up
 from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
+from giornata.control.judge_machines import judge_failure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.control.requeue import fail_job, fruitless_after, verdict
+from giornata.control.requeue import fail_job, fruitless_after, requeue, verdict
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
@@ -16,6 +18,7 @@ from giornata.protocol.events import EventType
 AT_MOST = 200
 # Servers' clocks differ by less than this; what differs by more was set.
 CLOCKS_AGREE_MS = 5_000
+SILENT = "its node fell silent"
 
 
 def lapse_leases(ctx: Context) -> int:
@@ -55,10 +58,14 @@ def _lapse(ctx: Context, attempt_id: str) -> bool:
             return False  # it was renewed just now
         fruitless = fruitless_after(job, attempt)
         why = verdict(tx, ctx, job, attempt, reason=Reason.LEASE_EXPIRED, fruitless=fruitless)
-        if why is None:
+        if why is None and used_up(tx, ctx, job, at_ms=now_ms) is not None:
+            _end_silent(tx, job, attempt, at_ms=now_ms)
+            requeue(tx, ctx, job, attempt, fruitless=fruitless, at_ms=now_ms)  # it pauses
+        elif why is None:
             _back_to_queue(tx, job, attempt, fruitless=fruitless, at_ms=now_ms)
         else:
             _give_up(tx, job, attempt, why=why, at_ms=now_ms)
+            judge_failure(tx, ctx, job, attempt, Reason.LEASE_EXPIRED, at_ms=now_ms, job_failed=True)
         return True
 
 
@@ -70,6 +77,9 @@ def _back_to_queue(tx: Transaction, job: JobRow, attempt: AttemptRow, *, fruitle
 
 
 def _give_up(tx: Transaction, job: JobRow, attempt: AttemptRow, *, why: str, at_ms: int) -> None:
-    message = "its node fell silent"
-    end_attempt(tx, job, attempt, reason=Reason.LEASE_EXPIRED, at_ms=at_ms, alive=False, message=message)
-    fail_job(tx, job, attempt, error=f"{message}: {why}", faults=(), at_ms=at_ms)
+    _end_silent(tx, job, attempt, at_ms=at_ms)
+    fail_job(tx, job, attempt, error=f"{SILENT}: {why}", faults=(), at_ms=at_ms)
+
+
+def _end_silent(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
+    end_attempt(tx, job, attempt, reason=Reason.LEASE_EXPIRED, at_ms=at_ms, alive=False, message=SILENT)

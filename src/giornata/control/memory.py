@@ -4,6 +4,7 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 """
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
 
 MOST_CALLERS = 4096
 READERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a project's attempts cost that had ended before `before_ms`, long enough ago for nothing to be missed."""
+
+    before_ms: int
+    micro_usd: int
 
 
 class Memory:
@@ -24,6 +33,7 @@ class Memory:
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
+        self._settled: dict[str | None, Settled] = {}
 
     @property
     def generation(self) -> int:
@@ -61,3 +71,11 @@ class Memory:
     def remember_mtbi(self, mtbi_s: float, *, at_ms: int) -> None:
         """Two that find it at once may each remember theirs."""
         self._mtbi = (mtbi_s, at_ms)
+
+    def settled(self, project_id: str | None) -> Settled | None:
+        """What was last worked out for this project."""
+        return self._settled.get(project_id)
+
+    def remember_settled(self, project_id: str | None, settled: Settled) -> None:
+        """Two that work it out at once may each remember theirs."""
+        self._settled[project_id] = settled

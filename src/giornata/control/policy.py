@@ -1,6 +1,10 @@
 """The numbers that an operator may turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from giornata.domain.health import HealthPolicy
+from giornata.domain.reaping import ReapPolicy
+from giornata.domain.stragglers import StragglerPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,6 +13,7 @@ class Policy:
 
     lease_s: float = 90.0
     max_at_risk_s: float = 60.0
+    stop_grace_s: float = 300.0  # for a checkpoint, after an attempt was told to stop for want of money
     upload_url_s: float = 900.0
     download_url_s: float = 3600.0
     node_gone_after_s: float = 120.0
@@ -24,3 +29,6 @@ class Policy:
     garbage_after_s: float = 24 * 3600.0
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
+    reap: ReapPolicy = field(default_factory=ReapPolicy)

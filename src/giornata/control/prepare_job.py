@@ -15,6 +15,7 @@ from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.secrets import NAME_PATTERN
+from giornata.protocol.shape import shape_key_of
 from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
 
 SHOWN = 5
@@ -53,6 +54,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         spec=spec,
         model_key=model_key(request.kind, spec),
         joint_key=joint_key_of(request.kind, spec),
+        shape_key=shape_key_of(request.kind, spec),
         priority=request.priority,
         interrupted=False,
         labels=request.labels,
@@ -69,6 +71,9 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         started_at_ms=None,
         ended_at_ms=None,
         deadline_at_ms=None if request.deadline_s is None else now_ms + request.deadline_s * 1000,
+        budget_micro_usd=request.budget_micro_usd,
+        reserved_micro_usd=0,
+        min_vram_bytes=request.min_vram_bytes or 0,
     )
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from giornata.control.budgets import used_up
 from giornata.control.context import Context
+from giornata.control.pause import pause_job
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.job import JobEvent, JobState
@@ -14,6 +16,7 @@ from giornata.protocol.pipe import FaultLine
 
 def requeue(
     tx: Transaction,
+    ctx: Context,
     job: JobRow,
     attempt: AttemptRow,
     *,
@@ -23,13 +26,16 @@ def requeue(
 ) -> JobState:
     """Put the job back into the queue, ahead of those that never ran; another node goes on with it.
 
-    With a reason to run alone it never shares a batch again.
+    With a reason to run alone it never shares a batch again. A job whose money is used up waits outside the queue.
     """
     columns: dict[str, Any] = {} if fruitless is None else {"fruitless": fruitless}
     data: dict[str, Any] = {"resume_step": job.committed_step}
     if alone_because is not None:
         columns["joint_key"] = None
         data["alone_because"] = alone_because
+    stop = used_up(tx, ctx, job, at_ms=at_ms)
+    if stop is not None:
+        return pause_job(tx, job, stop, at_ms=at_ms, attempt_number=attempt.number, data=data, **columns)
     state = tx.jobs.change(job, JobEvent.REQUEUE, interrupted=True, phase="", **columns)
     tx.events.add(job.id, job.project_id, EventType.JOB_REQUEUED, attempt.number, data, at_ms)
     return state

@@ -6,11 +6,14 @@ from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import JobRecord
 from giornata.control.read_jobs import own_job, read_job
+from giornata.control.reserve import reserve
 from giornata.control.submit import enqueue
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job
+from giornata.protocol.shape import shape_key_of
 
+RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata budget ID AMOUNT, or the project's"
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 
 
@@ -27,17 +30,18 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         if old is None:
             raise NotFound(f"there is no job {job_id}")
         if old.state not in RETRYABLE:
-            raise IllegalTransition(f"a job that is {old.state} cannot be retried")
+            hint = f"; {RAISE_ITS_BUDGET}" if old.state == JobState.PAUSED else ""
+            raise IllegalTransition(f"a job that is {old.state} cannot be retried{hint}")
         new_id = tx.submission.live_retry(job_id, project_id=caller.project_id)
         if new_id is None:
             new_id = ctx.names.new("job")
-            enqueue(tx, _afresh(old, new_id, ctx.clock.now_ms()))
+            enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, ctx.clock.now_ms())))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
 
 
 def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
-    """The same request, with as much time as it was given the first time."""
+    """The same request, with as much time and money as it was given the first time."""
     given_ms = None if old.deadline_at_ms is None else old.deadline_at_ms - old.created_at_ms
     return replace(
         old,
@@ -46,6 +50,7 @@ def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:
         state=JobState.QUEUED,
         interrupted=False,
         retry_of=old.id,
+        shape_key=shape_key_of(old.kind, old.spec),  # one of long ago has none
         attempt_id=None,
         step=0,
         committed_step=0,

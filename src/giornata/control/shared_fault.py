@@ -6,6 +6,7 @@ A job that is in such a thing loses its joint key with it, so it happens to a jo
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import requeue
@@ -38,12 +39,19 @@ def shared_fault(tx: Transaction, job: JobRow, attempt: AttemptRow, report: Fail
     return SharedFault(attempts={each.id: each for each in [attempt, *there]}) if there else None
 
 
-def settle_shared_fault(
-    tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttempt, fault: SharedFault, *, at_ms: int
+def settle_shared_fault(  # noqa: PLR0917
+    tx: Transaction,
+    ctx: Context,
+    job: JobRow,
+    attempt: AttemptRow,
+    report: FailAttempt,
+    fault: SharedFault,
+    *,
+    at_ms: int,
 ) -> JobState:
     """No ban, and no failure of the job: it waits for a node of its own. The machine has one strike for all."""
     if STRIKE[report.reason] and attempt.id == fault.speaker:
         tx.judgements.strike(attempt, report.reason, at_ms=at_ms)
     count = len(fault.attempts)
     why = f"one fault ({report.reason}) ended {count} jobs in one engine, and nobody can tell whose it was"
-    return requeue(tx, job, attempt, at_ms=at_ms, alone_because=why)
+    return requeue(tx, ctx, job, attempt, at_ms=at_ms, alone_because=why)

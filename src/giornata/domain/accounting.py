@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from giornata.domain.reasons import Reason
 
@@ -23,6 +24,45 @@ class Run:
     start_step: int
     last_step: int
     committed_step: int
+
+
+class Lived(Protocol):
+    """An attempt's row, whoever read it."""
+
+    @property
+    def started_at_ms(self) -> int: ...
+    @property
+    def first_step_at_ms(self) -> int | None: ...
+    @property
+    def renewed_at_ms(self) -> int: ...
+    @property
+    def ended_at_ms(self) -> int | None: ...
+    @property
+    def lapsed(self) -> bool: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def start_step(self) -> int: ...
+    @property
+    def last_step(self) -> int: ...
+    @property
+    def committed_step(self) -> int: ...
+
+
+def run_of(attempt: Lived) -> Run:
+    """What the accounting needs of a row."""
+    reason = None if attempt.reason is None else Reason(attempt.reason)
+    return Run(
+        started_at_ms=attempt.started_at_ms,
+        first_step_at_ms=attempt.first_step_at_ms,
+        seen_at_ms=attempt.renewed_at_ms,
+        ended_at_ms=attempt.ended_at_ms,
+        reason=reason,
+        silent=attempt.lapsed or reason in {Reason.LEASE_EXPIRED, Reason.SUPERSEDED},
+        start_step=attempt.start_step,
+        last_step=attempt.last_step,
+        committed_step=attempt.committed_step,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@
     │   ├── BlobMismatch        409 blob-mismatch          bytes are there and are not what was named
     │   └── KeyInFlight         409 idempotency-in-flight  the first request with this key is still running
     ├── IdempotencyMismatch     422 idempotency-mismatch   the key was used with another body
+    ├── OverBudget              402 over-budget            the project has no money left for what was asked
     ├── TooLarge                413 too-large
     ├── InstanceGone            404 instance-gone          the provider lists no such instance any more
     ├── FleetRefused            409 fleet-refused          the provider will not do it, however often it is asked
@@ -120,6 +121,12 @@ class IdempotencyMismatch(GiornataError):
     """The Idempotency-Key was used before, with another body."""
 
     code = "idempotency-mismatch"
+
+
+class OverBudget(GiornataError):
+    """The project's budget has no room for what was asked: raise the budget, or ask for less."""
+
+    code = "over-budget"
 
 
 class TooLarge(GiornataError):

@@ -1,7 +1,10 @@
 """Money is integer micro-dollars (1 USD = 1,000,000)."""
 
+from decimal import Decimal, InvalidOperation
+
 MICRO_USD = 1_000_000
 MS_PER_HOUR = 3_600_000
+MOST_USD = 1_000_000_000
 
 
 def cost_micro_usd(*, price_micro_usd_per_hour: int, billed_ms: int) -> int:
@@ -23,3 +26,17 @@ def format_usd(micro_usd: float) -> str:
     """`$0.000240` below a cent, `$1.23` above: as many digits as mean something."""
     usd = micro_usd / MICRO_USD
     return f"${usd:.2f}" if usd >= 1 else f"${usd:.6f}"
+
+
+def parse_usd(text: str) -> int:
+    """Micro-dollars of what a person wrote: `0.50`, `$1.25`, `2`. Raises ValueError, which says what is wrong."""
+    try:
+        usd = Decimal(text.strip().removeprefix("$"))
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]!r} is no sum of dollars") from None
+    if not usd.is_finite() or usd < 0 or usd > MOST_USD:
+        raise ValueError(f"{text[:40]!r} is not between 0 and {MOST_USD} dollars")
+    micro_usd = usd * MICRO_USD
+    if micro_usd != int(micro_usd):
+        raise ValueError(f"{text[:40]!r} has more than six digits behind the point")
+    return int(micro_usd)

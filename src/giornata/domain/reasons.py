@@ -124,7 +124,7 @@ def job_fails(
     `fruitless` counts the attempts in a row, this one included, that committed no new step: a job that kills
     each node it lands on never says why, and must not circle the fleet for ever.
     """
-    if reason in {Reason.SUCCEEDED, Reason.CANCELED}:
+    if reason in {Reason.SUCCEEDED, Reason.CANCELED, Reason.OVER_BUDGET}:
         return False
     if not RETRY[reason]:
         return True

@@ -26,12 +26,25 @@ class CreateProject(Message):
     name: Label | None = None
 
 
+class SetBudget(Message):
+    """`PUT /v1/projects/{id}/budget` (root admin only)."""
+
+    budget_micro_usd: int | None = Field(
+        ge=0,
+        le=10**15,
+        description="What all jobs of the project may cost in all; 0: nothing; null: without a limit.",
+    )
+
+
 class Project(Reply):
-    """A tenant."""
+    """A tenant. Its money is shown when it has a budget."""
 
     id: str
     name: str
     created_at: datetime
+    budget_micro_usd: int | None = None
+    spent_micro_usd: int | None = Field(None, description="By all of its jobs so far.")
+    reserved_micro_usd: int | None = Field(None, description="Set aside by jobs that have not ended, and not spent.")
 
 
 class ProjectPage(Reply):

@@ -1,7 +1,7 @@
 """Jobs as their owners see them."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -9,6 +9,16 @@ from giornata.domain.job import JobState
 from giornata.domain.reasons import Blame, Reason
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
+
+MicroUsd = Annotated[int, Field(ge=1, le=10**15)]
+MinVram = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        lt=2**50,
+        description="GPU memory that a node needs at least, in bytes; raised when it turns out to be more.",
+    ),
+]
 
 
 class SubmitJob(Message):
@@ -20,6 +30,8 @@ class SubmitJob(Message):
     priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    budget_micro_usd: MicroUsd | None = Field(None, description="Paused when it has cost this; 1 USD is 1000000.")
+    min_vram_bytes: MinVram = None
 
 
 class ContinueJob(Message):
@@ -30,6 +42,19 @@ class ContinueJob(Message):
     priority: int | None = Field(None, ge=-100, le=100, description="Defaults to the old job's.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=31)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    budget_micro_usd: MicroUsd | None = Field(None, description="Defaults to the old job's.")
+    min_vram_bytes: int | None = Field(
+        None,
+        ge=0,
+        lt=2**50,
+        description="GPU memory that a node needs at least, in bytes; defaults to the old job's.",
+    )
+
+
+class ChangeJob(Message):
+    """`PATCH /v1/jobs/{id}`. Raising the budget of a paused job puts it into the queue again."""
+
+    budget_micro_usd: MicroUsd | None = Field(description="What the job may cost in all; null: without a limit.")
 
 
 class JobUrls(Reply):
@@ -92,6 +117,7 @@ class Job(Reply):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
+    min_vram_bytes: int = Field(0, description="GPU memory that a node needs at least; 0: not known.")
     recovering: bool = Field(False, description="Queued again after an interruption.")
     waiting_because: str | None = Field(None, description="Why no node has it, when that is known.")
     phase: str = ""
@@ -103,7 +129,11 @@ class Job(Reply):
     lost_s: float = 0.0
     cost_micro_usd: int = 0
     cost_usd: float = 0.0
-    cost_per_step_usd: float | None = None
+    cost_per_step_usd: float | None = Field(None, description="Per step that was made, also those made again.")
+    cost_per_useful_step_usd: float | None = Field(
+        None, description="Per step that is safe in a checkpoint or a result."
+    )
+    budget_micro_usd: int | None = Field(None, description="The job is paused when it has cost this.")
     error: str | None = None
     faults: tuple[FaultReply, ...] = ()
     result: dict[str, Any] = Field(default_factory=dict)
@@ -129,6 +159,9 @@ class Estimate(Reply):
     run_s: float | None = None
     cost_micro_usd: int | None = None
     basis: str = Field(description="What the figures rest on, in words.")
+    expected_start_at: datetime | None = Field(None, description="If the fleet stays as it is.")
+    expected_end_at: datetime | None = None
+    expectation: str = Field("", description="What the two instants rest on, or why they are not known, in words.")
 
 
 class Event(Reply):

@@ -1,7 +1,7 @@
 """What attempts cost, worked out from the ledger: alone by its sums, beside others by shares."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
@@ -39,8 +39,14 @@ class Bill:
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
     """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
+    found = connection.execute(companions_of(job_ids, project_id=project_id))
+    return shares(connection, ((one, two) for one, two in found))
+
+
+def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mapping[str, int]:
+    """What attempts with companions cost, by id. A pair is an attempt and one of its companions, and all are here."""
     beside: dict[str, list[str]] = defaultdict(list)
-    for attempt_id, companion_id in connection.execute(companions_of(job_ids, project_id=project_id)):
+    for attempt_id, companion_id in pairs:
         beside[attempt_id].append(companion_id)
     if not beside:
         return {}

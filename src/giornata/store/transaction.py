@@ -7,8 +7,10 @@ import sqlalchemy as sa
 from giornata.store.artifacts import Artifacts
 from giornata.store.attempts import Attempts
 from giornata.store.checkpoints import Checkpoints
+from giornata.store.costs import CostQueries
 from giornata.store.datasets import DatasetQueries
 from giornata.store.events import Events
+from giornata.store.forecasting import ForecastQueries
 from giornata.store.garbage import GarbageQueries
 from giornata.store.gauges import GaugeQueries
 from giornata.store.inputs import Inputs
@@ -17,10 +19,14 @@ from giornata.store.jobs import Jobs
 from giornata.store.judgements import Judgements
 from giornata.store.keys import KeyQueries
 from giornata.store.ledger import Ledger
+from giornata.store.machines import Machines
 from giornata.store.nodes import Nodes
+from giornata.store.paces import Paces
+from giornata.store.pausing import Pausing
 from giornata.store.projects import ProjectQueries
 from giornata.store.reports import Reports
 from giornata.store.secrets import SecretQueries
+from giornata.store.spending import Spending
 from giornata.store.submission import SubmissionQueries
 from giornata.store.uploads import UploadQueries
 
@@ -105,5 +111,29 @@ class Tx:
         return GarbageQueries(self.connection, self.dialect_name)
 
     @cached_property
+    def machines(self) -> Machines:
+        return Machines(self.connection, self.dialect_name)
+
+    @cached_property
+    def paces(self) -> Paces:
+        return Paces(self.connection, self.dialect_name)
+
+    @cached_property
     def gauges(self) -> GaugeQueries:
         return GaugeQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def spending(self) -> Spending:
+        return Spending(self.connection, self.dialect_name)
+
+    @cached_property
+    def pausing(self) -> Pausing:
+        return Pausing(self.connection, self.dialect_name)
+
+    @cached_property
+    def costs(self) -> CostQueries:
+        return CostQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def forecasts(self) -> ForecastQueries:
+        return ForecastQueries(self.connection, self.dialect_name)

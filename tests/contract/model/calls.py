@@ -11,14 +11,14 @@ from tests.contract.model.house import House, Place
 from tests.contract.model.invariants import Witness
 from tests.contract.model.sudden_death import Died
 
-from giornata.domain.errors import Conflict, GiornataError, IdempotencyMismatch, LeaseLost, NotFound
+from giornata.domain.errors import Conflict, GiornataError, IdempotencyMismatch, LeaseLost, NotFound, OverBudget
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.uploads import UploadTicket
 from giornata.protocol.work import ClaimReply, Committed
 
 # What may be answered to somebody; all else is a fault of the house.
-REFUSALS = (Conflict, NotFound, IdempotencyMismatch)
+REFUSALS = (Conflict, NotFound, IdempotencyMismatch, OverBudget)
 DIED = Died()
 
 
@@ -163,10 +163,12 @@ class Calls:
         if attempt is None or outcome is DIED:
             return outcome
         if attempt.ended_at_ms is not None:
-            told_again = end is not None and attempt.reason == end and not isinstance(outcome, GiornataError)
+            obeyed = end == Reason.RELEASED and attempt.reason == attempt.order_reason
+            alike = end is not None and (attempt.reason == end or obeyed)
+            told_again = alike and not isinstance(outcome, GiornataError)
             assert told_again or isinstance(outcome, LeaseLost), f"{outcome!r} to {attempt}, which has ended"
             self.unchanged()
-        elif must:
+        elif must and not (isinstance(outcome, LeaseLost) and attempt.order_reason == Reason.OVER_BUDGET):
             assert not isinstance(outcome, GiornataError), f"{outcome!r} to {attempt}, which lives"
         return outcome
 

@@ -29,6 +29,7 @@ from giornata.store.database import Database
 PROJECTS = (ROOT_PROJECT, "ann", "bob")
 KINDS = ("train", "x-own")
 # Ends are reached sooner than in life, so that a schedule sees more of them.
+ROOT = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_root")
 POLICY = Policy(max_fruitless=4, max_crashed_machines=2, min_pictures=1, max_log_lines_per_job=5)
 PRICES = (0, 1, 360_000, 777_777)  # micro-dollars an hour
 

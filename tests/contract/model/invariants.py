@@ -134,7 +134,8 @@ class Witness:
         assert have == said, f"attempts of {job.id}:\n{have}\nby its events:\n{said}"
         alive = [row for row in tries if row.ended_at_ms is None]
         holders = [row.id for row in alive if not row.lapsed]
-        assert len(alive) <= (job.state not in TERMINAL)
+        assert len(alive) <= (job.state not in {*TERMINAL, "paused"})
+        assert (job.state == "paused") is (job.paused_by is not None), job
         assert holders == ([job.attempt_id] if job.state == "running" else []), f"{job.id}: {job.state}, {holders}"
 
     def _check_saved(self, seen: Snapshot) -> None:

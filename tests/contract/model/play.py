@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tests.contract.model.calls import Town
-from tests.contract.model.house import KINDS, House, Place, Row
+from tests.contract.model.house import KINDS, PROJECTS, ROOT, House, Place, Row, owner
 from tests.contract.model.invariants import REFERRERS, Witness
 from tests.contract.model.together import Everything
 from tests.contract.model.town_deeds import DAY_S, DEEDS, Step
@@ -16,7 +16,10 @@ from giornata.control.collect import collect
 from giornata.control.complete import complete
 from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
+from giornata.control.set_budget import change_job, set_project_budget
 from giornata.domain.job import TERMINAL
+from giornata.protocol.admin import SetBudget
+from giornata.protocol.jobs import ChangeJob
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt
 
 STEPS_PER_EPISODE = 120
@@ -91,6 +94,7 @@ def finish(house: House, witness: Witness, *, silent: bool) -> None:
     """With fresh machines every job ends, even if all of them fall silent; and then nothing is left over."""
     witness.look(whole=True)
     lapse_leases(house.ctx)  # cuts those that a clock granted which was set back since
+    _lift_budgets(house, witness)
     fresh = itertools.count(100)
     for _ in range(house.ctx.policy.max_fruitless + 1):
         # A clock that was set back by less than what clocks differ by leaves leases that much longer.
@@ -107,6 +111,17 @@ def finish(house: House, witness: Witness, *, silent: bool) -> None:
     house.clock.advance_s(3 * DAY_S)
     collect(house.ctx)
     _check_clean(house, witness)
+
+
+def _lift_budgets(house: House, witness: Witness) -> None:
+    """Whoever waits for money gets it: a job that is paused is no job that never ends."""
+    for project in PROJECTS:
+        set_project_budget(house.ctx, ROOT, project, SetBudget(budget_micro_usd=None))
+    for row in witness.look(whole=True).jobs:
+        if row.state not in TERMINAL:
+            change_job(house.ctx, owner(row.project_id), row.id, ChangeJob(budget_micro_usd=None))
+    paused = [row for row in witness.look(whole=True).jobs if row.state == "paused"]
+    assert not paused, paused
 
 
 def _story(witness: Witness, job: Row) -> str:

@@ -65,7 +65,7 @@ class Story:
     def tell(self, event: Any, others: Mapping[str, "Story"]) -> None:
         """One more event. Fails for one that cannot follow those before."""
         data = json.loads(event.data) if isinstance(event.data, str) else event.data
-        assert self.state in {"", "queued", "running"}, f"{event.type} after {self.job_id} was {self.state}"
+        assert self.state in {"", "queued", "running", "paused"}, f"{event.type} after {self.job_id} was {self.state}"
         assert (self.state == "") is (event.type == "job.submitted"), f"{event.type} of {self.job_id}"
         if event.type.startswith("job."):
             self._job(event, data, others)
@@ -86,12 +86,18 @@ class Story:
                 self.alone = earlier.alone
             return
         assert self.live is None, f"{event.type} of {self.job_id} with {self.live}"
-        if event.type == "job.requeued":
-            self.state = "queued"
-            assert data["resume_step"] == self.committed_step
+        if event.type in {"job.requeued", "job.paused"}:
+            assert self.state in {"queued", "running"}, f"{event.type} of {self.job_id}, which was {self.state}"
+            self.state = "queued" if event.type == "job.requeued" else "paused"
+            assert data.get("resume_step", self.committed_step) == self.committed_step
             if data.get("alone_because"):
                 assert not self.alone, f"{self.job_id} shared a batch after it was to run alone"
                 self.alone = self.tries[event.attempt_number].shared_fault = True
+            return
+        if event.type == "job.resumed":
+            assert self.state == "paused", f"{self.job_id} goes on that was {self.state}"
+            assert data["resume_step"] == self.committed_step
+            self.state = "queued"
             return
         assert event.type in ENDS
         self.state, self.ended_at_ms = event.type.removeprefix("job."), event.at_ms
@@ -131,7 +137,7 @@ class Story:
                 self._lower(live)
             case "artifact.committed":
                 self.artifacts[data["name"]] = (data["sha256"], live.number)
-            case "attempt.first_step" | "notice":
+            case "attempt.first_step" | "notice" | "budget.warning":
                 pass
             case other:
                 raise AssertionError(f"an event that nobody knows: {other}")

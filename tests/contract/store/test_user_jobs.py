@@ -226,7 +226,7 @@ def test_time_and_money_are_summed_over_all_attempts(ctx: Context, clock: Manual
     end(ctx, lease, Reason.SUCCEEDED, JobEvent.SUCCEED, step=10)
     done = get_job(ctx, ANN, job.id)
     assert (done.useful_s, done.lost_s, done.cost_micro_usd) == (80.0, 20.0, 10_000)
-    assert done.cost_per_step_usd == 0.001
+    assert done.cost_per_useful_step_usd == 0.001
     (listed,) = page(ctx).items
     assert listed == done.model_copy(update={"attempts": ()})
 

@@ -51,6 +51,7 @@ def test_codes_are_stable() -> None:
         "blob-mismatch": 409,
         "idempotency-in-flight": 409,
         "idempotency-mismatch": 422,
+        "over-budget": 402,
         "too-large": 413,
         "unavailable": 503,
         "instance-gone": 404,

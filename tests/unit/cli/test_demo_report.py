@@ -23,7 +23,7 @@ def learned(subject=0.9, old=0.8, before=0.0):
 def outcome(tmp_path):
     grid = tmp_path / "grid.png"
     grid.write_bytes(b"png")
-    spent = {"state": DONE, "step": 400, "useful_s": 12.5, "cost_micro_usd": 850, "cost_per_step_usd": 2.13e-6}
+    spent = {"state": DONE, "step": 400, "useful_s": 12.5, "cost_micro_usd": 850, "cost_per_useful_step_usd": 2.13e-6}
     jobs = [job(name, ended(), attempt(2), interruptions=1, lost_s=1.5, **spent) for name in ("heart", "fish")]
     again = job("heart-again", attempt(), **spent)
     return Outcome(

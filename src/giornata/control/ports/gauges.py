@@ -15,6 +15,7 @@ class Gauges:
     oldest_queued_at_ms: int | None
     nodes: Mapping[NodeState, int]
     attempts_ended: Mapping[str, int]  # by reason, since the installation began
+    spend_micro_usd: int = 0  # by all attempts, since the installation began
 
 
 class GaugeQueries(Protocol):

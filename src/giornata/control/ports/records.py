@@ -14,6 +14,8 @@ class ProjectRecord:
     id: str
     name: str
     created_at_ms: int
+    budget_micro_usd: int | None = None
+    budget_warned_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class JobRecord:
     spec: dict[str, Any]
     model_key: str
     joint_key: str | None
+    shape_key: str
     priority: int
     interrupted: bool
     labels: dict[str, str]
@@ -117,6 +120,12 @@ class JobRecord:
     started_at_ms: int | None
     ended_at_ms: int | None
     deadline_at_ms: int | None
+    budget_micro_usd: int | None
+    reserved_micro_usd: int
+    paused_by: str | None = None  # whose budget is used up
+    min_vram_bytes: int = 0
+    only_machine_id: str | None = None
+    turn: int = 0  # given when it is queued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +158,6 @@ class AttemptRecord:
 class FinishedRecord:
     """A succeeded attempt, as far as an estimate asks. The price is its share, if it shared the node."""
 
-    spec: dict[str, Any]
     started_at_ms: int
     first_step_at_ms: int | None
     ended_at_ms: int
@@ -251,9 +259,13 @@ class QueueView:
     """What stands between a queued job and a node.
 
     `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
-    lately that serve its project and kind and are not leaving; `eligible_nodes` those of them without a ban.
+    lately that serve its project and kind, are not leaving, and are on the one machine that it is for, if it is for
+    one; `large_nodes` those of them with enough GPU memory, as far as is known; `eligible_nodes` those of these
+    without a ban. `largest_bytes` is the most GPU memory that a live node is known to have.
     """
 
     ahead: int
     live_nodes: int
+    large_nodes: int
+    largest_bytes: int | None
     eligible_nodes: int

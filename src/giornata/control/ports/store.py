@@ -4,16 +4,23 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from giornata.control.ports.gauges import GaugeQueries
+from giornata.control.ports.machine_store import Machines
+from giornata.control.ports.money_store import MoneyTransaction
+from giornata.control.ports.pace_store import Paces
 from giornata.control.ports.secret_store import Secrets
 from giornata.control.ports.user_store import UserTransaction
 from giornata.control.ports.work_store import WorkTransaction
 
 
-class Transaction(WorkTransaction, UserTransaction, Protocol):
+class Transaction(WorkTransaction, UserTransaction, MoneyTransaction, Protocol):
     """Groups of queries that share one transaction."""
 
     @property
     def secrets(self) -> Secrets: ...
+    @property
+    def machines(self) -> Machines: ...
+    @property
+    def paces(self) -> Paces: ...
     @property
     def gauges(self) -> GaugeQueries: ...
 

@@ -22,11 +22,45 @@ COLUMNS = {
         sa.Column("budget_micro_usd", sa.BigInteger(), nullable=True),
         sa.Column("reserved_micro_usd", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("budget_warned_at_ms", sa.BigInteger(), nullable=True),
+        sa.Column("paused_by", sa.String(length=16), nullable=True),
     ),
-    "attempts": (sa.Column("order_reason", sa.String(length=32), nullable=True),),
+    "attempts": (
+        sa.Column("order_reason", sa.String(length=32), nullable=True),
+        sa.Column("ordered_at_ms", sa.BigInteger(), nullable=True),
+        sa.Column("first_step", sa.BigInteger(), nullable=True),
+        sa.Column("stepped_to", sa.BigInteger(), nullable=True),
+        sa.Column("stepped_at_ms", sa.BigInteger(), nullable=True),
+    ),
     "projects": (
         sa.Column("budget_micro_usd", sa.BigInteger(), nullable=True),
         sa.Column("budget_warned_at_ms", sa.BigInteger(), nullable=True),
+    ),
+}
+
+PLACE = ("interrupted DESC", "priority DESC", "turn", "id")
+FOR_ANYONE = "state = 'queued' AND only_machine_id IS NULL"
+INDEXES = {
+    "ix_jobs_queue": (("kind", *PLACE, "min_vram_bytes"), FOR_ANYONE),
+    "ix_jobs_queue_model": (("kind", "model_key", *PLACE, "min_vram_bytes"), FOR_ANYONE),
+    "ix_jobs_queue_joint": (
+        ("kind", "joint_key", *PLACE, "min_vram_bytes"),
+        f"{FOR_ANYONE} AND joint_key IS NOT NULL",
+    ),
+    "ix_jobs_pinned": (
+        ("only_machine_id", "kind", *PLACE),
+        "state = 'queued' AND only_machine_id IS NOT NULL",
+    ),
+    "ix_jobs_demand": (
+        ("min_vram_bytes", "kind", "project_id", "created_at_ms", "state", "only_machine_id"),
+        FOR_ANYONE,
+    ),
+    "ix_jobs_project_turn": (
+        ("project_id", "kind", "priority", "turn"),
+        "(state = 'queued' OR started_at_ms IS NOT NULL) AND only_machine_id IS NULL",
+    ),
+    "ix_jobs_handed_out": (
+        ("kind", "priority", "started_at_ms", "turn"),
+        "started_at_ms IS NOT NULL AND only_machine_id IS NULL",
     ),
 }
 
@@ -37,10 +71,38 @@ def upgrade() -> None:
         for column in columns:
             op.add_column(table, column)
     op.create_index("ix_nodes_instance", "nodes", ["fleet", "instance_id"])
+    _jobs()
+    _queue()
+    op.create_index("ix_attempts_machine", "attempts", ["machine_id", "started_at_ms"])
     _fleets()
     _instances()
     _machines()
     _reallocations()
+
+
+def _jobs() -> None:
+    alive = "state IN ('queued', 'running', 'paused')"
+    op.drop_index("ix_jobs_deadline", "jobs")
+    for name, columns, where in (
+        ("ix_jobs_deadline", ["deadline_at_ms"], f"{alive} AND deadline_at_ms IS NOT NULL"),
+        ("ix_jobs_reserved", ["project_id", "reserved_micro_usd"], f"{alive} AND reserved_micro_usd > 0"),
+        ("ix_jobs_paused", ["project_id", "paused_by"], "state = 'paused'"),
+    ):
+        op.create_index(name, "jobs", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+def _queue() -> None:
+    # Of each project the oldest is first, the next one second: as if all projects had begun to submit now.
+    op.execute(
+        "UPDATE jobs SET turn = ranked.turn FROM"
+        " (SELECT id, row_number() OVER (PARTITION BY project_id, kind, priority ORDER BY created_at_ms, id) AS turn"
+        " FROM jobs WHERE state = 'queued') AS ranked WHERE ranked.id = jobs.id"
+    )
+    for name in ("ix_jobs_queue", "ix_jobs_queue_model", "ix_jobs_queue_joint"):
+        op.drop_index(name, table_name="jobs")
+    for name, (columns, where) in INDEXES.items():
+        keys = [sa.text(column) for column in columns]
+        op.create_index(name, "jobs", keys, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 def _fleets() -> None:
@@ -94,9 +156,14 @@ def _machines() -> None:
         sa.Column("successes_in_a_row", sa.Integer(), server_default="0", nullable=False),
         sa.Column("recent_failures", sa.JSON(), server_default="[]", nullable=False),
         sa.Column("canary_job_id", sa.String(length=40), nullable=True),
+        sa.Column("proven", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("quarantines", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("quarantined_times", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("by_hand", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.PrimaryKeyConstraint("machine_id", "kind", name=op.f("pk_machines")),
     )
     op.create_index("ix_machines_state", "machines", ["state"])
+    op.create_index("ix_machines_canary", "machines", ["canary_job_id"])
 
 
 def _reallocations() -> None:

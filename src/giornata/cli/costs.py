@@ -1,0 +1,67 @@
+"""`giornata costs`: what was paid, and what for."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.output import Output, reporting
+from giornata.cli.words import cost, duration
+from giornata.protocol.costs import Costs, FleetCosts
+
+PARTS = ("useful", "lost", "at_risk", "idle", "startup")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("costs")(costs)
+
+
+def costs(
+    context: typer.Context,
+    days: Annotated[float, typer.Option(min=0.001, max=366, help="So many days back from now.")] = 30,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what jobs cost; to an admin of the installation also what the fleets are billed, and what for."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        since = None if days == 30 else datetime.now(UTC) - timedelta(days=days)
+        found = client.costs(since=since)
+        _work(found, out, days=days)
+        if found.fleets:
+            _fleets(found.fleets, out)
+        out.result(found)
+
+
+def _work(found: Costs, out: Output, *, days: float) -> None:
+    work = found.work
+    out.say(f"last {days:g} days: {work.jobs} jobs, {work.jobs_succeeded} succeeded, {cost(work.cost_micro_usd)}")
+    each = {
+        "job": work.cost_per_job_usd,
+        "step": work.cost_per_step_usd,
+        "useful step": work.cost_per_useful_step_usd,
+    }
+    for name, usd in each.items():
+        if usd is not None:
+            out.say(f"  per {name:<12} ${usd:.8f}" if usd < 0.01 else f"  per {name:<12} ${usd:.4f}")
+
+
+def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:
+    out.say("")
+    rows = [
+        (fleet.fleet, str(fleet.instances), duration(fleet.billed_s), cost(fleet.billed_micro_usd), *_parts(fleet))
+        for fleet in fleets
+    ]
+    headers = ("fleet", "instances", "billed", "cost", *(part.replace("_", " ") for part in PARTS))
+    out.table(headers, rows, right=tuple(range(1, len(headers))))
+
+
+def _parts(fleet: FleetCosts) -> list[str]:
+    """Each part's money with its share of the time."""
+    said = []
+    for part in PARTS:
+        share = getattr(fleet, f"{part}_s") / fleet.billed_s if fleet.billed_s else 0.0
+        paid = getattr(fleet, f"{part}_micro_usd")
+        said.append(f"{cost(paid)} {share:.1%}" if share else "–")
+    return said

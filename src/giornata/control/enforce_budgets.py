@@ -1,0 +1,95 @@
+"""At each heartbeat: warn once when a budget is nearly used up, and stop the attempt when it is."""
+
+from collections.abc import Mapping, Sequence
+
+from giornata.control.budgets import budgets_each, told
+from giornata.control.context import Context
+from giornata.control.end_attempt import end_attempt
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import AttemptRow, JobRow
+from giornata.control.requeue import requeue
+from giornata.domain.budget import Budget, Payer, first_used_up
+from giornata.domain.errors import LeaseLost
+from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
+from giornata.protocol.work import Order
+
+Held = tuple[JobRow, AttemptRow]
+
+
+def enforce_budgets(
+    tx: Transaction, ctx: Context, held: Sequence[Held], *, at_ms: int
+) -> Mapping[str, Order | LeaseLost]:
+    """New orders by attempt, for those whose order changes; LeaseLost where an attempt was ended.
+
+    The jobs are locked, their attempts live and billed up to now. An attempt whose money is used up is told to
+    release its job, which gives it time for a checkpoint; one that goes on for `policy.stop_grace_s` all the same is
+    ended. An order is taken back when the budget was raised meanwhile. Jobs without any budget cost nothing.
+    """
+    limited = [(job, attempt) for job, attempt in held if _has_budget(job)]
+    lifted = [(job, attempt) for job, attempt in held if _ordered(attempt) and not _has_budget(job)]
+    if not limited and not lifted:
+        return {}
+    budgets = budgets_each(tx, ctx, [job for job, _ in limited], at_ms=at_ms)
+    _warn(tx, limited, budgets, at_ms=at_ms)
+    found = {
+        attempt.id: _order(tx, ctx, job, attempt, first_used_up(budgets.get(job.id, ())), at_ms=at_ms)
+        for job, attempt in [*limited, *lifted]
+    }
+    return {attempt_id: order for attempt_id, order in found.items() if order is not None}
+
+
+def _has_budget(job: JobRow) -> bool:
+    return job.budget_micro_usd is not None or job.project_budget_micro_usd is not None
+
+
+def _ordered(attempt: AttemptRow) -> bool:
+    return attempt.order_reason == Reason.OVER_BUDGET
+
+
+def _order(
+    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, stop: Budget | None, *, at_ms: int
+) -> Order | LeaseLost | None:
+    if stop is None:
+        return _take_back(tx, attempt) if _ordered(attempt) else None
+    if attempt.order_reason is None:
+        # One that is told to drain does all that is asked here, and leaves.
+        order = Order.RELEASE if attempt.order == Order.CONTINUE else Order(attempt.order)
+        tx.attempts.update_live(attempt.id, order=order, order_reason=Reason.OVER_BUDGET, ordered_at_ms=at_ms)
+        return order
+    since_ms = attempt.ordered_at_ms if attempt.ordered_at_ms is not None else at_ms
+    if _ordered(attempt) and at_ms - since_ms >= ctx.policy.stop_grace_s * 1000:
+        return _end(tx, ctx, job, attempt, at_ms=at_ms)
+    return None
+
+
+def _take_back(tx: Transaction, attempt: AttemptRow) -> Order:
+    order = Order.CONTINUE if attempt.order == Order.RELEASE else Order(attempt.order)
+    tx.attempts.update_live(attempt.id, order=order, order_reason=None, ordered_at_ms=None)
+    return order
+
+
+def _end(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> LeaseLost:
+    message = f"it was told to stop for want of money, and had not done so {ctx.policy.stop_grace_s:g} s later"
+    now = tx.jobs.lock(job.id) or job  # the beat may have brought it back from a lapse
+    end_attempt(tx, now, attempt, reason=Reason.OVER_BUDGET, at_ms=at_ms, alive=True, message=message)
+    state = requeue(tx, ctx, now, attempt, at_ms=at_ms)
+    return LeaseLost(f"attempt {attempt.id} has ended ({Reason.OVER_BUDGET}); the job is {state}: drop it")
+
+
+def _warn(tx: Transaction, held: Sequence[Held], budgets: Mapping[str, tuple[Budget, ...]], *, at_ms: int) -> None:
+    asked: set[str] = set()
+    for job, attempt in held:
+        for budget in budgets[job.id]:
+            if not budget.nearly:
+                continue
+            if budget.payer is Payer.JOB:
+                first = job.budget_warned_at_ms is None
+                if first:
+                    tx.jobs.update(job.id, budget_warned_at_ms=at_ms)
+            else:
+                first = job.project_id not in asked and tx.pausing.warned(job.project_id, at_ms=at_ms)
+                asked.add(job.project_id)
+            if first:
+                event = EventType.BUDGET_WARNING
+                tx.events.add(job.id, job.project_id, event, attempt.number, told(budget), at_ms)

@@ -1,0 +1,71 @@
+"""What finished jobs tell of one that is like them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from giornata.control.ports.records import FinishedRecord, JobRecord
+from giornata.control.ports.store import Transaction
+from giornata.domain.money import cost_micro_usd
+
+LOOKED_AT = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """Medians over `jobs` finished jobs with steps of the same shape."""
+
+    jobs: int
+    step_s: float
+    start_s: float  # from the claim to the beginning of the first step
+    price_micro_usd_per_hour: int
+
+    def run_s(self, steps: int) -> float:
+        """Seconds that so many steps take, with the start."""
+        return self.start_s + self.step_s * steps
+
+    def cost_micro_usd(self, steps: int) -> int:
+        """What they cost."""
+        billed_ms = round(self.run_s(steps) * 1000)
+        return cost_micro_usd(price_micro_usd_per_hour=self.price_micro_usd_per_hour, billed_ms=billed_ms)
+
+
+def experience(tx: Transaction, job: JobRecord) -> Experience | None:
+    """Of the project's latest jobs like this one; None when there was none."""
+    finished = tx.job_reads.finished(
+        project_id=job.project_id, kind=job.kind, shape_key=job.shape_key, limit=LOOKED_AT
+    )
+    return of_records(finished)
+
+
+def of_records(finished: Sequence[FinishedRecord]) -> Experience | None:
+    """The medians of those that made at least two steps."""
+    known = [record for record in finished if _step_s(record) is not None]
+    if not known:
+        return None
+    return Experience(
+        jobs=len(known),
+        step_s=median(value for record in known if (value := _step_s(record)) is not None),
+        start_s=median(_start_s(record) for record in known),
+        price_micro_usd_per_hour=round(median(record.price_micro_usd_per_hour for record in known)),
+    )
+
+
+def likely_cost_micro_usd(tx: Transaction, job: JobRecord) -> int | None:
+    """What the job will cost if it is like the ones before it; None when nothing is known."""
+    known = experience(tx, job)
+    return None if known is None or job.total_steps is None else known.cost_micro_usd(job.total_steps)
+
+
+def _step_s(record: FinishedRecord) -> float | None:
+    """Seconds from the end of the first step to the end of the attempt, for each step between."""
+    steps = record.last_step - record.start_step - 1
+    if record.first_step_at_ms is None or steps < 1 or record.ended_at_ms <= record.first_step_at_ms:
+        return None
+    return (record.ended_at_ms - record.first_step_at_ms) / 1000 / steps
+
+
+def _start_s(record: FinishedRecord) -> float:
+    """Seconds before the first step, less that step."""
+    first_ms = record.started_at_ms if record.first_step_at_ms is None else record.first_step_at_ms
+    return max(0.0, (first_ms - record.started_at_ms) / 1000 - (_step_s(record) or 0.0))

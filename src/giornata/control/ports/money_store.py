@@ -1,0 +1,162 @@
+"""What budgets and the reports of costs ask of the store. Money is integer micro-dollars, instants epoch ms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from giornata.control.ports.records import FinishedRecord
+from giornata.domain.accounting import Run
+from giornata.domain.sharing import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """A job that was moved out of the queue, or back into it."""
+
+    job_id: str
+    committed_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What is billed for as long as it exists: an instance of a provider, or a node that nobody but itself tells of.
+
+    `ready_at_ms` is when it first asked for work, None when it never did; `to_ms` the end, or the last sign of life.
+    """
+
+    key: str
+    fleet: str
+    from_ms: int
+    to_ms: int
+    ready_at_ms: int | None
+    price_micro_usd_per_hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayRecord:
+    """An attempt on a host, with the intervals that its job is billed for."""
+
+    host_key: str
+    run: Run
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRecord:
+    """An attempt and what its job pays for it, its share of the node's price."""
+
+    job_id: str
+    reason: str | None
+    start_step: int
+    last_step: int
+    committed_step: int
+    amount_micro_usd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Queued jobs with steps of one shape; `steps` are left in all of them, None when one does not say how many."""
+
+    shape_key: str
+    jobs: int
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtWork:
+    """A running job, as far as its pace goes."""
+
+    shape_key: str
+    total_steps: int | None
+    first_step_at_ms: int | None
+    start_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A node: how many jobs it takes at one time, and those that it has."""
+
+    places: int
+    at_work: tuple[AtWork, ...]
+
+
+class Forecasts(Protocol):
+    """What stands between a new job and its end."""
+
+    def recent(self) -> Mapping[str, Sequence[FinishedRecord]]:
+        """The fleet's latest succeeded attempts by the shape of their steps. The price is the node's whole."""
+
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[Ahead]:
+        """The queued jobs that go before one that is queued like this, by the shape of their steps."""
+
+    def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> Sequence[Place]:
+        """Nodes that may take such a job, heard of lately and not leaving."""
+
+
+class Costs(Protocol):
+    """What happened in a stretch of time, and what it cost."""
+
+    def hosts(self, *, from_ms: int, before_ms: int) -> Sequence[Host]:
+        """Those that were billed at any moment of it."""
+
+    def stays(self, *, from_ms: int, before_ms: int) -> Sequence[StayRecord]:
+        """Attempts that lived at any moment of it, on any of these hosts."""
+
+    def work(self, project_id: str | None, *, from_ms: int, before_ms: int) -> Sequence[WorkRecord]:
+        """The attempts of a project, or of all, that began in it."""
+
+
+class Spending(Protocol):
+    """What was spent, shares of nodes included, and what is set aside."""
+
+    def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """By job, over all of its attempts up to their latest sign of life."""
+
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int) -> int:
+        """By the project's attempts that ended in this time; None: by all projects'."""
+
+    def unsettled(self, project_id: str | None, *, since_ms: int) -> int:
+        """By the project's attempts that ended since, or live."""
+
+    def reserved(self, project_id: str, *, but: str | None = None) -> int:
+        """What the project's unfinished jobs have set aside and not spent yet, without that of the job `but`."""
+
+
+class Pausing(Protocol):
+    """Projects' budgets, and the jobs that wait for one to be raised."""
+
+    def limited_projects(self) -> Sequence[tuple[str, int]]:
+        """(id, budget) of the projects that have one."""
+
+    def projects_waiting(self) -> Sequence[str]:
+        """Projects with jobs that wait for the project's money."""
+
+    def pause_queued(self, project_id: str, *, limit: int) -> Sequence[Parked]:
+        """Move queued jobs of the project out of the queue. One whose silent attempt may come back stays, and so do
+        those that somebody holds just now."""
+
+    def resume_paused(self, project_id: str, *, limit: int) -> Sequence[Parked]:
+        """Move jobs that wait for the project's money back into the queue, but those that somebody holds."""
+
+    def warned(self, project_id: str, *, at_ms: int) -> bool:
+        """Note that the project was warned; False when somebody has done so since its budget was set."""
+
+    def lock_budget(self, project_id: str) -> int | None:
+        """The project's budget; nobody else gets it locked before this transaction ends."""
+
+    def set_budget(self, project_id: str, budget_micro_usd: int | None) -> bool:
+        """Set or lift it; False when there is no such project."""
+
+
+class MoneyTransaction(Protocol):
+    """The groups of queries about money."""
+
+    @property
+    def spending(self) -> Spending: ...
+    @property
+    def forecasts(self) -> Forecasts: ...
+    @property
+    def costs(self) -> Costs: ...
+    @property
+    def pausing(self) -> Pausing: ...

@@ -1,0 +1,30 @@
+"""A project as those who may see it do."""
+
+from giornata.control.budgets import project_spent
+from giornata.control.context import Foundations
+from giornata.control.instants import instant
+from giornata.control.ports.records import ProjectRecord
+from giornata.control.ports.store import Transaction
+from giornata.domain.errors import NotFound
+from giornata.protocol.admin import Project
+
+
+def project_reply(tx: Transaction, ctx: Foundations, project: ProjectRecord) -> Project:
+    """With its money as of now, if it has a budget."""
+    made = Project(id=project.id, name=project.name, created_at=instant(project.created_at_ms))
+    if project.budget_micro_usd is None:
+        return made
+    money = {
+        "budget_micro_usd": project.budget_micro_usd,
+        "spent_micro_usd": project_spent(tx, ctx, project.id, at_ms=ctx.clock.now_ms()),
+        "reserved_micro_usd": tx.spending.reserved(project.id),
+    }
+    return made.model_copy(update=money)
+
+
+def read_project(tx: Transaction, ctx: Foundations, project_id: str) -> Project:
+    """As this transaction sees it. Raises NotFound."""
+    project = tx.projects.get(project_id)
+    if project is None:
+        raise NotFound(f"there is no project {project_id}")
+    return project_reply(tx, ctx, project)

@@ -1,0 +1,89 @@
+"""What jobs and projects have spent, and what they have set aside."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.store.attempts import LIVE
+from giornata.store.bills import shares
+from giornata.store.schema import attempts, companions, jobs, ledger
+
+# A constant in the text, because a planner cannot prove that a parameter matches a partial index.
+RESERVED = sa.literal_column(
+    "jobs.state IN ('queued', 'running', 'paused') AND jobs.reserved_micro_usd > 0", sa.Boolean
+)
+# Below what SQLite takes as parameters of one statement.
+AT_ONCE = 500
+
+
+class Spending:
+    """See `giornata.control.ports.money_store.Spending`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection = connection
+        self._dialect_name = dialect_name
+
+    def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        spent = dict.fromkeys(job_ids, 0)
+        for some in _slices(job_ids):
+            for job_id, amount in self._by_job(ledger.c.job_id.in_(some)):
+                spent[job_id] += amount
+        return spent
+
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int) -> int:
+        ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)
+        return self._of_project(project_id, [ended])
+
+    def unsettled(self, project_id: str | None, *, since_ms: int) -> int:
+        # One after the other: each has an index of its own.
+        return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE])
+
+    def reserved(self, project_id: str, *, but: str | None = None) -> int:
+        mine = RESERVED & (jobs.c.project_id == project_id)
+        if but is not None:
+            mine &= jobs.c.id != but
+        whole = self._connection.scalar(sa.select(sa.func.sum(jobs.c.reserved_micro_usd)).where(mine)) or 0
+        begun = sa.select(jobs.c.id, jobs.c.reserved_micro_usd).where(mine, jobs.c.attempt_count > 0)
+        aside = {row.id: row.reserved_micro_usd for row in self._connection.execute(begun)}
+        spent = self.of_jobs(list(aside))
+        used: int = sum(min(spent[job_id], reserved) for job_id, reserved in aside.items())
+        return int(whole) - used
+
+    def _of_project(self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]]) -> int:
+        mine = sa.true() if project_id is None else ledger.c.project_id == project_id
+        return sum(amount for condition in conditions for _, amount in self._by_job(mine & condition))
+
+    def _by_job(self, condition: sa.ColumnElement[bool]) -> Iterable[tuple[str, int]]:
+        """(job, micro-dollars) of the attempts that it holds for; a job may come more than once."""
+        joined = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
+        together = sa.exists().where(companions.c.attempt_id == ledger.c.attempt_id)
+        alone: sa.Select[Any] = (
+            sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd))
+            .select_from(joined)
+            .where(condition, ~together)
+            .group_by(ledger.c.job_id)
+        )
+        for job_id, amount in self._connection.execute(alone):
+            yield job_id, int(amount)
+        beside: sa.Select[Any] = (
+            sa.select(ledger.c.job_id, companions.c.attempt_id, companions.c.companion_id)
+            .select_from(joined.join(companions, companions.c.attempt_id == ledger.c.attempt_id))
+            .where(condition)
+            .distinct()
+        )
+        yield from self._shared(self._connection.execute(beside).all())
+
+    def _shared(self, rows: Sequence[Any]) -> Iterable[tuple[str, int]]:
+        job_of = {row.attempt_id: row.job_id for row in rows}
+        pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for row in rows:
+            pairs[row.attempt_id].append((row.attempt_id, row.companion_id))
+        for some in _slices(list(pairs)):
+            found = shares(self._connection, [pair for attempt_id in some for pair in pairs[attempt_id]])
+            yield from ((job_of[attempt_id], amount) for attempt_id, amount in found.items())
+
+
+def _slices(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (ids[first : first + AT_ONCE] for first in range(0, len(ids), AT_ONCE))

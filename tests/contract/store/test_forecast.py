@@ -1,0 +1,133 @@
+"""When a job would start and end: the forecast, and then what really happens on a fleet that keeps its pace."""
+
+import pytest
+from tests.fixtures.users import ANN, BOB, NODE, claim, move_in, new_dataset, new_job, progress, train
+
+from giornata.control.claim import claim_once
+from giornata.control.complete import complete
+from giornata.control.context import Context
+from giornata.control.estimate import estimate
+from giornata.control.instants import instant
+from giornata.control.submit import submit
+from giornata.domain.job import JobState
+from giornata.protocol.jobs import Estimate, SubmitJob
+from giornata.protocol.work import Claim, CompleteAttempt, Lease, NodeInfo
+
+START_S, STEP_S = 20, 3
+NODES = ("node_00000001", "node_00000002")
+
+
+@pytest.fixture
+def house(ctx: Context) -> Context:
+    move_in(ctx)
+    return ctx
+
+
+def one_done(ctx: Context, steps: int = 10, **spec: object) -> None:
+    """Somebody's job of this shape, from beginning to end."""
+    new_job(ctx, BOB, max_train_steps=steps, **spec)
+    lease = claim(ctx)
+    ctx.clock.advance_s(START_S + STEP_S)  # type: ignore[attr-defined]
+    progress(ctx, lease, step=1)
+    ctx.clock.advance_s((steps - 1) * STEP_S)  # type: ignore[attr-defined]
+    complete(ctx, lease.attempt_id, CompleteAttempt(step=steps))
+
+
+def asked(ctx: Context, steps: int = 10, **spec: object) -> SubmitJob:
+    return train(new_dataset(ctx), max_train_steps=steps, **spec)
+
+
+def look(ctx: Context, steps: int = 10, **spec: object) -> Estimate:
+    return estimate(ctx, ANN, asked(ctx, steps, **spec))
+
+
+def ask(ctx: Context, node: str) -> Lease | None:
+    info = NodeInfo(node_id=node, machine_id=f"m-{node}", name=node, price_micro_usd_per_hour=360_000)
+    request = Claim(request_id=ctx.names.new("request"), node=info, kinds=("train",))
+    return claim_once(ctx, NODE, request).lease
+
+
+def run_fleet(ctx: Context, wanted: str) -> int:
+    """Both nodes work at their pace, second by second, until this job starts; when that is."""
+    free_at_ms = dict.fromkeys(NODES, 0)
+    held: dict[str, Lease] = {}
+    while True:
+        now_ms = ctx.clock.now_ms()
+        for node in NODES:
+            if node in held and now_ms >= free_at_ms[node]:
+                lease = held.pop(node)
+                complete(ctx, lease.attempt_id, CompleteAttempt(step=lease.spec["max_train_steps"]))
+            if node not in held and (lease := ask(ctx, node)):
+                if lease.job_id == wanted:
+                    return now_ms
+                held[node] = lease
+                free_at_ms[node] = now_ms + 1000 * (START_S + STEP_S * int(lease.spec["max_train_steps"]))
+        ctx.clock.advance_s(1)  # type: ignore[attr-defined]
+
+
+def test_the_forecast_comes_true_on_a_fleet_that_keeps_its_pace(house: Context) -> None:
+    one_done(house)
+    for node in NODES:
+        assert ask(house, node) is None
+    for caller in (ANN, BOB, ANN, BOB, ANN):
+        submit(house, caller, train(new_dataset(house, caller), max_train_steps=10), None)
+    known = look(house)
+    assert known.queue_position in {5, 6}
+    job, _ = submit(house, ANN, asked(house), None)
+    assert known.expected_start_at is not None
+    assert known.expected_start_at == instant(run_fleet(house, job.id))
+    assert "2 places on 2 nodes" in known.expectation
+
+
+def test_running_jobs_are_waited_for_at_their_own_pace(house: Context) -> None:
+    one_done(house)
+    new_job(house, ANN, max_train_steps=11)
+    lease = claim(house)
+    house.clock.advance_s(10)  # type: ignore[attr-defined]
+    now = instant(house.clock.now_ms())
+    before = look(house).expected_start_at
+    assert before is not None
+    assert (before - now).total_seconds() == START_S + STEP_S * 11, "it has made no step: nobody knows more"
+    progress(house, lease, step=1)
+    house.clock.advance_s(20)  # type: ignore[attr-defined]
+    progress(house, lease, step=5)
+    found = look(house)
+    assert found.expected_start_at is not None
+    left_s = (found.expected_start_at - instant(house.clock.now_ms())).total_seconds()
+    assert left_s == pytest.approx(6 * 5), "five seconds a step, not three"
+    assert found.expected_end_at is None, "Ann has no history of her own, and others' is not told"
+
+
+def test_of_an_idle_fleet_it_starts_now_and_ends_when_such_jobs_do(house: Context) -> None:
+    one_done(house)
+    new_job(house, ANN)
+    lease = claim(house)
+    house.clock.advance_s(START_S + STEP_S)  # type: ignore[attr-defined]
+    progress(house, lease, step=1)
+    house.clock.advance_s(9 * STEP_S)  # type: ignore[attr-defined]
+    complete(house, lease.attempt_id, CompleteAttempt(step=10))
+    found, now = look(house, 100), instant(house.clock.now_ms())
+    assert found.expected_start_at == now
+    assert found.expected_end_at is not None
+    assert (found.expected_end_at - now).total_seconds() == START_S + 100 * STEP_S == found.run_s
+
+
+@pytest.mark.parametrize("why", ["no node", "gone", "a new shape ahead", "a new shape runs"])
+def test_what_nobody_knows_is_not_made_up(house: Context, why: str) -> None:
+    words = {
+        "no node": "no node",
+        "gone": "no node",
+        "a new shape ahead": "1 of the jobs ahead",
+        "a new shape runs": "that run now",
+    }
+    if why != "no node":
+        one_done(house)
+    if why == "gone":
+        house.clock.advance_s(house.policy.node_gone_after_s + 1)  # type: ignore[attr-defined]
+    if why.startswith("a new shape"):
+        assert new_job(house, ANN, resolution=512).state is JobState.QUEUED
+    if why == "a new shape runs":
+        claim(house)
+    found = look(house)
+    assert (found.expected_start_at, found.expected_end_at) == (None, None)
+    assert words[why] in found.expectation

@@ -1,0 +1,82 @@
+"""Budgets on the command line and in the SDK, against a real server."""
+
+import pytest
+from tests.fixtures.served import a_dataset
+
+from giornata.cli.output import EXIT_PAUSED
+from giornata.domain.job import JobState
+from giornata.protocol.work import Claim, NodeInfo
+
+DEAR = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", price_micro_usd_per_hour=1_000_000_000)
+
+
+@pytest.fixture
+def client(served):
+    return served.client(served.keys.admin)
+
+
+@pytest.fixture
+def spec(client, tmp_path):
+    dataset = a_dataset(client, tmp_path)
+    return {"model": "some/model", "dataset": dataset.id, "instance_prompt": "sks dog", "max_train_steps": 50}
+
+
+def paused(served, client, spec):
+    """A job that a dear node had for a moment."""
+    job = client.submit(spec, name="dog", budget_micro_usd=1)
+    body = Claim(request_id="request-1", node=DEAR, kinds=("train",)).model_dump(mode="json")
+    lease = served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
+    assert lease["job_id"] == job.id
+    for verb, order in (("heartbeat", "release"), ("release", None)):
+        path = f"/v1/node/attempts/{lease['attempt_id']}/{verb}"
+        reply = served.call("POST", path, lease["token"], json={})
+        assert reply.is_success, reply.text
+        assert reply.json().get("order") == order
+    return client.get_job(job.id)
+
+
+def test_a_paused_job_is_shown_with_what_to_do_and_nobody_waits_for_it(run, served, client, spec):
+    job = paused(served, client, spec)
+    assert client.wait(job.id, timeout_s=5).state is JobState.PAUSED
+    for command in ("events", "logs"):
+        ended = run(command, job.id, "--follow")
+        assert ended.status == EXIT_PAUSED
+        assert "is used up" in ended.output
+    assert "of the job's $0.000001 are spent" in run("events", job.id).output
+    assert "paused" in run("jobs").output
+    refused = run("retry", job.id)
+    assert (refused.status, "giornata budget" in refused.errors) == (1, True)
+
+
+def test_a_job_goes_on_when_its_budget_is_raised(run, served, client, spec):
+    job = paused(served, client, spec)
+    assert "at most $5.00" in run("budget", job.id, "5").output
+    assert client.get_job(job.id).state is JobState.QUEUED
+    assert run("budget", job.id, "none", "--json").json["budget_micro_usd"] is None
+    assert "no limit" in run("budget", job.id).output
+    assert client.get_job(job.id).state is JobState.QUEUED
+
+
+def test_a_projects_budget_is_set_shown_and_held_to(run, client, spec):
+    assert "no limit" in run("project", "list").output
+    assert "$2.00" in run("project", "budget", "default", "2.00").output
+    client.submit(spec, budget_micro_usd=1_500_000)
+    shown = {each["id"]: each for each in run("project", "list", "--json").json["items"]}
+    assert (shown["default"]["budget_micro_usd"], shown["default"]["reserved_micro_usd"]) == (2_000_000, 1_500_000)
+    assert "$1.50" in run("project", "list").output
+    run("project", "budget", "default", "none")
+    assert client.submit(spec, budget_micro_usd=1_500_000).budget_micro_usd == 1_500_000
+
+
+@pytest.mark.parametrize("amount", ["much", "-1", "0.0000001", "nan", "1e99"])
+def test_a_sum_that_is_none_is_refused_before_anything_is_sent(run, amount):
+    refused = run("budget", "job_1", "--", amount)
+    assert (refused.status, "USD" in refused.errors) == (2, True)
+
+
+def test_the_service_names_a_bad_budget_with_everything_else(served):
+    reply = served.call(
+        "POST", "/v1/jobs", served.keys.member, json={"spec": {}, "budget_micro_usd": 0, "priority": 999}
+    )
+    assert reply.status_code == 400
+    assert {fault["where"].rsplit(".")[-1] for fault in reply.json()["faults"]} == {"budget_micro_usd", "priority"}

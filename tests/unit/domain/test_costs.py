@@ -1,0 +1,116 @@
+"""What an instance's seconds were good for: the parts add up to the bill, to the micro-dollar."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from giornata.domain.accounting import Seconds
+from giornata.domain.costs import PARTS, Bill, Split, Stay, add, apportion, split
+from giornata.domain.money import MS_PER_HOUR, cost_micro_usd
+from giornata.domain.sharing import Interval
+
+PRICE = 360_000  # 100 micro-dollars a second
+
+
+def interval(from_s: float, to_s: float) -> Interval:
+    return Interval(from_ms=round(from_s * 1000), to_ms=round(to_s * 1000))
+
+
+def bill(from_s: float, to_s: float, *, ready_s: float | None = None) -> Bill:
+    ready_at_ms = None if ready_s is None else round(ready_s * 1000)
+    return Bill(billed=interval(from_s, to_s), ready_at_ms=ready_at_ms, price_micro_usd_per_hour=PRICE)
+
+
+def stay(from_s: float, to_s: float, *, useful: int = 1, lost: int = 0, at_risk: int = 0) -> Stay:
+    seconds = Seconds(useful_ms=useful, lost_ms=lost, at_risk_ms=at_risk)
+    return Stay(intervals=(interval(from_s, to_s),), seconds=seconds)
+
+
+def in_seconds(found: Split) -> dict[str, float]:
+    return {part: getattr(found, f"{part}_ms") / 1000 for part in PARTS if getattr(found, f"{part}_ms")}
+
+
+@pytest.mark.parametrize(
+    ("billed", "stays", "expected"),
+    [
+        (bill(0, 100), [], {"startup": 100}),
+        (bill(0, 100, ready_s=30), [], {"startup": 30, "idle": 70}),
+        (bill(0, 100, ready_s=30), [stay(40, 60)], {"startup": 30, "idle": 50, "useful": 20}),
+        (bill(0, 100), [stay(40, 60), stay(70, 100)], {"startup": 40, "useful": 50, "idle": 10}),
+        (bill(0, 100, ready_s=0), [stay(0, 100, useful=3, lost=1)], {"useful": 75, "lost": 25}),
+        (bill(0, 100, ready_s=0), [stay(0, 100, useful=0, lost=0)], {"lost": 100}),
+        (bill(0, 100, ready_s=0), [stay(0, 100, useful=4, at_risk=1)], {"useful": 80, "at_risk": 20}),
+        # Two at one time have half of it each.
+        (bill(0, 100, ready_s=0), [stay(0, 100), stay(60, 100, useful=0, lost=1)], {"useful": 80, "lost": 20}),
+        # Only what is billed counts, and what is asked about began long after the start-up.
+        (bill(50, 100, ready_s=10), [stay(0, 80)], {"useful": 30, "idle": 20}),
+        (bill(0, 100, ready_s=0), [stay(80, 130)], {"useful": 20, "idle": 80}),
+        (bill(0, 0, ready_s=0), [], {}),
+    ],
+)
+def test_what_the_seconds_were_good_for(billed: Bill, stays: list[Stay], expected: dict[str, float]) -> None:
+    found = split(billed, stays)
+    assert in_seconds(found) == expected
+    assert found.billed_micro_usd == round(found.billed_ms / 10)
+
+
+LIFE = st.lists(st.integers(0, 4_000_000), min_size=2, max_size=6, unique=True).map(
+    lambda at: tuple(
+        Interval(from_ms=from_ms, to_ms=to_ms)
+        for from_ms, to_ms in zip(sorted(at)[::2], sorted(at)[1::2], strict=False)
+    )
+)
+SECONDS = st.tuples(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7)).map(
+    lambda three: Seconds(useful_ms=three[0], lost_ms=three[1], at_risk_ms=three[2])
+)
+STAY = st.builds(Stay, intervals=LIFE, seconds=SECONDS)
+BILL = st.builds(
+    Bill,
+    billed=st.tuples(st.integers(0, 4_000_000), st.integers(0, 4_000_000)).map(
+        lambda two: Interval(from_ms=min(two), to_ms=max(two))
+    ),
+    ready_at_ms=st.none() | st.integers(0, 4_000_000),
+    price_micro_usd_per_hour=st.integers(0, 10**9),
+)
+
+
+@given(billed=BILL, stays=st.lists(STAY, max_size=4))
+def test_the_parts_add_up_to_the_bill(billed: Bill, stays: list[Stay]) -> None:
+    found = split(billed, stays)
+    whole_ms = billed.billed.to_ms - billed.billed.from_ms
+    price = billed.price_micro_usd_per_hour
+    assert found.billed_ms == whole_ms
+    assert found.billed_micro_usd == cost_micro_usd(price_micro_usd_per_hour=price, billed_ms=whole_ms)
+    for part in PARTS:
+        exact = Fraction(price * getattr(found, f"{part}_ms"), MS_PER_HOUR)
+        assert getattr(found, f"{part}_ms") >= 0
+        assert abs(getattr(found, f"{part}_micro_usd") - exact) < 2
+
+
+@given(billed=BILL, stays=st.lists(STAY, max_size=4))
+def test_work_is_the_time_in_which_anything_lives(billed: Bill, stays: list[Stay]) -> None:
+    found = split(billed, stays)
+    whole = billed.billed
+    lives = [part for one in stays for part in one.intervals]
+    points = sorted({whole.from_ms, whole.to_ms, *(at for part in lives for at in (part.from_ms, part.to_ms))})
+    alive_ms = 0
+    for from_ms, to_ms in pairwise(points):
+        if whole.from_ms <= from_ms and to_ms <= whole.to_ms:
+            alive_ms += (to_ms - from_ms) * any(part.from_ms <= from_ms and to_ms <= part.to_ms for part in lives)
+    assert found.useful_ms + found.lost_ms + found.at_risk_ms == alive_ms
+
+
+@given(splits=st.lists(st.builds(split, BILL, st.lists(STAY, max_size=2)), max_size=4))
+def test_sums_add_up_too(splits: list[Split]) -> None:
+    assert add(splits).billed_micro_usd == sum(each.billed_micro_usd for each in splits)
+    assert add(splits).billed_ms == sum(each.billed_ms for each in splits)
+
+
+@given(whole=st.integers(0, 10**12), weights=st.lists(st.fractions(0, 10**6), min_size=1, max_size=6))
+def test_what_is_dealt_out_is_the_whole(whole: int, weights: list[Fraction]) -> None:
+    parts = apportion(whole, weights)
+    assert sum(parts) == whole
+    assert min(parts) >= 0

@@ -1,0 +1,34 @@
+"""The forecast is right for the model that it assumes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from giornata.domain.forecast import Forecast, forecast
+
+
+def played(free_in_s: list[int], ahead_s: list[int]) -> int:
+    """The same model second by second: places with clocks, and a queue."""
+    busy, queue, second = list(free_in_s), list(ahead_s), 0
+    while True:
+        for place in range(len(busy)):
+            while busy[place] == 0:
+                if not queue:
+                    return second
+                busy[place] = queue.pop(0)
+        busy = [left - 1 for left in busy]
+        second += 1
+
+
+@given(free=st.lists(st.integers(0, 20), min_size=1, max_size=4), ahead=st.lists(st.integers(0, 12), max_size=12))
+def test_it_is_what_comes_of_playing_the_queue_through(free: list[int], ahead: list[int]) -> None:
+    found = forecast(free_in_s=free, ahead_s=ahead, run_s=7)
+    start_s = played(free, ahead)
+    assert found == Forecast(start_s=start_s, end_s=start_s + 7)
+
+
+def test_without_a_place_nothing_is_known() -> None:
+    assert forecast(free_in_s=[], ahead_s=[1.0], run_s=1) is None
+
+
+def test_how_long_it_takes_is_left_open_when_nobody_knows() -> None:
+    assert forecast(free_in_s=[3.0], ahead_s=[], run_s=None) == Forecast(start_s=3.0, end_s=None)
