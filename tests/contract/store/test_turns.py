@@ -169,13 +169,14 @@ def test_jobs_from_before_the_turns_get_them_by_age_and_project(empty_database: 
         command.upgrade(config, "0006")
         connection.exec_driver_sql("INSERT INTO projects (id, name, created_at_ms) VALUES ('ann', 'ann', 1)")
         connection.exec_driver_sql("INSERT INTO projects (id, name, created_at_ms) VALUES ('bob', 'bob', 1)")
+        insert = sa.text(
+            "INSERT INTO jobs (id, project_id, kind, name, state, spec, priority, labels, faults, result,"
+            " created_at_ms) VALUES (:id, :project, 'train', 'n', :state, '{}', 0, '{}', '[]', '{}', :age)"
+        )
         for project, age in rows:
             for state in ("queued", "succeeded"):
-                connection.exec_driver_sql(
-                    "INSERT INTO jobs (id, project_id, kind, name, state, spec, priority, labels, faults, result,"
-                    f" created_at_ms) VALUES ('{project}-{age}-{state}', '{project}', 'train', 'n', '{state}',"
-                    f" '{{}}', 0, '{{}}', '[]', '{{}}', {age})"
-                )
+                values = {"id": f"{project}-{age}-{state}", "project": project, "state": state, "age": age}
+                connection.execute(insert, values)
     engine.dispose()
     migrate(url)
     engine = postgres(parse_url(url)) if url.startswith("postgresql") else sqlite_writer(parse_url(url))
