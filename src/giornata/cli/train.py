@@ -190,7 +190,7 @@ def _refuse(
     init_lora: Path | None,
     min_vram: str | None,
 ) -> int | None:
-    """The memory in bytes, if it was given. Raises InvalidInput with everything that is missing, wrong or too much."""
+    """The memory in bytes, if it was given. Raises InvalidInput with all that is missing, wrong or too much."""
     faults = []
     if continued is None and not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
         hint = (

@@ -196,3 +196,7 @@ def test_a_job_for_one_machine_is_not_handed_to_it_once_it_is_banned_there(shop:
     with shop.store.begin() as tx:
         tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert shop.claim(1).reason == "banned"
+    assert shop.claim(2).reason == "for-another"
+    assert get_job(shop.ctx, ROOT, job_id).waiting_because == (
+        "every connected node (1) has failed this job before and is banned from it"
+    )
