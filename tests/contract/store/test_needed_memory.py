@@ -167,6 +167,18 @@ def test_a_job_says_that_no_node_is_large_enough(shop: Workshop) -> None:
     )
 
 
+def test_a_ban_on_one_node_is_none_on_another(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    for number in (1, 2):
+        shop.claim(number, kinds=("train",), joint_key="none has it")
+    with shop.store.begin() as tx:
+        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+    assert get_job(shop.ctx, ROOT, job_id).waiting_because == "waiting for its turn, position 1 in the queue"
+    with shop.store.begin() as tx:
+        tx.judgements.ban(job_id, "machine-2", Reason.CRASHED, at_ms=1)
+    assert "every connected node (2)" in (get_job(shop.ctx, ROOT, job_id).waiting_because or "")
+
+
 # ---- jobs for one machine
 
 
