@@ -139,6 +139,15 @@ def test_sending_one_job_after_the_other_is_no_way_past_those_who_wait() -> None
     assert abs(counts["drip"] - counts["flood"]) <= 2
 
 
+def test_who_waits_leaves_out_no_turn_while_others_models_are_preferred() -> None:
+    queue = Queue()
+    for project in ("a", "b", "c"):
+        queue.submit(project, 0 if project == "a" else 1, count=1 if project == "a" else 40)
+    assert "a" not in [queue.hand_out(held=1) for _ in range(2 * (AFFINITY_WINDOW - 2))]
+    queue.submit("a")
+    assert [turn for whose, turn, _ in queue.waiting.values() if whose == "a"] == [1, 2]
+
+
 def test_a_head_that_nobody_may_take_does_not_let_newcomers_past_those_who_wait_for_long() -> None:
     queue = Queue()
     queue.submit("large")
