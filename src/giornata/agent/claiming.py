@@ -15,7 +15,6 @@ from giornata.agent.held_lease import Monotonic
 from giornata.agent.settings import AgentSettings
 from giornata.client.node import NodeClient
 from giornata.domain.errors import GiornataError
-from giornata.protocol.pipe import Hello
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,6 @@ class Claiming:
         self._settings, self._node, self._engines = settings, node, engines
         self._departure, self._now_s, self._rng, self._sleep = departure, monotonic_s, rng, sleep
         self._answered_at_s = monotonic_s()
-        self._hello: Hello | None = None  # of the latest engine: the device stays when the engine is ended
 
     def fresh_delays(self) -> Iterator[float]:
         """Pauses that grow."""
@@ -101,8 +99,7 @@ class Claiming:
 
     def request(self, joint_key: str | None = None) -> Claim:
         """Raises ValidationError for settings that the server would not take."""
-        settings, engine = self._settings, self._engines.current
-        hello = self._hello = self._engines.hello or self._hello
+        settings, engine, hello = self._settings, self._engines.current, self._engines.hello
         info = NodeInfo(
             node_id=settings.node_id,
             machine_id=settings.machine_id,

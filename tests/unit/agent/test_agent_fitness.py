@@ -355,6 +355,18 @@ def test_one_burst_in_the_way_makes_no_link_slow(tmp_path: Path) -> None:
     assert found == pytest.approx(2 * WANTED, rel=0.01)
 
 
+def test_of_two_tries_the_better_one_counts(tmp_path: Path) -> None:
+    clock = Clock(WANTED / 2)
+
+    class Tiring(Line):
+        def download(self, what: Download, path: Path, *, progress: Callable[[int], None]) -> None:
+            super().download(what, path, progress=progress)
+            clock.bytes_per_s /= 2
+
+    found = Links(Tiring(clock), tmp_path, monotonic_s=clock).download_bytes_per_s(DOWN, wanted=WANTED)
+    assert found == pytest.approx(WANTED / 2, rel=0.01)
+
+
 def test_a_hopeless_link_is_not_waited_for(tmp_path: Path) -> None:
     line = Line(Clock(WANTED / 1000))
     found = Links(line, tmp_path, monotonic_s=line.clock).download_bytes_per_s(DOWN, wanted=WANTED)
