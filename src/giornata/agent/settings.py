@@ -9,7 +9,7 @@ from pathlib import Path
 from giornata.agent.engines import KernelRoom
 from giornata.agent.workplace import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
-from giornata.protocol.specs import OWN_KIND_PREFIX
+from giornata.protocol.specs import CANARY_KIND, OWN_KIND_PREFIX
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
@@ -55,6 +55,7 @@ class AgentSettings:
     work_dir: Path
     node_id: str = field(default_factory=draw_node_id)
     fleet: str = "local"
+    instance_id: str | None = None  # what the provider calls the container or process
     price_micro_usd_per_hour: int = 0
     kinds: tuple[str, ...] = ("train",)
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -68,10 +69,12 @@ class AgentSettings:
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
     join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
     grace_s: float = 25.0  # from the order to leave to the end of the process
+    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
     stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
     alive_s: float = 30.0
     stall_s: float = 600.0
+    unfit_s: float = 600.0  # how long claims may pause because disk or GPU memory is short; then the node leaves
     fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
     transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
     cache_bytes: int = 20 * GIB
@@ -80,14 +83,16 @@ class AgentSettings:
 
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """The command of the engine for each kind; kinds with equal commands share one engine."""
+        # The platform tries out machines by a kind of its own, which every engine of ours can do.
+        kinds = (*self.kinds, CANARY_KIND) if self.kinds and CANARY_KIND not in self.kinds else self.kinds
         built_in = engine_command(
-            self.kinds,
+            kinds,
             threads=self.threads,
             device=self.device,
             model_cache_bytes=self.model_cache_bytes,
             places=self.places,
         )
-        return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
+        return dict.fromkeys(kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
     def kernels(self) -> KernelRoom:
         """Compiled kernels outlive engines and nodes, in the node's own directory."""
