@@ -446,10 +446,13 @@ def test_a_plan_that_was_carried_out_is_not_made_again(view, policy):
     # With fewer of those to come than before, a job may be one that nobody left may take.
     assume(view.asked == len(view.instances) or view.asked <= policy.max_nodes)
     view = replace(view, reallocations_left=99)
-    settled = carried_out(view, plan(view, policy))
+    first = plan(view, policy)
+    settled = carried_out(view, first)
     again = plan(settled, policy)
     assert again.desired == settled.asked, (settled, again)
-    assert (again.leaving, again.ending, again.reallocate) == ((), (), ())
+    assert (again.ending, again.reallocate) == ((), ())
+    # Who could not take the jobs that others were called for has nothing to do from then on.
+    assert not again.leaving or first.desired > view.asked - len(first.ending)
 
 
 @settings(max_examples=400, deadline=None)
