@@ -24,11 +24,12 @@ class Bidder:
         price = self.view.price_micro_usd_per_hour
         return UNKNOWN_PRICE if price is None else price
 
-    def free(self) -> list[InstanceView]:
-        """What it has, or asked for and does not have yet."""
+    def free(self, now_ms: int) -> list[InstanceView]:
+        """What it has, or asked for and does not have yet, if that can be expected to come."""
         staying = [each for each in self.view.instances if each.stays]
         going = [each for each in self.view.instances if not each.stays and not each.ended]
-        unlisted = max(0, self.view.asked - len(going) - len(staying))
+        expected = not self.in_trouble and not self.full(now_ms)
+        unlisted = max(0, self.view.asked - len(going) - len(staying)) if expected else 0
         to_come = [InstanceView(id=f"to come {number}", offer=self.view.offer) for number in range(unlisted)]
         return [*(each for each in staying if each.use is not Use.BUSY), *to_come]
 
@@ -59,7 +60,7 @@ def share_demand(demand: Sequence[Demand], bidders: Sequence[Bidder], now_ms: in
     cheapest_first = sorted(bidders, key=lambda each: (each.price, each.view.name))
     left = list(demand)
     for bidder in cheapest_first:
-        placed = place(left, bidder.free())
+        placed = place(left, bidder.free(now_ms))
         shares[bidder.view.name] += _taken(left, placed.left)
         left = placed.left
     room = {each.view.name: each.room(now_ms) * each.view.offer.places for each in cheapest_first}
