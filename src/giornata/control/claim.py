@@ -46,6 +46,7 @@ class Asked:
             held_models=self.claim.held_models,
             machine_id=self.claim.node.machine_id,
             project_id=None if self.caller.serves_all_projects else self.caller.project_id,
+            vram_bytes=self.claim.node.vram_bytes,
             joint_key=self.claim.joint_key,
         )
 
@@ -220,11 +221,17 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
     reason = tx.jobs.why_nothing(wanted)
     details = {
         "empty-queue": "no job is waiting",
+        "too-small": f"every job that waits needs more GPU memory than the {_gigabytes(wanted.vram_bytes)} of this node",
+        "for-another": "the jobs that wait are each for one other machine",
         "banned": "every job that waits has failed on this machine before; another machine is needed",
         "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",
         "no-such-companion": "no job that could join those with this joint key is waiting",
     }
     return ClaimReply(reason=reason, detail=details[reason])
+
+
+def _gigabytes(size_bytes: int | None) -> str:
+    return "0 GB" if size_bytes is None else f"{size_bytes / 1e9:.1f} GB"
 
 
 def _sighting(asked: Asked) -> NodeSighting:

@@ -11,6 +11,7 @@ from giornata.control.ports.work_rows import (
     AttemptRow,
     BlobRow,
     CheckpointRow,
+    Demand,
     InputRow,
     JobRow,
     NewEvent,
@@ -56,7 +57,15 @@ class Jobs(Protocol):
         """As `take` for one after the other, in fewer statements."""
 
     def why_nothing(self, wanted: Wanted) -> str:
-        """`empty-queue`, `no-such-kind`, `no-such-companion` or `banned`, when `take` found nothing."""
+        """`empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small` or `for-another` (machine),
+        when `take` found nothing."""
+
+    def demand(self) -> list[Demand]:
+        """All that is queued, by what it asks of a node: largest groups first, those for anybody before the others.
+
+        Cheap however long the queue is: equal jobs are counted from an index; only those that were interrupted, which
+        are few and the only ones with bans, and those for one machine are looked at one by one.
+        """
 
     def get(self, job_id: str) -> JobRow | None:
         """The job as it is just now; it may change at any moment."""
