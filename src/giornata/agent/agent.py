@@ -198,6 +198,8 @@ class Agent:
         if over.ending is not None:
             log.info("attempt %d of job %s: %s", over.lease.attempt, over.lease.job_id, describe(over.ending))
         self._leaving = self._leaving or over.told_to_leave
+        if isinstance(over.ending, GivenBack) and over.ending.ordered:
+            return  # neither a success nor a failure: the node asks for other work at once
         self._failed = not isinstance(over.ending, Finished)
         if not self._failed:
             self._failures = self._claiming.fresh_delays()

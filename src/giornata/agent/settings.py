@@ -68,6 +68,7 @@ class AgentSettings:
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
     join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
     grace_s: float = 25.0  # from the order to leave to the end of the process
+    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
     stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
     alive_s: float = 30.0
