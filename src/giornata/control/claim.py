@@ -13,6 +13,7 @@ from giornata.control.permissions import require_node
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
 from giornata.control.renew_lease import renew_lease
+from giornata.control.sighting import sighting
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict
 from giornata.domain.reasons import Reason
@@ -37,6 +38,12 @@ class Asked:
     def node_id(self) -> str:
         """Of the node that asks."""
         return self.claim.node.node_id
+
+    @property
+    def sighting(self) -> NodeSighting:
+        """What is noted of that node."""
+        claim = self.claim
+        return sighting(self.caller, claim.node, kinds=claim.kinds, held_models=claim.held_models)
 
     @property
     def wanted(self) -> Wanted:
@@ -98,7 +105,7 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        nodes = tx.nodes.see_each([_sighting(each) for each in asked], at_ms=now_ms)
+        nodes = tx.nodes.see_each([each.sighting for each in asked], at_ms=now_ms)
         # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
         earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
         known = [
@@ -232,24 +239,3 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
 
 def _gigabytes(size_bytes: int | None) -> str:
     return "0 GB" if size_bytes is None else f"{size_bytes / 1e9:.1f} GB"
-
-
-def _sighting(asked: Asked) -> NodeSighting:
-    claim, node = asked.claim, asked.claim.node
-    return NodeSighting(
-        id=node.node_id,
-        project_id=asked.caller.project_id,
-        machine_id=node.machine_id,
-        name=node.name,
-        fleet=node.fleet,
-        instance_id=node.instance_id,
-        places=node.places,
-        pid=node.pid,
-        engine_pid=node.engine_pid,
-        device=node.device,
-        vram_bytes=node.vram_bytes,
-        price_micro_usd_per_hour=node.price_micro_usd_per_hour,
-        kinds=claim.kinds,
-        held_models=claim.held_models,
-        versions=node.versions,
-    )

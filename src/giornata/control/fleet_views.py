@@ -8,7 +8,7 @@ from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.capacity import InstanceView, Offer, Use
+from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.domain.scaling import FleetView
 from giornata.protocol.admin import ROOT_PROJECT
@@ -28,8 +28,34 @@ def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetVie
     bidders = {each.view.name: each for each in _bidders(tx, ctx, at_ms=at_ms)}
     if name not in bidders:
         return None
-    shares = share_demand(tx.fleets.demand(), tuple(bidders.values()), at_ms)
+    shares = share_demand(demand_of(tx), tuple(bidders.values()), at_ms)
     return replace(bidders[name].view, demand=shares.get(name, ()))
+
+
+def demand_of(tx: Transaction) -> tuple[Demand, ...]:
+    """All that is queued, by what it asks of a node and by when it has to be done."""
+    groups = [
+        Demand(
+            kind=each.kind,
+            jobs=each.count,
+            min_vram_bytes=each.min_vram_bytes,
+            project_id=each.project_id,
+            banned_machines=each.banned_machines,
+            only_machine_id=each.only_machine_id,
+        )
+        for each in tx.jobs.demand()
+    ]
+    urgent = [
+        Demand(
+            kind=each.kind,
+            jobs=each.jobs,
+            min_vram_bytes=each.min_vram_bytes,
+            project_id=each.project_id,
+            deadline_at_ms=each.deadline_at_ms,
+        )
+        for each in tx.fleets.deadlines()
+    ]
+    return with_deadlines(groups, urgent)
 
 
 def instance_views(

@@ -111,6 +111,22 @@ def place(demand: Sequence[Demand], instances: Sequence[InstanceView]) -> Placem
     return result
 
 
+def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[Demand, ...]:
+    """The groups, with those jobs that have a deadline in groups of their own.
+
+    `urgent` counts them besides: of jobs that are banned somewhere it may count some, which then keep no deadline.
+    """
+    left = {replace(group, jobs=0): group.jobs for group in groups}
+    found = []
+    for group in urgent:
+        alike = replace(group, jobs=0, deadline_at_ms=None)
+        taken = min(group.jobs, left.get(alike, 0))
+        if taken:
+            left[alike] -= taken
+            found.append(replace(group, jobs=taken))
+    return (*found, *(replace(group, jobs=jobs) for group, jobs in left.items() if jobs))
+
+
 def jobs_in(demand: Sequence[Demand]) -> int:
     """How many jobs that is."""
     return sum(group.jobs for group in demand)

@@ -5,11 +5,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
-from giornata.domain.capacity import Demand
+from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow
 from giornata.store.dialect_insert import insert_for
 from giornata.store.node_succession import replaced
-from giornata.store.schema import attempts, bans, fleets, instances, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"
 _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
@@ -98,24 +97,11 @@ class Fleets:
         found = query.where(reallocations.c.fleet == fleet, reallocations.c.at_ms >= since_ms)
         return self._connection.scalar(found) or 0
 
-    def demand(self) -> Sequence[Demand]:
-        alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, jobs.c.only_machine_id, _DEADLINE)
-        counted = sa.select(*alike, sa.func.count().label("jobs")).where(QUEUED).group_by(*alike)
-        # A ban follows an attempt, so that only jobs that were interrupted have any.
-        banned = (
-            sa.select(jobs.c.id, *alike, bans.c.machine_id)
-            .join(bans, bans.c.job_id == jobs.c.id)
-            .where(QUEUED, jobs.c.interrupted.is_(sa.true()))
-        )
-        by_job: dict[str, tuple[Any, set[str]]] = {}
-        for row in self._connection.execute(banned):
-            by_job.setdefault(row.id, (row, set()))[1].add(row.machine_id)
-        counts = {_asked(row): row.jobs for row in self._connection.execute(counted)}
-        for row, machine_ids in by_job.values():
-            counts[_asked(row)] -= 1
-            special = _asked(row, frozenset(machine_ids))
-            counts[special] = counts.get(special, 0) + 1
-        return [Demand(**dict(asked), jobs=count) for asked, count in counts.items() if count > 0]
+    def deadlines(self) -> Sequence[Deadline]:
+        alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)
+        waiting = (QUEUED, jobs.c.deadline_at_ms.is_not(None), jobs.c.only_machine_id.is_(None))
+        query = sa.select(*alike, sa.func.count().label("jobs")).where(*waiting).group_by(*alike)
+        return [Deadline(**row._mapping) for row in self._connection.execute(query)]
 
     def _one(self, query: sa.Select[Any]) -> FleetRow | None:
         row = self._connection.execute(query).first()
@@ -125,14 +111,3 @@ class Fleets:
         query = sa.select(*_INSTANCE).where(*conditions).order_by(instances.c.id)
         return [InstanceRow(**row._mapping) for row in self._connection.execute(query)]
 
-
-def _asked(row: Any, banned: frozenset[str] = frozenset()) -> tuple[tuple[str, Any], ...]:
-    """What makes jobs alike, as the fields of `Demand`."""
-    return (
-        ("kind", row.kind),
-        ("min_vram_bytes", row.min_vram_bytes),
-        ("project_id", row.project_id),
-        ("banned_machines", banned),
-        ("only_machine_id", row.only_machine_id),
-        ("deadline_at_ms", row.deadline_at_ms),
-    )

@@ -46,6 +46,9 @@ class Nodes:
         self._connection.execute(_see(self._dialect_name), rows)
         return self._of_ids([node.id for node in in_order])
 
+    def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(checks=dict(checks)))
+
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         rows = [
             {

@@ -8,6 +8,7 @@ from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, wit
 
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
+from giornata.control.fleet_views import demand_of
 from giornata.control.heartbeat import heartbeat
 from giornata.control.loops import Loops
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
@@ -435,3 +436,20 @@ def test_a_fleet_whose_provider_gives_no_nodes_is_left_alone(shop):
     yard.turns(3)
     assert len(yard.present()) == 1
     assert not [each for each in yard.provider.calls if each.startswith("desired")]
+
+
+def test_demand_is_what_waits_with_bans_and_deadlines(shop):
+    now_ms = shop.clock.now_ms()
+    shop.add_job()
+    shop.add_job(deadline_at_ms=now_ms + 3_600_000)
+    shop.add_job(state="running", deadline_at_ms=now_ms + 3_600_000)
+    banned = shop.add_job(interrupted=True)
+    with shop.store.begin() as tx:
+        tx.connection.execute(schema.bans.insert().values(job_id=banned, machine_id="m", reason="crashed", at_ms=1))
+    with shop.store.read() as tx:
+        demand = demand_of(tx)
+    assert sum(each.jobs for each in demand) == 3
+    (urgent,) = (each for each in demand if each.deadline_at_ms)
+    assert 0 <= now_ms + 3_600_000 - urgent.deadline_at_ms < 300_000
+    (group,) = (each for each in demand if each.banned_machines)
+    assert (group.jobs, group.banned_machines) == (1, {"m"})

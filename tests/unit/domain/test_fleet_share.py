@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from giornata.domain.capacity import Demand, InstanceView, Offer, Use, jobs_in
+from giornata.domain.capacity import Demand, InstanceView, Offer, Use, jobs_in, with_deadlines
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.domain.scaling import FleetView, ScalingPolicy
 
@@ -121,3 +121,15 @@ def test_every_job_that_somebody_could_take_is_in_just_one_share(demand, small, 
         bidder("l", 900, *(idle(f"l{number}", LARGE) for number in range(large)), offer=LARGE),
     ]
     assert sum(shares(demand, *fleets).values()) == jobs_in(demand), "the large ones can take everything"
+
+
+def test_jobs_with_deadlines_are_groups_of_their_own():
+    soon = jobs(2, deadline_at_ms=NOW)
+    assert with_deadlines([jobs(5)], [soon]) == (soon, jobs(3))
+    assert with_deadlines([jobs(5)], []) == (jobs(5),)
+
+
+def test_no_job_is_counted_twice_for_its_deadline():
+    banned = jobs(1, banned_machines=frozenset({"m"}))
+    soon = jobs(2, deadline_at_ms=NOW)
+    assert with_deadlines([jobs(1), banned], [soon]) == (replace(soon, jobs=1), banned)

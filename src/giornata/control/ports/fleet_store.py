@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from giornata.domain.capacity import Demand
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRow:
@@ -67,6 +65,17 @@ class FleetNode:
     live: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Queued jobs that are alike and have about the same deadline."""
+
+    kind: str
+    min_vram_bytes: int
+    project_id: str
+    deadline_at_ms: int
+    jobs: int
+
+
 class Fleets(Protocol):
     """Fleets, their instances, and the nodes on them."""
 
@@ -110,5 +119,5 @@ class Fleets(Protocol):
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
         """How many there were since then."""
 
-    def demand(self) -> Sequence[Demand]:
-        """All that is queued, by what it asks of a node."""
+    def deadlines(self) -> Sequence[Deadline]:
+        """What is queued for any machine and has to be done by some time, in steps of five minutes."""

@@ -3,6 +3,7 @@
 Instants are epoch milliseconds of the server's clock; money is integer micro-dollars.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,6 +236,9 @@ class NodeRecord:
     draining: bool
     first_seen_at_ms: int
     last_seen_at_ms: int
+    checks: Mapping[str, Any]  # what it found out about itself; empty: nothing
+    instance_id: str | None
+    places: int
     replaced: bool  # a newer process of the same name on the same machine took its place
     job_ids: tuple[str, ...]
     strikes: int

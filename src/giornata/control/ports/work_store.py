@@ -37,6 +37,9 @@ class Nodes(Protocol):
         No two with one id.
         """
 
+    def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
+        """Keep what the node found out about itself, in place of what it said before."""
+
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         """Note that these nodes live; the ids of those that are draining."""
 
