@@ -86,6 +86,7 @@ class _StoreCollector(Collector):
         spend.add_metric([], gauges.spend_micro_usd)
         yield spend
         yield from _machines(gauges)
+        yield from _fleets(gauges)
 
 
 class _LoopCollector(Collector):
@@ -118,6 +119,19 @@ def _machines(gauges: Gauges) -> Iterator[Metric]:
     for fleet, count in sorted(gauges.reallocations.items()):
         replaced.add_metric([fleet], count)
     yield replaced
+
+def _fleets(gauges: Gauges) -> Iterator[Metric]:
+    desired = GaugeMetricFamily("giornata_fleet_desired", "Nodes that the provider is asked for.", labels=["fleet"])
+    for name, nodes in sorted(gauges.fleet_desired.items()):
+        desired.add_metric([name], nodes)
+    there = GaugeMetricFamily(
+        "giornata_fleet_instances", "Instances that the provider lists.", labels=["fleet", "state"]
+    )
+    for (name, state), count in sorted(gauges.fleet_instances.items()):
+        there.add_metric([name, state], count)
+    demand = GaugeMetricFamily("giornata_queue_demand", "Jobs that wait for a node.")
+    demand.add_metric([], sum(count for (_, state), count in gauges.jobs.items() if state == JobState.QUEUED))
+    yield from (desired, there, demand)
 
 
 def _jobs(gauges: Gauges) -> Metric:

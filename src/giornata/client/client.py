@@ -34,6 +34,7 @@ from giornata.protocol.admin import (
 )
 from giornata.protocol.costs import Costs
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
+from giornata.protocol.fleets import Fleet, FleetPage
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
@@ -302,6 +303,14 @@ class Client:
     def release_machine(self, machine_id: str) -> MachinePage:
         """Nothing is held against it any more; root admin only."""
         return self._connection.call("POST", f"/v1/machines/{_quoted(machine_id)}/release", MachinePage)
+
+    def fleets(self) -> Iterator[Fleet]:
+        """All fleets (root admin only)."""
+        return self._pages("/v1/fleets", FleetPage)
+
+    def fleet(self, name: str) -> Fleet:
+        """One fleet (root admin only). Raises NotFound."""
+        return self._connection.call("GET", f"/v1/fleets/{quote(name, safe='')}", Fleet)
 
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""

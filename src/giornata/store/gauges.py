@@ -7,7 +7,7 @@ from giornata.domain.health import MachineState
 from giornata.protocol.admin import NodeState
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.node_succession import replaced
-from giornata.store.schema import attempts, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 
 class GaugeQueries:
@@ -26,6 +26,8 @@ class GaugeQueries:
             machines=self._machines(),
             quarantines=self._quarantines(),
             reallocations=self._reallocations(),
+            fleet_desired=self._fleet_desired(),
+            fleet_instances=self._fleet_instances(),
         )
 
     def _machines(self) -> dict[str, int]:
@@ -64,6 +66,20 @@ class GaugeQueries:
         inner = sa.select(state).subquery()
         query = sa.select(inner.c.state, sa.func.count()).group_by(inner.c.state)
         return {NodeState(name): count for name, count in self._connection.execute(query)}
+
+    def _fleet_desired(self) -> dict[str, int]:
+        return {row.name: row.desired for row in self._connection.execute(sa.select(fleets.c.name, fleets.c.desired))}
+
+    def _fleet_instances(self) -> dict[tuple[str, str], int]:
+        state = sa.case(
+            (instances.c.ended_at_ms.is_not(None), "ending"),
+            (instances.c.leaving_at_ms.is_not(None), "leaving"),
+            else_=instances.c.state,
+        ).label("state")
+        present = sa.select(instances.c.fleet, state).where(instances.c.gone_at_ms.is_(None)).subquery()
+        alike = (present.c.fleet, present.c.state)
+        query = sa.select(*alike, sa.func.count()).group_by(*alike)
+        return {(fleet, state): count for fleet, state, count in self._connection.execute(query)}
 
     def _attempts_ended(self) -> dict[str, int]:
         ended = attempts.c.ended_at_ms.is_not(None) & attempts.c.reason.is_not(None)

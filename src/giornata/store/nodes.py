@@ -8,9 +8,16 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import nodes
+from giornata.store.schema import instances, nodes
 
-_COLUMNS = tuple(nodes.c[name] for name in NodeRow.__slots__)
+# Whatever process it is: on an instance that is to go nobody begins anything.
+_ON_LEAVING = sa.exists().where(
+    instances.c.fleet == nodes.c.fleet,
+    instances.c.id == nodes.c.instance_id,
+    instances.c.leaving_at_ms.is_not(None),
+)
+_DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
+_COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
 _OF_IDS = sa.select(*_COLUMNS).where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))

@@ -10,6 +10,7 @@ from giornata.store.checkpoints import Checkpoints
 from giornata.store.costs import CostQueries
 from giornata.store.datasets import DatasetQueries
 from giornata.store.events import Events
+from giornata.store.fleets import Fleets
 from giornata.store.forecasting import ForecastQueries
 from giornata.store.garbage import GarbageQueries
 from giornata.store.gauges import GaugeQueries
@@ -109,6 +110,10 @@ class Tx:
     @cached_property
     def garbage(self) -> GarbageQueries:
         return GarbageQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def fleets(self) -> Fleets:
+        return Fleets(self.connection, self.dialect_name)
 
     @cached_property
     def machines(self) -> Machines:

@@ -7,7 +7,6 @@ from typing import Any
 from tests.contract.model.calls import DIED, Held, Submitted
 from tests.contract.model.deeds import NodeDeeds, named
 from tests.contract.model.house import PLACES, PROJECTS, ROOT, Place, Row, owner
-from tests.contract.model.house import PLACES, PROJECTS, Place, Row, owner
 from tests.contract.model.standing import Standing
 
 from giornata.control.cancel import cancel

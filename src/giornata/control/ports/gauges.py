@@ -19,6 +19,8 @@ class Gauges:
     machines: Mapping[str, int] = field(default_factory=dict)  # by state, each by its worst
     quarantines: int = 0  # since the installation began
     reallocations: Mapping[str, int] = field(default_factory=dict)  # by fleet, since the installation began
+    fleet_desired: Mapping[str, int] = field(default_factory=dict)  # by fleet
+    fleet_instances: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by (fleet, state), those listed
 
 
 class GaugeQueries(Protocol):

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Machines
 from giornata.control.ports.money_store import MoneyTransaction
@@ -23,6 +24,8 @@ class Transaction(WorkTransaction, UserTransaction, MoneyTransaction, Protocol):
     def paces(self) -> Paces: ...
     @property
     def gauges(self) -> GaugeQueries: ...
+    @property
+    def fleets(self) -> Fleets: ...
 
 
 class Store(Protocol):

@@ -113,6 +113,8 @@ def _fleets() -> None:
         sa.Column("desired", sa.Integer(), server_default="0", nullable=False),
         sa.Column("plan", sa.JSON(), server_default="{}", nullable=False),
         sa.Column("trouble", sa.Text(), server_default="", nullable=False),
+        sa.Column("told", sa.Integer(), nullable=True),
+        sa.Column("price_micro_usd_per_hour", sa.BigInteger(), nullable=True),
         sa.Column("needed_at_ms", sa.BigInteger(), nullable=True),
         sa.Column("changed_at_ms", sa.BigInteger(), nullable=True),
         sa.Column("seen_at_ms", sa.BigInteger(), nullable=False),
