@@ -91,6 +91,7 @@ class Claiming:
             machine_id=settings.machine_id,
             name=settings.name,
             fleet=settings.fleet,
+            instance_id=settings.instance_id,
             pid=os.getpid(),
             engine_pid=engine.pid if engine is not None else None,
             device=hello.device[:MOST_CHARACTERS] if hello is not None else "",

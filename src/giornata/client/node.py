@@ -4,6 +4,7 @@ Each method makes exactly one request. Who may repeat it, and for how long, is t
 repeats until its lease ends (`giornata.agent.calls`).
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -47,11 +48,12 @@ class NodeClient:
     """Calls the server for one node.
 
     `http` has the server's address as its base URL and no credentials of its own: the claim carries `node_key`,
-    every other call the lease's token. All methods raise the classes of `giornata.domain.errors`; a connection
-    that fails or times out is Unavailable. Safe to use from several threads.
+    every other call the lease's token. `node_key` may be a function, asked at each claim, since tokens that a
+    provider gives live for minutes; what it raises the claim raises. All methods raise the classes of
+    `giornata.domain.errors`; a connection that fails or times out is Unavailable. Safe to use from several threads.
     """
 
-    def __init__(self, http: httpx.Client, *, node_key: str, timeout_s: float = 15.0) -> None:
+    def __init__(self, http: httpx.Client, *, node_key: str | Callable[[], str], timeout_s: float = 15.0) -> None:
         self._http = http
         self._node_key = node_key
         self._timeout_s = timeout_s
@@ -59,7 +61,8 @@ class NodeClient:
     def claim(self, claim: Claim) -> ClaimReply:
         """Ask for a job, waiting up to `claim.wait_s` for one."""
         timeout_s = claim.wait_s + self._timeout_s
-        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._node_key, timeout_s=timeout_s)
+        key = self._node_key if isinstance(self._node_key, str) else self._node_key()
+        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=key, timeout_s=timeout_s)
 
     def heartbeat(self, lease: Lease, beat: Heartbeat) -> HeartbeatReply:
         """Renew the lease. A beat that waits longer than the time between beats is worth less than the next."""
