@@ -84,7 +84,8 @@ def node(
     log_to_stderr(settings.log_level)
     if exit_with_parent:
         _follow_parent()
-    status = run_node(agent)
+    provider = Imds(http=direct_client()) if place is not None else None
+    status = run_node(agent, provider=provider)
     out.result({"node_id": agent.node_id, "machine_id": agent.machine_id, "status": status})
     raise typer.Exit(status)
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from giornata.client.problems import raise_for_problem
 from giornata.domain.errors import Unavailable
 from giornata.protocol.model import Message, Reply
+from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
     AttemptEnded,
@@ -47,9 +48,9 @@ LONGEST_REASON = 1000
 class NodeClient:
     """Calls the server for one node.
 
-    `http` has the server's address as its base URL and no credentials of its own: the claim carries `node_key`,
-    every other call the lease's token. `node_key` may be a function, asked at each claim, since tokens that a
-    provider gives live for minutes; what it raises the claim raises. All methods raise the classes of
+    `http` has the server's address as its base URL and no credentials of its own: calls for an attempt carry the
+    lease's token, all others `node_key`. That may be a function, asked at each call, since tokens that a provider
+    gives live for minutes; what it raises the call raises. All methods raise the classes of
     `giornata.domain.errors`; a connection that fails or times out is Unavailable. Safe to use from several threads.
     """
 
@@ -61,8 +62,17 @@ class NodeClient:
     def claim(self, claim: Claim) -> ClaimReply:
         """Ask for a job, waiting up to `claim.wait_s` for one."""
         timeout_s = claim.wait_s + self._timeout_s
-        key = self._node_key if isinstance(self._node_key, str) else self._node_key()
-        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=key, timeout_s=timeout_s)
+        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._key(), timeout_s=timeout_s)
+
+    def policy(self, fleet: str) -> NodePolicy:
+        """What the fleet asks of its nodes."""
+        url = f"/v1/node/policy?fleet={quote(fleet, safe='')}"
+        return self._send("GET", url, None, NodePolicy, token=self._key(), timeout_s=COMMIT_TIMEOUT_S)
+
+    def report_checks(self, checks: NodeChecks) -> ChecksNoted:
+        """Say what the node found out about itself."""
+        token = self._key()
+        return self._send("POST", "/v1/node/checks", checks, ChecksNoted, token=token, timeout_s=self._timeout_s)
 
     def heartbeat(self, lease: Lease, beat: Heartbeat) -> HeartbeatReply:
         """Renew the lease. A beat that waits longer than the time between beats is worth less than the next."""
@@ -122,6 +132,9 @@ class NodeClient:
     def release(self, lease: Lease, report: ReleaseAttempt) -> AttemptEnded:
         """Give the job back."""
         return self._attempt(lease, "release", report, AttemptEnded)
+
+    def _key(self) -> str:
+        return self._node_key if isinstance(self._node_key, str) else self._node_key()
 
     def _attempt(
         self,

@@ -1,165 +1,214 @@
 """A fleet of node processes on this machine.
 
-Each node is `giornata node …` in a session of its own. A node that ends is started again, later each time when it
-ends at once. Stopping is SIGTERM, on which a node writes a checkpoint, commits it and gives its job back; what is
-still there after the grace time is killed with everything that it started.
+Each node is `giornata node …` in a session of its own, in a slot: the slot names the hardware, so that bans and kept
+models stay when its process is replaced. A node that ends is started again, later each time when it ends at once; each
+start is an instance of its own. Ending is SIGTERM, on which a node writes a checkpoint, commits it and gives its job
+back; what is still there after the grace time is killed with everything that it started.
+
+On a machine with several GPUs each slot has one of them.
 """
 
 import os
-import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import Field
+
+from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.domain.errors import InstanceGone
+from giornata.domain.money import MICRO_USD
+from giornata.fleets.gpus import gpus_of_machine
+from giornata.fleets.local_slot import Ending, Slot
+from giornata.fleets.opening import FleetOptions, Surroundings
+
 POLL_S = 0.2
-FIRST_BACKOFF_S = 0.5
-MAX_BACKOFF_S = 30.0
-HEALTHY_AFTER_S = 20.0
 
-Command = Callable[[int], Sequence[str]]
-"""The command line of the node in slot N."""
+Command = Callable[[int, str], Sequence[str]]
+"""The command line of the node in slot N that is to be instance ID."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
-    """One slot of the fleet. `pid` is None while the slot waits to start again."""
+class Options(FleetOptions):
+    """What can be said of nodes on this machine."""
 
-    slot: int
-    name: str
-    pid: int | None
-    starts: int
-
-
-@dataclass(slots=True)
-class _Slot:
-    number: int
-    process: subprocess.Popen[bytes] | None = None
-    started_at_s: float = 0.0
-    start_again_at_s: float = 0.0
-    backoff_s: float = FIRST_BACKOFF_S
-    starts: int = 0
+    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of one node costs.")
+    gpus: int | None = Field(
+        None, ge=0, le=64, description="GPUs to give out, one a node. Default: what nvidia-smi lists; 0: do not care."
+    )
+    grace_s: float = Field(35.0, ge=0, description="Seconds for the last checkpoint before a node is killed.")
 
 
 @dataclass(slots=True, kw_only=True)
 class LocalFleet:
-    """Keeps `desired` nodes alive. Thread-safe; `start` before anything else, `stop` at the end."""
+    """See `giornata.control.ports.fleet.Fleet`. Thread-safe.
 
+    A thread of its own looks after the processes, unless it is not `watched`: then whoever has it calls `tend`.
+    """
+
+    name: str
     command: Command
     log_directory: Path
     environment: Mapping[str, str] | None = None
+    gpus: Sequence[str] = ()
     price_micro_usd_per_hour: int = 0
     grace_s: float = 30.0
     monotonic_s: Callable[[], float] = time.monotonic
-    _slots: dict[int, _Slot] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    watched: bool = True
+    _slots: dict[int, Slot] = field(default_factory=dict)
+    _ending: list[Ending] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def start(self, nodes: int) -> None:
-        """Start `nodes` nodes and watch over them."""
-        self.log_directory.mkdir(parents=True, exist_ok=True)
-        self.desired(nodes)
-        self._thread = threading.Thread(target=self._watch, name="local-fleet", daemon=True)
-        self._thread.start()
+    @property
+    def limits(self) -> Limits:
+        """One node a GPU, where there are GPUs to give out. What is started again is where it was."""
+        return Limits(most_nodes=len(self.gpus) or None, moves=False)
 
-    def desired(self, nodes: int) -> None:
-        """Ask for this many nodes. Fewer than now: the highest slots are drained."""
+    def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
+        """Ask for this many nodes. Fewer than now: those that are leaving go, then those of the highest slots."""
         with self._lock:
-            for number in range(nodes):
-                self._slots.setdefault(number, _Slot(number))
-            surplus = [self._slots.pop(number) for number in sorted(self._slots) if number >= nodes]
-        self._end([slot.process for slot in surplus if slot.process is not None])
+            if self._stopping.is_set():
+                return
+            while len(self._slots) > nodes:
+                number = max(self._slots, key=lambda each: (self._slots[each].instance_id in leaving, each))
+                self._let_go(self._slots.pop(number))
+            free = (number for number in range(nodes + len(self._slots)) if number not in self._slots)
+            for number in [next(free) for _ in range(nodes - len(self._slots))]:
+                self._slots[number] = Slot(number=number, instance_id=self._new_id(number))
+            self.tend()
+            self._watch()
 
-    def list(self) -> list[Instance]:
-        """Every slot, with the process that is in it now."""
+    def list(self) -> Sequence[Instance]:
+        """Every slot, with the process that is in it or is to come; and those that are on their way out."""
         with self._lock:
-            return [
-                Instance(
-                    slot=slot.number,
-                    name=f"local-{slot.number}",
-                    pid=slot.process.pid if slot.process is not None and slot.process.poll() is None else None,
-                    starts=slot.starts,
+            present = [
+                self._instance(
+                    slot.instance_id, slot.number, InstanceState.RUNNING if slot.alive else InstanceState.STARTING
                 )
                 for slot in self._slots.values()
+                if slot.alive or slot.process is None
             ]
+            ending = [
+                self._instance(each.instance_id, each.number, InstanceState.STOPPING)
+                for each in self._ending
+                if each.process.poll() is None
+            ]
+            return [*present, *ending]
 
-    def drain(self, slot: int) -> None:
-        """Ask the node to finish with a checkpoint; it is started again afterwards."""
+    def pids(self) -> Mapping[str, int]:
+        """The process of each instance that has one."""
         with self._lock:
-            process = self._slots[slot].process
-        if process is not None:
-            _signal_group(process, signal.SIGTERM)
+            running = {each.instance_id: each.process.pid for each in self._slots.values() if each.process is not None}
+            return running | {each.instance_id: each.process.pid for each in self._ending}
 
-    def reallocate(self, slot: int) -> None:
-        """Replace the node at once, without asking it."""
+    def drain(self, instance_id: str) -> None:
+        """Ask the node to finish with a checkpoint; the slot has another one afterwards."""
+        slot = self._slot_of(instance_id)
+        slot.ask_to_end()
+
+    def reallocate(self, instance_id: str, *, reason: str) -> None:
+        """Replace the process at once, without asking it."""
+        del reason
         with self._lock:
-            process = self._slots[slot].process
-        if process is not None:
-            _signal_group(process, signal.SIGKILL)
+            slot = self._slot_of(instance_id)
+            slot.kill()
+            slot.begin_again(self._new_id(slot.number), now_s=self.monotonic_s())
 
-    def price(self) -> int:
-        """Micro-dollars per node hour."""
-        return self.price_micro_usd_per_hour
+    def price(self) -> Price:
+        """As the settings say."""
+        return Price(micro_usd_per_hour=self.price_micro_usd_per_hour, source="settings")
 
-    def stop(self) -> None:
-        """Drain every node and wait for it, at most the grace time."""
+    def close(self) -> None:
+        """Ask every node to end and wait for it, at most the grace time. May be repeated."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            processes = [slot.process for slot in self._slots.values() if slot.process is not None]
-            self._slots.clear()
-        self._end(processes)
+            for number in list(self._slots):
+                self._let_go(self._slots.pop(number))
+            for each in self._ending:
+                each.wait(self.monotonic_s)
+            self._ending.clear()
+
+    def tend(self) -> None:
+        """Look after every process once: start what is due, kill what takes too long to go."""
+        with self._lock:
+            now_s = self.monotonic_s()
+            self._ending = [each for each in self._ending if not each.over(now_s)]
+            taken = {each.number for each in self._ending}
+            for slot in self._slots.values():
+                slot.look_after(now_s, next_id=self._new_id)
+                # Two of one slot would share its directory and its GPU.
+                if slot.due(now_s) and slot.number not in taken:
+                    slot.start(self._spawn(slot), now_s=now_s)
 
     def _watch(self) -> None:
+        if self.watched and self._thread is None:
+            self._thread = threading.Thread(target=self._keep_tending, name=f"fleet-{self.name}", daemon=True)
+            self._thread.start()
+
+    def _keep_tending(self) -> None:
         while not self._stopping.wait(POLL_S):
-            with self._lock:
-                for slot in self._slots.values():
-                    self._tend(slot)
+            self.tend()
 
-    def _tend(self, slot: _Slot) -> None:
-        now_s = self.monotonic_s()
+    def _let_go(self, slot: Slot) -> None:
         if slot.process is not None:
-            if slot.process.poll() is None:
-                return
-            # The agent may have gone without its engine: nothing that it started survives it.
-            _signal_group(slot.process, signal.SIGKILL)
-            lived_s = now_s - slot.started_at_s
-            slot.backoff_s = FIRST_BACKOFF_S if lived_s >= HEALTHY_AFTER_S else min(slot.backoff_s * 2, MAX_BACKOFF_S)
-            slot.start_again_at_s = now_s + (slot.backoff_s if slot.starts > 1 else FIRST_BACKOFF_S)
-            slot.process = None
-        if now_s >= slot.start_again_at_s:
-            slot.process = self._spawn(slot.number)
-            slot.started_at_s = now_s
-            slot.starts += 1
+            self._ending.append(slot.end(deadline_s=self.monotonic_s() + self.grace_s))
 
-    def _spawn(self, number: int) -> subprocess.Popen[bytes]:
-        with (self.log_directory / f"local-{number}.log").open("ab") as log:
+    def _slot_of(self, instance_id: str) -> Slot:
+        with self._lock:
+            for slot in self._slots.values():
+                if slot.instance_id == instance_id and slot.alive:
+                    return slot
+        raise InstanceGone(f"no process of this fleet is {instance_id}")
+
+    def _new_id(self, number: int) -> str:
+        # Never the same again, not even after a restart of the server.
+        return f"{self.name}-{number}-{self.now_ms():x}-{os.urandom(2).hex()}"
+
+    def _instance(self, instance_id: str, number: int, state: InstanceState) -> Instance:
+        place = f"{self.name}-{number}"
+        return Instance(id=instance_id, state=state, name=place, machine_id=place)
+
+    def _spawn(self, slot: Slot) -> subprocess.Popen[bytes]:
+        self.log_directory.mkdir(parents=True, exist_ok=True)
+        environment = dict(os.environ if self.environment is None else self.environment)
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot.number % len(self.gpus)]
+        with (self.log_directory / f"{self.name}-{slot.number}.log").open("ab") as log:
             return subprocess.Popen(
-                list(self.command(number)),
+                list(self.command(slot.number, slot.instance_id)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=None if self.environment is None else dict(self.environment),
+                env=environment,
             )
 
-    def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        for process in processes:
-            _signal_group(process, signal.SIGTERM)
-        deadline_s = self.monotonic_s() + self.grace_s
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, deadline_s - self.monotonic_s()))
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
 
+def open_fleet(name: str, options: Options, surroundings: Surroundings) -> LocalFleet:
+    """Nodes of this machine, with the keys and settings of the server that they are beside."""
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # The engine has a session of its own and dies with the agent's pipe; the group reaches the rest.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+    def command(slot: int, instance_id: str) -> list[str]:
+        place = f"{name}-{slot}"
+        command = [sys.executable, "-m", "giornata", "--url", surroundings.server_url(), "node", "--exit-with-parent"]
+        command += ["--name", place, "--machine-id", place, "--fleet", name, "--instance-id", instance_id]
+        command += ["--price", str(options.price_usd_per_hour)]
+        return [*command, "--work-dir", str(surroundings.data / "nodes" / place), *surroundings.node_flags]
+
+    return LocalFleet(
+        name=name,
+        command=command,
+        environment=dict(surroundings.environment, GIORNATA_NODE_KEY=surroundings.node_key()),
+        gpus=gpus_of_machine(options.gpus, surroundings.environment),
+        log_directory=surroundings.data / "logs",
+        price_micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD),
+        grace_s=options.grace_s,
+        now_ms=surroundings.now_ms,
+    )

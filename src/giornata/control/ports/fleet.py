@@ -48,6 +48,7 @@ class Limits:
     most_nodes: int | None = None
     reallocations_per_minute: int | None = None
     excluded_after_reallocation_s: float = 0.0  # for how long a reallocated machine does not come back
+    moves: bool = True  # what is reallocated comes back on another machine
 
 
 class Fleet(Protocol):

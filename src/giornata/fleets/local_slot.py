@@ -1,0 +1,104 @@
+"""One place for a node process on this machine."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+FIRST_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 30.0
+HEALTHY_AFTER_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A process that was asked to go, and is killed at the deadline."""
+
+    number: int
+    instance_id: str
+    process: subprocess.Popen[bytes]
+    deadline_s: float
+
+    def over(self, now_s: float) -> bool:
+        """Whether it is gone; nothing that it started survives it."""
+        if self.process.poll() is None and now_s < self.deadline_s:
+            return False
+        _signal_group(self.process, signal.SIGKILL)
+        self.process.wait()
+        return True
+
+    def wait(self, monotonic_s: Callable[[], float]) -> None:
+        """Until it is gone, at most to the deadline."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=max(0.0, self.deadline_s - monotonic_s()))
+        _signal_group(self.process, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A place, and the process that is in it. `instance_id` is the process's, or of the one that is to come."""
+
+    number: int
+    instance_id: str
+    process: subprocess.Popen[bytes] | None = None
+    started_at_s: float = 0.0
+    start_again_at_s: float = 0.0
+    backoff_s: float = FIRST_BACKOFF_S
+    starts: int = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process is in it."""
+        return self.process is not None and self.process.poll() is None
+
+    def due(self, now_s: float) -> bool:
+        """Whether a process should be started now."""
+        return self.process is None and now_s >= self.start_again_at_s
+
+    def start(self, process: subprocess.Popen[bytes], *, now_s: float) -> None:
+        """The process is there."""
+        self.process, self.started_at_s = process, now_s
+        self.starts += 1
+
+    def look_after(self, now_s: float, *, next_id: Callable[[int], str]) -> None:
+        """Note that the process has ended, and when another is to come: ever later while they end at once."""
+        if self.process is None or self.alive:
+            return
+        lived_s = now_s - self.started_at_s
+        self.backoff_s = FIRST_BACKOFF_S if lived_s >= HEALTHY_AFTER_S else min(self.backoff_s * 2, MAX_BACKOFF_S)
+        self.kill()
+        self.process, self.instance_id = None, next_id(self.number)
+        self.start_again_at_s = now_s + (self.backoff_s if self.starts > 1 else FIRST_BACKOFF_S)
+
+    def begin_again(self, instance_id: str, *, now_s: float) -> None:
+        """Another process is to come, soon: somebody wanted it so."""
+        self.process, self.instance_id, self.start_again_at_s = None, instance_id, now_s + FIRST_BACKOFF_S
+
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+        if self.process is not None:
+            _signal_group(self.process, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it with everything that it started, which may have outlived it."""
+        if self.process is not None:
+            _signal_group(self.process, signal.SIGKILL)
+            self.process.wait()
+
+    def end(self, *, deadline_s: float) -> Ending:
+        """Ask it to end; it is given up to the deadline."""
+        if self.process is None:
+            raise ValueError(f"nothing runs in slot {self.number}")
+        self.ask_to_end()
+        return Ending(
+            number=self.number, instance_id=self.instance_id, process=self.process, deadline_s=deadline_s
+        )
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # The engine has a session of its own and dies with the agent's pipe; the group reaches the rest.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

@@ -1,0 +1,33 @@
+"""Every driver goes through the same tests: a name in DRIVERS, and a module `driver_<name>.py` beside this one."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.fleets.under_test import FleetUnderTest
+
+DRIVERS = [
+    "local",
+]
+# Processes of one's own can always be asked.
+NEVER_AWAY = {
+    "local",
+}
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def under_test(driver: str, tmp_path: Path) -> Iterator[FleetUnderTest]:
+    module = importlib.import_module(f"tests.contract.fleets.driver_{driver}")
+    with module.opened(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def never_away(driver: str) -> bool:
+    return driver in NEVER_AWAY

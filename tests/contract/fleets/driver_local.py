@@ -1,0 +1,76 @@
+"""The driver of processes on this machine, with a stand-in for a node that does nothing until it is told to go.
+
+Nobody watches over the processes but the test: time goes on, and the fleet looks after them, when `settle` says so.
+"""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from giornata.control.ports.fleet import InstanceState
+from giornata.fleets.local import LocalFleet
+
+PATIENCE_S = 30.0
+QUIET_NODE = "import signal; signal.pause()"
+
+
+class LocalUnderTest:
+    """A fleet whose nodes sleep, on a clock that the test moves."""
+
+    reallocation_moves = False
+    chooses_who_leaves = True
+
+    def __init__(self, directory: Path) -> None:
+        self._now_s = 0.0
+        self.fleet = LocalFleet(
+            name="local",
+            command=lambda _slot, _instance_id: [sys.executable, "-S", "-E", "-c", QUIET_NODE],
+            log_directory=directory / "logs",
+            grace_s=5.0,
+            monotonic_s=lambda: self._now_s,
+            watched=False,
+        )
+
+    def settle(self) -> None:
+        for _ in range(20):
+            self.fleet.tend()
+            states = {each.id: each.state for each in self.fleet.list()}
+            if set(states.values()) <= {InstanceState.RUNNING}:
+                return
+            for instance_id, pid in self.fleet.pids().items():
+                if states.get(instance_id) is InstanceState.STOPPING:
+                    wait_for_end(pid)
+            self._now_s += 1.0
+        raise AssertionError(f"it does not settle: {self.fleet.list()}")
+
+    def vanish(self, instance_id: str) -> None:
+        pid = self.fleet.pids()[instance_id]
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+
+    def away(self) -> AbstractContextManager[None]:
+        raise NotImplementedError("processes of one's own can always be asked")
+
+
+def wait_for_end(pid: int) -> None:
+    """Until the process has ended, whether or not anybody has asked for its status."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            ended, _, _ = select.select([descriptor], [], [], PATIENCE_S)
+            assert ended, f"process {pid} does not end"
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[LocalUnderTest]:
+    under_test = LocalUnderTest(directory)
+    try:
+        yield under_test
+    finally:
+        under_test.fleet.close()
