@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -79,7 +80,7 @@ def node(
             shared_compile_cache=shared_compile_cache,
             grace_s=grace,
         )
-        place = place_of(settings)
+        place = place_of(settings, os.environ)
         agent = agent_settings_of(settings, place)
     log_to_stderr(settings.log_level)
     if exit_with_parent:
@@ -90,12 +91,12 @@ def node(
     raise typer.Exit(status)
 
 
-def place_of(settings: Settings) -> Place | None:
+def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None:
     """Where SaladCloud says that this process runs, if it does and the settings do not forbid to look. Raises
     InvalidInput when the settings say that it does, and it does not."""
     if settings.provider == "none":
         return None
-    place = place_in(os.environ)
+    place = place_in(environment)
     if place is None and settings.provider == "salad":
         message = "this is no container of SaladCloud: SALAD_MACHINE_ID is not set"
         raise InvalidInput([Fault(where="provider", message=message, hint="leave the provider at auto")])

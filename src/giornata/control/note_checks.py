@@ -8,7 +8,7 @@ from giornata.protocol.node_checks import ChecksNoted, NodeChecks
 
 
 def note_checks(ctx: Context, caller: Caller, checks: NodeChecks) -> ChecksNoted:
-    """Keep the latest. Raises Forbidden for a key that is not this node's, and Conflict for another project's node id."""
+    """Keep the latest. Raises Forbidden for a key that is not this node's, Conflict for another project's node id."""
     require_node(caller)
     require_same_workload(caller, machine_id=checks.node.machine_id, fleet=checks.node.fleet)
     now_ms = ctx.clock.now_ms()

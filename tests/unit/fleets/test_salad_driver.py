@@ -375,3 +375,22 @@ def test_a_number_that_no_group_can_have_is_refused(rented):
     with pytest.raises(FleetRefused, match="500"):
         rented.fleet().desired(501)
     assert rented.cloud.asked == []
+
+
+def test_d110_a_group_that_somebody_deleted_is_made_again(rented):
+    fleet = rented.fleet()
+    grown(rented, fleet, 2)
+    rented.cloud.groups.clear()
+    assert fleet.list() == []
+    fleet.desired(1)
+    assert rented.group.replicas == 1
+
+
+def test_prices_are_asked_for_again_after_a_while(rented):
+    fleet = rented.fleet()
+    for _ in range(5):
+        fleet.price()
+    assert rented.cloud.count("GET", "/gpu-classes") == 1
+    rented.cloud.advance(301)
+    fleet.price()
+    assert rented.cloud.count("GET", "/gpu-classes") == 2

@@ -3,19 +3,31 @@
 import base64
 import hmac
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_imds import ORGANIZATION_ID, SaladKeys, SaladWorkload, public_jwk, signing_key
+from tests.fixtures.salad_rented import Rented
 from tests.fixtures.world import START_MS, ManualClock
 
+from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import Unauthenticated, Unavailable
+from giornata.fleets.identities import identities_of
 from giornata.fleets.salad import Options, open_identities
 
 SOME: dict[str, Any] = {"organization": "acme", "project": "loras", "image": "i", "gpu_classes": ["g"]}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What a server has of a fleet here."""
+
+    identities: WorkloadIdentities | None
 
 
 class World:
@@ -193,3 +205,35 @@ def test_d102_a_token_is_never_good_for_longer_than_it_says_nor_for_ever():
     world = World()
     found = world.identities.recognise(world.workload.token(exp=START_MS // 1000 + 10**9))
     assert found.expires_at_ms == START_MS + 3_600_000
+
+
+def test_a_server_takes_the_tokens_of_all_its_fleets_that_have_any():
+    world = World()
+    other = open_identities(
+        {"day": Options(**SOME, group="daylight", organization_id=ORGANIZATION_ID)},
+        now_ms=world.clock.now_ms,
+        transport=httpx.MockTransport(world.keys.answer),
+    )
+    both = identities_of([Fleet(other), object(), Fleet(None), Fleet(world.identities)])
+    assert both.recognise(world.workload.token()).fleet == "night"
+    assert both.recognise(world.workload.token(salad_workload_name="daylight")).fleet == "day"
+    with pytest.raises(Unauthenticated):
+        both.recognise(world.workload.token(salad_workload_name="neither"))
+    with pytest.raises(Unauthenticated, match="no fleet"):
+        identities_of([object(), Fleet(None)]).recognise(world.workload.token())
+
+
+def test_a_provider_that_is_away_may_know_the_token():
+    away, known = World(), World()
+    away.keys.away = True
+    both = identities_of([Fleet(away.identities), Fleet(known.identities)])
+    assert both.recognise(known.workload.token()).fleet == "night"
+    known.keys.rotate("key-9")
+    with pytest.raises(Unavailable):
+        both.recognise(known.workload.token(kid="forger"))
+
+
+def test_an_opened_fleet_recognises_its_nodes_when_it_knows_its_organisation():
+    rented = Rented(SaladCloud())
+    assert rented.fleet(organization_id=ORGANIZATION_ID).identities is not None
+    assert rented.fleet().identities is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.salad.calls import Document, SaladCalls
@@ -46,13 +47,14 @@ class SaladFleet:
     """Nodes are the replicas of one container group, which is made when it is first needed.
 
     `fresh_container` has everything a node needs; `stable_container` only what stays the same from one start of the
-    server to the next, and so can be compared with what the provider has.
+    server to the next, and so can be compared with what the provider has. `identities` recognises the nodes' tokens.
     """
 
     options: Options
     calls: SaladCalls
     fresh_container: ContainerFor = field(repr=False)  # they hold passwords
     stable_container: ContainerFor = field(repr=False)
+    identities: WorkloadIdentities | None = None
     let_go: Callable[[], None] = lambda: None
     monotonic_s: Callable[[], float] = time.monotonic
     _limits: Limits = UNKNOWN_LIMITS

@@ -50,8 +50,16 @@ def open_fleet(
     stable = functools.partial(
         _container, options, surroundings.environment, lambda: _env(name, options, surroundings)
     )
+    identities = None
+    if options.organization_id is not None:
+        identities = open_identities({name: options}, now_ms=surroundings.now_ms, transport=transport)
     fleet = SaladFleet(
-        options=options, calls=calls, fresh_container=stable, stable_container=stable, let_go=http.close
+        options=options,
+        calls=calls,
+        fresh_container=stable,
+        stable_container=stable,
+        identities=identities,
+        let_go=http.close,
     )
 
     def fresh(gpu_classes: Sequence[str]) -> dict[str, Any]:
