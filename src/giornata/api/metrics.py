@@ -81,6 +81,7 @@ class _StoreCollector(Collector):
         for reason, count in sorted(gauges.attempts_ended.items()):
             ended.add_metric([reason], count)
         yield ended
+        yield from _fleets(gauges)
 
 
 class _LoopCollector(Collector):
@@ -99,6 +100,20 @@ class _LoopCollector(Collector):
             errors.add_metric([status.name], status.errors)
             age.add_metric([status.name], status.last_success_age_s)
         yield from (runs, errors, age)
+
+
+def _fleets(gauges: Gauges) -> Iterator[Metric]:
+    desired = GaugeMetricFamily("giornata_fleet_desired", "Nodes that the provider is asked for.", labels=["fleet"])
+    for name, nodes in sorted(gauges.fleet_desired.items()):
+        desired.add_metric([name], nodes)
+    there = GaugeMetricFamily(
+        "giornata_fleet_instances", "Instances that the provider lists.", labels=["fleet", "state"]
+    )
+    for (name, state), count in sorted(gauges.fleet_instances.items()):
+        there.add_metric([name, state], count)
+    demand = GaugeMetricFamily("giornata_queue_demand", "Jobs that wait for a node.")
+    demand.add_metric([], sum(count for (_, state), count in gauges.jobs.items() if state == JobState.QUEUED))
+    yield from (desired, there, demand)
 
 
 def _jobs(gauges: Gauges) -> Metric:

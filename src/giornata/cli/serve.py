@@ -30,6 +30,10 @@ def register(app: typer.Typer) -> None:
 def up(
     context: typer.Context,
     nodes: Annotated[int | None, typer.Option(help="Nodes on this machine.", show_default=False)] = None,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(help="Instead: so many at most, from none, as the queue needs them.", show_default=False),
+    ] = None,
     places: Annotated[
         int | None, typer.Option(help="Jobs that a node may train in one batch.", show_default=False)
     ] = None,
@@ -51,6 +55,7 @@ def up(
         settings = settings_of(
             context,
             nodes=nodes,
+            max_nodes=max_nodes,
             places=places,
             port=port,
             host=host,
@@ -109,7 +114,8 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> No
     def started(url: str) -> None:
         out.say(f"Giornata is up at {url}")
         if embedded_nodes is not None:
-            out.hint(f"  nodes       {embedded_nodes}")
+            most = settings.max_nodes
+            out.hint(f"  nodes       {embedded_nodes if most is None else f'up to {most}, as the queue needs them'}")
             out.hint(f"  logs        {settings.data / 'logs'}")
         out.hint(f"  data        {settings.data}")
         out.hint(f"  key         {settings.data / 'admin.key'}")

@@ -12,6 +12,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from giornata.cli.fleet_settings import FleetName, FleetTable
 from giornata.domain.errors import Fault, InvalidInput
 
 
@@ -61,6 +62,12 @@ class Settings(BaseSettings):
 
     # fleet and node
     nodes: int = Field(1, ge=0, le=256, description="Nodes that `up` runs on this machine.")
+    max_nodes: int | None = Field(
+        None, ge=1, le=256, description="Instead: most nodes that `up` runs here, from none, as the queue needs them."
+    )
+    fleets: dict[FleetName, FleetTable] = Field(
+        default_factory=dict, description="Fleets that the server looks after, by name; see below."
+    )
     node_key: str | None = Field(None, description="A key of scope node.")
     machine_id: str | None = Field(None, description="Names the hardware; bans stick to it. Default: made once.")
     node_name: str | None = Field(None, description="For people. Default: the machine's id.")

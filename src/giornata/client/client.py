@@ -31,6 +31,7 @@ from giornata.protocol.admin import (
     Scope,
 )
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
+from giornata.protocol.fleets import Fleet, FleetPage
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
@@ -273,6 +274,14 @@ class Client:
     def nodes(self, *, gone: bool = False) -> Iterator[Node]:
         """Nodes that the key may see."""
         return self._pages("/v1/nodes", NodePage, {"gone": gone})
+
+    def fleets(self) -> Iterator[Fleet]:
+        """All fleets (root admin only)."""
+        return self._pages("/v1/fleets", FleetPage)
+
+    def fleet(self, name: str) -> Fleet:
+        """One fleet (root admin only). Raises NotFound."""
+        return self._connection.call("GET", f"/v1/fleets/{quote(name, safe='')}", Fleet)
 
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""

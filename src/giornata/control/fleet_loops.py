@@ -29,6 +29,12 @@ def fleet_loops(fleets: Mapping[str, GovernedFleet]) -> tuple[Loop, ...]:
     return tuple(loops)
 
 
+def forget_asked(ctx: Context, name: str) -> None:
+    """What was asked for before this process began is there no more: its nodes lived in the care of the one before."""
+    with ctx.store.begin() as tx:
+        tx.fleets.update(name, desired=0, told=None)
+
+
 def _loop(name: str, every_s: float, turn: Turn, fleet: str) -> Loop:
     # A provider that is away does not make this server one that cannot serve.
     return Loop(name=name, every_s=every_s, run=partial(_run, turn, fleet), vital=False)

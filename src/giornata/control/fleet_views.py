@@ -58,9 +58,7 @@ def demand_of(tx: Transaction) -> tuple[Demand, ...]:
     return with_deadlines(groups, urgent)
 
 
-def instance_views(
-    tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int
-) -> tuple[InstanceView, ...]:
+def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int) -> tuple[InstanceView, ...]:
     """The fleet's instances with the nodes on them."""
     nodes = tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS)
     unfit = tx.fleets.unfit_machines()
@@ -127,6 +125,4 @@ def _instance(
         project_id=None if serves_all else node.project_id,
     )
     use = Use.BUSY if node.live else Use.IDLE
-    return replace(
-        view, offer=offer, use=use, since_ms=node.idle_since_ms, sound=view.sound and not node.draining
-    )
+    return replace(view, offer=offer, use=use, since_ms=node.idle_since_ms, sound=view.sound and not node.draining)

@@ -139,5 +139,3 @@ def nodes_for(demand: Sequence[Demand], places: int) -> int:
 
 def _particular(group: Demand) -> tuple[bool, int, int, str]:
     return group.only_machine_id is not None, len(group.banned_machines), group.min_vram_bytes, group.kind
-
-

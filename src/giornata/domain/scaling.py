@@ -149,9 +149,7 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
     )
 
 
-def _need(
-    view: FleetView, policy: ScalingPolicy, staying: Sequence[InstanceView], count: int, now_ms: int
-) -> _Need:
+def _need(view: FleetView, policy: ScalingPolicy, staying: Sequence[InstanceView], count: int, now_ms: int) -> _Need:
     stuck = [each for each in staying if is_stuck(each, policy, now_ms)]
     busy = [each for each in staying if each.use is Use.BUSY]
     free = [each for each in staying if each.use is not Use.BUSY and each not in stuck]
@@ -180,10 +178,11 @@ def _need(
     return need
 
 
-def _in_words(
-    view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int, placed: dict[str, int]
-) -> list[str]:
-    words = [f"{busy} at work", f"{jobs_in(view.demand)} jobs wait, {sum(placed.values())} of them for nodes there are"]
+def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int, placed: dict[str, int]) -> list[str]:
+    words = [
+        f"{busy} at work",
+        f"{jobs_in(view.demand)} jobs wait, {sum(placed.values())} of them for nodes there are",
+    ]
     if need.needed and policy.warm_spares:
         words.append(f"{policy.warm_spares} warm spares")
     unfit = len([each for each in need.idle if not each.sound])
@@ -235,7 +234,9 @@ def _fewer(
     """Who leaves, and how many that are not listed yet are not asked for any more."""
     surplus = min(count - wanted, policy.most_down)
     too_many = max(0, count - most)
-    idle = sorted([*need.idle, *need.stuck], key=lambda each: (each.sound, each.use is Use.NONE, each.since_ms, each.id))
+    idle = sorted(
+        [*need.idle, *need.stuck], key=lambda each: (each.sound, each.use is Use.NONE, each.since_ms, each.id)
+    )
     steps = []
     for each in idle:
         idle_s = _idle_s(each, view, now_ms)
@@ -250,7 +251,9 @@ def _fewer(
     dropped = min(unlisted, surplus - len(steps)) if long_enough or too_many else 0
     taken = {each.instance_id for each in steps}
     over = min(surplus, too_many) - len(steps) - dropped
-    working = sorted((each for each in staying if each.id not in taken), key=lambda each: (each.use is Use.BUSY, each.id))
+    working = sorted(
+        (each for each in staying if each.id not in taken), key=lambda each: (each.use is Use.BUSY, each.id)
+    )
     steps += [
         Step(instance_id=each.id, reason="fewer nodes are allowed than are at work; it writes a checkpoint first")
         for each in working[: max(0, over)]
@@ -279,11 +282,15 @@ def _replacements(view: FleetView, need: _Need, gone: frozenset[str], *, short: 
         banned = sorted({machine for group in need.stranded for machine in group.banned_machines})
         why = "jobs wait that no present machine may take" + (f" (banned: {', '.join(banned[:5])})" if banned else "")
         if not view.moves or not idle:
-            need.reasons.append(f"{why}; {'another machine is needed' if idle else 'a node is replaced once it is idle'}")
+            need.reasons.append(
+                f"{why}; {'another machine is needed' if idle else 'a node is replaced once it is idle'}"
+            )
         else:
             several = nodes_for(need.stranded, view.offer.places)
             longest_first = sorted(idle, key=lambda each: (each.use is Use.NONE, each.since_ms, each.id))
             steps += [Step(instance_id=each.id, reason=why) for each in longest_first[:several]]
     if len(steps) > view.reallocations_left:
-        need.reasons.append(f"{len(steps)} to replace, the provider allows {view.reallocations_left} more this minute")
+        need.reasons.append(
+            f"{len(steps)} to replace, the provider allows {view.reallocations_left} more this minute"
+        )
     return steps[: view.reallocations_left]

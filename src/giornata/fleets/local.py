@@ -28,8 +28,10 @@ from giornata.fleets.opening import FleetOptions, Surroundings
 
 POLL_S = 0.2
 
-Command = Callable[[int, str], Sequence[str]]
-"""The command line of the node in slot N that is to be instance ID."""
+INSTANCE_ID = "GIORNATA_INSTANCE_ID"
+
+Command = Callable[[int], Sequence[str]]
+"""The command line of the node in slot N. Which instance it is stands in its environment."""
 
 
 class Options(FleetOptions):
@@ -104,7 +106,9 @@ class LocalFleet:
     def pids(self) -> Mapping[str, int]:
         """The process of each instance that has one."""
         with self._lock:
-            running = {each.instance_id: each.process.pid for each in self._slots.values() if each.process is not None}
+            running = {
+                each.instance_id: each.process.pid for each in self._slots.values() if each.process is not None
+            }
             return running | {each.instance_id: each.process.pid for each in self._ending}
 
     def drain(self, instance_id: str) -> None:
@@ -179,11 +183,12 @@ class LocalFleet:
     def _spawn(self, slot: Slot) -> subprocess.Popen[bytes]:
         self.log_directory.mkdir(parents=True, exist_ok=True)
         environment = dict(os.environ if self.environment is None else self.environment)
+        environment[INSTANCE_ID] = slot.instance_id
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot.number % len(self.gpus)]
         with (self.log_directory / f"{self.name}-{slot.number}.log").open("ab") as log:
             return subprocess.Popen(
-                list(self.command(slot.number, slot.instance_id)),
+                list(self.command(slot.number)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -195,10 +200,10 @@ class LocalFleet:
 def open_fleet(name: str, options: Options, surroundings: Surroundings) -> LocalFleet:
     """Nodes of this machine, with the keys and settings of the server that they are beside."""
 
-    def command(slot: int, instance_id: str) -> list[str]:
+    def command(slot: int) -> list[str]:
         place = f"{name}-{slot}"
         command = [sys.executable, "-m", "giornata", "--url", surroundings.server_url(), "node", "--exit-with-parent"]
-        command += ["--name", place, "--machine-id", place, "--fleet", name, "--instance-id", instance_id]
+        command += ["--name", place, "--machine-id", place, "--fleet", name]
         command += ["--price", str(options.price_usd_per_hour)]
         return [*command, "--work-dir", str(surroundings.data / "nodes" / place), *surroundings.node_flags]
 

@@ -93,9 +93,7 @@ class Slot:
         if self.process is None:
             raise ValueError(f"nothing runs in slot {self.number}")
         self.ask_to_end()
-        return Ending(
-            number=self.number, instance_id=self.instance_id, process=self.process, deadline_s=deadline_s
-        )
+        return Ending(number=self.number, instance_id=self.instance_id, process=self.process, deadline_s=deadline_s)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -1,14 +1,14 @@
 """From settings to drivers. A driver is a module with `Options` and `open_fleet`; only those in use are loaded."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from giornata.control.ports.fleet import Fleet
+from giornata.control.ports.fleet import Fleet, Instance
 from giornata.domain.errors import Fault, InvalidInput
 
 DRIVERS: Mapping[str, str] = {
@@ -28,7 +28,8 @@ class Surroundings:
     """What drivers may need of the process that they are in.
 
     `server_url` is how nodes reach the server, known once it listens; `node_key` makes or finds the fleet's key;
-    `environment` is this process's, for credentials that have standard names; `now_ms` the server's clock.
+    `environment` is this process's, for credentials that have standard names; `now_ms` the server's clock; `seen` has
+    the nodes of a fleet that were heard of, each as an instance.
     """
 
     server_url: Callable[[], str]
@@ -37,6 +38,7 @@ class Surroundings:
     environment: Mapping[str, str]
     now_ms: Callable[[], int]
     node_flags: tuple[str, ...] = ()
+    seen: Callable[[str], Sequence[Instance]] = lambda _fleet: ()
 
 
 class Driver(Protocol):

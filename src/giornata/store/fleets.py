@@ -110,4 +110,3 @@ class Fleets:
     def _instances(self, *conditions: sa.ColumnElement[bool]) -> Sequence[InstanceRow]:
         query = sa.select(*_INSTANCE).where(*conditions).order_by(instances.c.id)
         return [InstanceRow(**row._mapping) for row in self._connection.execute(query)]
-

@@ -6,7 +6,7 @@ from giornata.control.ports.gauges import Gauges
 from giornata.protocol.admin import NodeState
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.node_succession import replaced
-from giornata.store.schema import attempts, jobs, nodes
+from giornata.store.schema import attempts, fleets, instances, jobs, nodes
 
 
 class GaugeQueries:
@@ -22,6 +22,8 @@ class GaugeQueries:
             oldest_queued_at_ms=self._oldest_queued_at_ms(),
             nodes=self._nodes(seen_since_ms),
             attempts_ended=self._attempts_ended(),
+            fleet_desired=self._fleet_desired(),
+            fleet_instances=self._fleet_instances(),
         )
 
     def _jobs(self) -> dict[tuple[str, str], int]:
@@ -44,6 +46,19 @@ class GaugeQueries:
         inner = sa.select(state).subquery()
         query = sa.select(inner.c.state, sa.func.count()).group_by(inner.c.state)
         return {NodeState(name): count for name, count in self._connection.execute(query)}
+
+    def _fleet_desired(self) -> dict[str, int]:
+        return {name: desired for name, desired in self._connection.execute(sa.select(fleets.c.name, fleets.c.desired))}
+
+    def _fleet_instances(self) -> dict[tuple[str, str], int]:
+        state = sa.case(
+            (instances.c.ended_at_ms.is_not(None), "ending"),
+            (instances.c.leaving_at_ms.is_not(None), "leaving"),
+            else_=instances.c.state,
+        ).label("state")
+        present = sa.select(instances.c.fleet, state).where(instances.c.gone_at_ms.is_(None)).subquery()
+        query = sa.select(present.c.fleet, present.c.state, sa.func.count()).group_by(present.c.fleet, present.c.state)
+        return {(fleet, state): count for fleet, state, count in self._connection.execute(query)}
 
     def _attempts_ended(self) -> dict[str, int]:
         ended = attempts.c.ended_at_ms.is_not(None) & attempts.c.reason.is_not(None)

@@ -28,7 +28,7 @@ class LocalUnderTest:
         self._now_s = 0.0
         self.fleet = LocalFleet(
             name="local",
-            command=lambda _slot, _instance_id: [sys.executable, "-S", "-E", "-c", QUIET_NODE],
+            command=lambda _slot: [sys.executable, "-S", "-E", "-c", QUIET_NODE],
             log_directory=directory / "logs",
             grace_s=5.0,
             monotonic_s=lambda: self._now_s,

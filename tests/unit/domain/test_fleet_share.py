@@ -15,7 +15,9 @@ SMALL, LARGE = Offer(kinds=("train",), vram_bytes=24), Offer(kinds=("train", "ge
 POLICY = ScalingPolicy(max_nodes=4, usual_start_s=600)
 
 
-def bidder(name: str, price: int | None, *instances: InstanceView, policy: ScalingPolicy = POLICY, **fields) -> Bidder:
+def bidder(
+    name: str, price: int | None, *instances: InstanceView, policy: ScalingPolicy = POLICY, **fields
+) -> Bidder:
     in_trouble = fields.pop("in_trouble", False)
     view = {"asked": len(instances), "offer": SMALL} | fields
     view = FleetView(name=name, price_micro_usd_per_hour=price, instances=instances, **view)

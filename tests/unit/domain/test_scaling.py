@@ -355,9 +355,7 @@ views = st.builds(
         reallocations_left=left,
     ),
     st.lists(
-        st.tuples(
-            uses, st.integers(0, 4000), st.booleans(), st.one_of(st.none(), st.none(), st.integers(0, 2000))
-        ),
+        st.tuples(uses, st.integers(0, 4000), st.booleans(), st.one_of(st.none(), st.none(), st.integers(0, 2000))),
         max_size=8,
     ),
     st.integers(0, 3),
@@ -427,15 +425,17 @@ def carried_out(view: FleetView, decided: Plan) -> FleetView:
             each,
             leaving_since_ms=NOW if each.id in told else each.leaving_since_ms,
             ended=each.ended or each.id in decided.ending,
-            **({"use": Use.NONE, "since_ms": NOW, "machine_id": None, "sound": True} if each.id in replaced(decided) else {}),
+            **(
+                {"use": Use.NONE, "since_ms": NOW, "machine_id": None, "sound": True}
+                if each.id in replaced(decided)
+                else {}
+            ),
         )
         for each in view.instances
     )
     left = view.reallocations_left - len(decided.reallocate)
     needed = NOW if decided.needed else view.needed_at_ms
-    return replace(
-        view, instances=instances, asked=decided.desired, reallocations_left=left, needed_at_ms=needed
-    )
+    return replace(view, instances=instances, asked=decided.desired, reallocations_left=left, needed_at_ms=needed)
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,7 +1,7 @@
 """What the operator's gauges ask of the store."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from giornata.protocol.admin import NodeState
@@ -15,6 +15,8 @@ class Gauges:
     oldest_queued_at_ms: int | None
     nodes: Mapping[NodeState, int]
     attempts_ended: Mapping[str, int]  # by reason, since the installation began
+    fleet_desired: Mapping[str, int] = field(default_factory=dict)  # by fleet
+    fleet_instances: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by (fleet, state); none that is gone
 
 
 class GaugeQueries(Protocol):

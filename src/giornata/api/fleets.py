@@ -1,0 +1,24 @@
+"""Routes of fleets."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from giornata.api.callers import Ctx, User
+from giornata.api.openapi import refusals
+from giornata.control import read_fleets as reading_fleets
+from giornata.protocol.fleets import Fleet, FleetPage
+
+router = APIRouter(prefix="/v1", tags=["administration"])
+
+
+@router.get("/fleets", responses=refusals(401, 403))
+def list_fleets(ctx: Ctx, caller: User) -> FleetPage:
+    """All fleets, with what was decided about them and why."""
+    return reading_fleets.list_fleets(ctx, caller)
+
+
+@router.get("/fleets/{name}", responses=refusals(401, 403, 404))
+def read_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
+    """One fleet."""
+    return reading_fleets.read_fleet(ctx, caller, name)

@@ -1,0 +1,168 @@
+"""Puts fleets together from settings, and closes them when the server ends."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from giornata.cli.composition import NODE_KEY_FILE, write_private
+from giornata.cli.fleet_settings import FleetTable
+from giornata.cli.settings import Settings
+from giornata.control.context import Caller, Context
+from giornata.control.create_key import create_key
+from giornata.control.fleet_loops import forget_asked
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.ports.fleet import Instance, InstanceState
+from giornata.control.seen_nodes import seen_nodes
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.scaling import ScalingPolicy
+from giornata.fleets.opening import Surroundings, open_driver, read_options
+from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
+
+LOCAL_FLEET = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleets:
+    """Those that the loops look after, and a local one of a fixed size, which nobody has to."""
+
+    context: Context
+    fixed: GovernedFleet | None = None
+    fixed_nodes: int = 0
+
+    def start(self) -> None:
+        """Start what needs no loop. The server answers already."""
+        if self.fixed is not None:
+            self.fixed.fleet.desired(self.fixed_nodes)
+
+    def close(self) -> None:
+        """Let go of every fleet; local nodes write their last checkpoints. May be repeated."""
+        with ExitStack() as closing:
+            for each in (*self.context.fleets.values(), *filter(None, [self.fixed])):
+                closing.callback(each.fleet.close)
+
+
+def open_fleets(
+    settings: Settings, context: Context, address: Callable[[], str], *, fixed: int | None, most: int | None
+) -> Fleets:
+    """The fleets of the settings, and this machine's: `fixed` nodes, or up to `most` as the queue needs them.
+
+    Raises InvalidInput with the faults of all fleets.
+    """
+    tables = dict(settings.fleets)
+    faults = _faults_of_local(settings, most)
+    if most is not None and LOCAL_FLEET not in tables:
+        tables[LOCAL_FLEET] = _table_of_machine(settings, most)
+    governed = {}
+    surroundings = partial(_surroundings, settings, context, address)
+    for name, table in tables.items():
+        try:
+            governed[name] = _open(name, table, surroundings(table))
+        except InvalidInput as error:
+            faults += error.faults
+    if faults:
+        raise InvalidInput(faults)
+    for name, each in governed.items():
+        if each.driver == "local":
+            forget_asked(context, name)
+    own = None
+    if fixed is not None and most is None:
+        table = _table_of_machine(settings, fixed)
+        own = _open(LOCAL_FLEET, table, surroundings(table))
+    return Fleets(context=replace(context, fleets=governed), fixed=own, fixed_nodes=fixed or 0)
+
+
+def _faults_of_local(settings: Settings, most: int | None) -> list[Fault]:
+    """Processes of one server are nothing to another one."""
+    local = [name for name, table in settings.fleets.items() if table.driver == "local"]
+    faults = []
+    if most is not None and LOCAL_FLEET in settings.fleets:
+        faults.append(Fault(where="fleets.local", message="max_nodes makes a fleet of this name as well"))
+    if (settings.database or "").startswith("postgres"):
+        hint = "run giornata node on the machine, as part of a fleet with the driver static"
+        message = "nodes in a server's own care need a server of their own: a database of SQLite"
+        faults += [Fault(where=f"fleets.{name}.driver", message=message, hint=hint) for name in local]
+        faults += [Fault(where="max_nodes", message=message, hint=hint)] if most is not None else []
+    return faults
+
+
+def _table_of_machine(settings: Settings, most: int) -> FleetTable:
+    return FleetTable.model_validate(
+        {
+            "driver": "local",
+            "kinds": (*settings.kinds, *(kind for kind in settings.workloads if kind not in settings.kinds)),
+            "places": settings.places,
+            "scaling": {"max_nodes": most, "most_up": max(1, most)},
+            "options": {"price_usd_per_hour": settings.price_usd_per_hour, "grace_s": settings.grace_s + 5.0},
+        }
+    )
+
+
+def _open(name: str, table: FleetTable, surroundings: Surroundings) -> GovernedFleet:
+    where = f"fleets.{name}"
+    module = open_driver(table.driver, where=where)
+    options = read_options(module, table.options, where=f"{where}.options")
+    policy: ScalingPolicy = table.scaling.policy()
+    return GovernedFleet(
+        name=name,
+        driver=table.driver,
+        fleet=module.open_fleet(name, options, surroundings),
+        kinds=table.kinds,
+        vram_bytes=table.vram_bytes,
+        places=table.places,
+        scaling=policy,
+        thresholds=table.checks.thresholds(),
+    )
+
+
+def _surroundings(
+    settings: Settings, context: Context, address: Callable[[], str], table: FleetTable
+) -> Surroundings:
+    return Surroundings(
+        server_url=address,
+        node_key=partial(_node_key, settings.data, context),
+        data=settings.data,
+        environment=dict(os.environ),
+        now_ms=context.clock.now_ms,
+        node_flags=tuple(_node_flags(settings, kinds=table.kinds, places=table.places)),
+        seen=partial(_seen, context),
+    )
+
+
+def _node_key(data: Path, context: Context) -> str:
+    """The key of the fleets' nodes: made once, kept beside the database."""
+    file = data / NODE_KEY_FILE
+    if not file.exists():
+        operator = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="installation")
+        created = create_key(context, operator, CreateKey(scope=Scope.NODE, name="nodes of this installation"))
+        write_private(file, created.secret + "\n")
+    return file.read_text().strip()
+
+
+def _node_flags(settings: Settings, *, kinds: Sequence[str], places: int) -> list[str]:
+    flags = ["--device", settings.device, "--threads", str(settings.threads), "--grace", str(settings.grace_s)]
+    flags += ["--places", str(places), "--model-cache-bytes", str(settings.model_cache_bytes)]
+    if settings.shared_compile_cache:
+        flags += ["--shared-compile-cache"]
+    for kind in kinds:
+        if kind not in settings.workloads:
+            flags += ["--kind", kind]
+    for kind, program in settings.workloads.items():
+        flags += ["--workload", f"{kind}={program}"]
+    return flags
+
+
+def _seen(context: Context, name: str) -> Sequence[Instance]:
+    """The nodes of a fleet whose machines are nobody's to start: each is its own instance."""
+    return [
+        Instance(
+            id=node.instance_id or node.id,
+            state=InstanceState.RUNNING,
+            name=node.name,
+            machine_id=node.machine_id,
+            running_since_ms=node.first_seen_at_ms,
+        )
+        for node in seen_nodes(context, name)
+    ]

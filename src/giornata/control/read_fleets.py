@@ -1,0 +1,79 @@
+"""Fleets, as an operator sees them: what was decided and why, and what the provider has."""
+
+from collections.abc import Sequence
+
+from giornata.control.context import Caller, Context
+from giornata.control.fleet_views import node_on
+from giornata.control.instants import instant
+from giornata.control.permissions import require_root_admin
+from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.store import Transaction
+from giornata.control.reconcile import unconfigured
+from giornata.domain.errors import NotFound
+from giornata.protocol.fleets import Fleet, FleetInstance, FleetPage, FleetPlan, InstanceStanding
+
+NODES_SEEN_WITHIN_MS = 3_600_000
+
+
+def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
+    """All fleets that were ever looked at, those that are configured no more with a word about it. Raises Forbidden."""
+    require_root_admin(caller)
+    with ctx.store.read() as tx:
+        rows = _rows(tx, ctx)
+        return FleetPage(items=tuple(_fleet(tx, ctx, row) for row in rows))
+
+
+def read_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
+    """One of them. Raises Forbidden, NotFound."""
+    require_root_admin(caller)
+    with ctx.store.read() as tx:
+        for row in _rows(tx, ctx):
+            if row.name == name:
+                return _fleet(tx, ctx, row)
+    raise NotFound(f"there is no fleet {name}")
+
+
+def _rows(tx: Transaction, ctx: Context) -> Sequence[FleetRow]:
+    rows = tx.fleets.all()
+    left = [row for row in unconfigured(rows, ctx.fleets) if tx.fleets.instances(row.name)]
+    return sorted([*(row for row in rows if row.name in ctx.fleets), *left], key=lambda row: row.name)
+
+
+def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
+    nodes = tx.fleets.nodes(row.name, seen_since_ms=ctx.clock.now_ms() - NODES_SEEN_WITHIN_MS)
+    instances = tx.fleets.instances(row.name)
+    governed = ctx.fleets.get(row.name)
+    return Fleet(
+        name=row.name,
+        driver=row.driver,
+        desired=row.desired,
+        most_nodes=governed.scaling.bounds(ctx.clock.now_ms())[1] if governed is not None else None,
+        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
+        trouble=row.trouble,
+        plan=FleetPlan.model_validate(row.plan or {}),
+        instances=tuple(_instance(each, nodes) for each in instances),
+        listed_at=instant(row.seen_at_ms),
+        changed_at=None if row.changed_at_ms is None else instant(row.changed_at_ms),
+        needed_at=None if row.needed_at_ms is None else instant(row.needed_at_ms),
+    )
+
+
+def _instance(row: InstanceRow, nodes: Sequence[FleetNode]) -> FleetInstance:
+    node = node_on(row, nodes)
+    return FleetInstance(
+        id=row.id,
+        state=_standing(row),
+        machine_id=row.machine_id,
+        node_id=None if node is None else node.id,
+        jobs=0 if node is None else node.live,
+        reason=row.leaving_reason,
+        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
+        first_listed_at=instant(row.first_listed_at_ms),
+        running_at=None if row.running_at_ms is None else instant(row.running_at_ms),
+    )
+
+
+def _standing(row: InstanceRow) -> InstanceStanding:
+    if row.ended_at_ms is not None:
+        return InstanceStanding.ENDING
+    return InstanceStanding.LEAVING if row.leaving_at_ms is not None else InstanceStanding(row.state)

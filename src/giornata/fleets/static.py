@@ -1,0 +1,72 @@
+"""Anybody's machines: whoever has the fleet's key starts `giornata node` on one, and it is a node of the fleet.
+
+Nobody here can start, replace or end such a machine. What there is, is what was heard of.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from giornata.control.ports.fleet import Instance, Limits, Price
+from giornata.domain.errors import FleetRefused, InstanceGone
+from giornata.domain.money import MICRO_USD
+from giornata.fleets.opening import FleetOptions, Surroundings
+
+
+class Options(FleetOptions):
+    """What can be said of machines that join by themselves."""
+
+    price_usd_per_hour: float = Field(
+        0.0, ge=0, le=1000, description="What an hour of one more would cost; nodes say their own price."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFleet:
+    """See `giornata.control.ports.fleet.Fleet`."""
+
+    name: str
+    options: Options
+    surroundings: Surroundings
+
+    @property
+    def limits(self) -> Limits:
+        """None can be had for the asking."""
+        return Limits(most_nodes=0, reallocations_per_minute=0, moves=False)
+
+    def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
+        """Fewer than there are is fine: those that are told to leave do. Raises FleetRefused for more."""
+        del leaving
+        there = len(self.list())
+        if nodes > there:
+            raise FleetRefused(f"{self.name} has the {there} machines that joined it; start giornata node on another")
+
+    def list(self) -> Sequence[Instance]:
+        """The nodes that were heard of lately."""
+        return tuple(self.surroundings.seen(self.name))
+
+    def reallocate(self, instance_id: str, *, reason: str) -> None:
+        """Raises FleetRefused: it is somebody's own machine. Raises InstanceGone."""
+        self._must_be_there(instance_id)
+        raise FleetRefused(f"{instance_id} is somebody's own machine and cannot be replaced from here ({reason})")
+
+    def drain(self, instance_id: str) -> None:
+        """The server tells the node; there is no other way. Raises InstanceGone."""
+        self._must_be_there(instance_id)
+
+    def price(self) -> Price:
+        """As the settings say."""
+        return Price(micro_usd_per_hour=round(self.options.price_usd_per_hour * MICRO_USD), source="settings")
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _must_be_there(self, instance_id: str) -> None:
+        if instance_id not in {each.id for each in self.list()}:
+            raise InstanceGone(f"no node of {self.name} that was heard of lately is {instance_id}")
+
+
+def open_fleet(name: str, options: Options, surroundings: Surroundings) -> StaticFleet:
+    """A fleet of those that join it."""
+    return StaticFleet(name=name, options=options, surroundings=surroundings)

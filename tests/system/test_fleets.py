@@ -1,0 +1,64 @@
+"""Nodes of this machine that come for the queue and go when it is empty, with real processes."""
+
+import json
+import os
+import signal
+
+from tests.system.conftest import until
+
+from giornata.domain.job import JobState
+
+TABLE = {
+    "driver": "local",
+    "kinds": ["x-count"],
+    "scaling": {"max_nodes": 2, "idle_to_zero_s": 3, "drain_within_s": 20},
+    "options": {"price_usd_per_hour": 0.36, "grace_s": 10},
+}
+
+
+def nodes(up):
+    """Command lines of the nodes that run, by process id."""
+    return {pid: line for pid, line in up.others().items() if "giornata" in line and " node " in line}
+
+
+def fleet(up):
+    (found,) = up.client.fleets()
+    return found
+
+
+def test_a_job_brings_a_node_which_goes_when_it_is_done(start_up):
+    up = start_up("--nodes", "0", GIORNATA_FLEETS=json.dumps({"here": TABLE}))
+    until(lambda: list(up.client.fleets()), "the fleet to be looked at")
+    assert (fleet(up).driver, fleet(up).desired, nodes(up)) == ("local", 0, {})
+
+    job = up.client.submit({"steps": 50, "every": 10, "step_s": 0.02}, kind="x-count")
+    done = up.client.wait(job.id, timeout_s=60, poll_s=0.1)
+    assert done.state is JobState.SUCCEEDED, done.error
+    (attempt,) = done.attempts
+    assert attempt.node_name == "here-0"
+    until(lambda: not nodes(up) and fleet(up).desired == 0, "the node to go")
+    until(lambda: not fleet(up).instances, "its instance to be gone")
+
+
+def test_a_killed_node_is_replaced_and_the_job_goes_on(start_up):
+    up = start_up("--nodes", "0", "--lease", "2", GIORNATA_FLEETS=json.dumps({"here": TABLE}))
+    job = up.client.submit({"steps": 300, "every": 20, "step_s": 0.02}, kind="x-count")
+    until(lambda: up.client.get_job(job.id).committed_step >= 20, "a checkpoint")
+    (first,) = {each.id for each in fleet(up).instances}
+    (pid,) = nodes(up)
+    os.kill(pid, signal.SIGKILL)
+    done = up.client.wait(job.id, timeout_s=60, poll_s=0.1)
+    assert done.state is JobState.SUCCEEDED, done.error
+    assert len(done.attempts) == 2
+    assert done.attempts[1].start_step >= 20
+    assert first not in {each.id for each in fleet(up).instances}, "another process is another instance"
+
+
+def test_up_with_a_most_of_nodes_scales_from_zero(start_up):
+    up = start_up("--max-nodes", "2", "--kind", "x-count")
+    assert nodes(up) == {}
+    jobs = [up.client.submit({"steps": 200, "every": 50, "step_s": 0.02}, kind="x-count") for _ in range(3)]
+    until(lambda: len(nodes(up)) == 2, "two nodes for three jobs")
+    for job in jobs:
+        assert up.client.wait(job.id, timeout_s=60, poll_s=0.1).state is JobState.SUCCEEDED
+    assert len(nodes(up)) == 2, "they are kept a while"
