@@ -394,3 +394,10 @@ def test_prices_are_asked_for_again_after_a_while(rented):
     rented.cloud.advance(301)
     fleet.price()
     assert rented.cloud.count("GET", "/gpu-classes") == 2
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8470", "http://localhost:8470", "http://[::1]:8470"])
+def test_no_node_is_paid_for_that_could_not_reach_the_server(rented, url):
+    with pytest.raises(FleetRefused, match="public_url"):
+        rented.fleet(env={"GIORNATA_URL": url}).desired(1)
+    assert rented.cloud.groups == {}

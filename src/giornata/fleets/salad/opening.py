@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from giornata.control.ports.identities import WorkloadIdentities
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.errors import Fault, FleetRefused, GiornataError, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import Surroundings
 from giornata.fleets.salad.calls import SaladCalls
@@ -21,6 +21,8 @@ from giornata.fleets.salad.pace import Pace, pace_of
 from giornata.fleets.salad.translation import container_of
 
 NAME_HINT = "2 to 63 small letters, digits and hyphens, beginning with a letter"
+
+NOWHERE = frozenset({"localhost", "0.0.0.0", "::1", "::", ""})  # noqa: S104, nothing is bound
 
 
 def open_fleet(
@@ -114,8 +116,13 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
 
 
 def _env(name: str, options: Options, surroundings: Surroundings) -> dict[str, str]:
-    """What every node is told, and what stays the same; the operator's own variables win."""
-    return {"GIORNATA_URL": surroundings.server_url(), "GIORNATA_FLEET": name} | dict(options.env)
+    """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
+    server that no node could reach: it would be paid for and never heard of."""
+    env = {"GIORNATA_URL": surroundings.server_url(), "GIORNATA_FLEET": name} | dict(options.env)
+    host = httpx.URL(env["GIORNATA_URL"]).host
+    if host in NOWHERE or host.startswith("127."):
+        raise FleetRefused(f"nodes on SaladCloud cannot reach {env['GIORNATA_URL']}: set public_url")
+    return env
 
 
 def _fresh_env(options: Options, surroundings: Surroundings, fleet: SaladFleet) -> dict[str, str]:
