@@ -1,12 +1,16 @@
 """Writes the generated parts of the docs from the code. `--check` says which pages are out of date."""
 
+import importlib
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
+from giornata.cli.fleet_settings import TABLES
 from giornata.cli.settings import Settings
 from giornata.domain.job import mermaid
 from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE, Reason
+from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
 from giornata.protocol.specs import TrainSpec
 
@@ -32,6 +36,30 @@ def settings_table() -> str:
         default = "" if field.default_factory is not None or field.default is None else f"`{field.default}`"
         rows.append(f"| `{name}` | `GIORNATA_{name.upper()}` | {default} | {field.description} |")
     return "\n".join(["| setting | variable | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def fleet_tables() -> str:
+    """Every field of the tables of fleets."""
+    rows = []
+    for table, model in TABLES.items():
+        for name, field in model.model_fields.items():
+            default = "required" if field.is_required() else _default(field.default, field.default_factory)
+            rows.append(f"| `{table}.{name}` | {default} | {field.description} |")
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+def _default(value: object, factory: object) -> str:
+    return "" if factory is not None or value is None else f"`{value}`"
+
+
+def driver_options(driver: str) -> str:
+    """What a driver can be told in `[fleets.NAME.options]`."""
+    module = importlib.import_module(DRIVERS[driver])
+    rows = []
+    for name, field in module.Options.model_fields.items():
+        default = "required" if field.is_required() else _default(field.default, field.default_factory)
+        rows.append(f"| `{name}` | {default} | {field.description} |")
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 
 def events_table() -> str:
@@ -66,7 +94,9 @@ def _plain(value: object) -> str:
 
 PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
-    "settings.md": {"settings": settings_table},
+    "settings.md": {"settings": settings_table, "fleets": fleet_tables},
+    "fleets/local.md": {"options": partial(driver_options, "local")},
+    "fleets/static.md": {"options": partial(driver_options, "static")},
     "training.md": {"spec": train_spec_table},
 }
 

@@ -63,7 +63,14 @@ def _price(micro_usd_per_hour: int | None) -> str:
 
 def _instances(out: Output, fleet: Fleet) -> None:
     rows = [
-        (each.id, each.state.value, each.machine_id or "", str(each.jobs or ""), ago(each.first_listed_at), each.reason)
+        (
+            each.id,
+            each.state.value,
+            each.machine_id or "",
+            str(each.jobs or ""),
+            ago(each.first_listed_at),
+            each.reason,
+        )
         for each in fleet.instances
     ]
     if rows:

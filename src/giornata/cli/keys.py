@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.connection import connect
+from giornata.cli.connection import connect, server_url
+from giornata.cli.join import Invitation
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
@@ -36,10 +37,13 @@ def create_key(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a key. Its secret is shown once."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json) as out, connect(settings := settings_of(context)) as client:
         made = client.create_key(scope=scope, name=name, project_id=project)
         out.say(made.secret)
         out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
+        if scope is Scope.NODE:
+            invitation = Invitation(url=settings.public_url or server_url(settings), key=made.secret)
+            out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'")
         out.result(made)
 
 

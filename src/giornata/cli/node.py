@@ -13,6 +13,7 @@ import typer
 from giornata.agent.imds import Imds, Place, WorkloadToken, direct_client, place_in
 from giornata.agent.main import monotonic_s, run_node
 from giornata.agent.settings import AgentSettings
+from giornata.cli.join import read_invitation
 from giornata.cli.logs import log_to_stderr
 from giornata.cli.machine import machine_id
 from giornata.cli.options import settings_of
@@ -31,6 +32,10 @@ def register(app: typer.Typer) -> None:
 
 def node(
     context: typer.Context,
+    join: Annotated[
+        str | None,
+        typer.Option(help="https://SERVER#KEY, as giornata key create --scope node prints it.", show_default=False),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="A key of scope node (GIORNATA_NODE_KEY).", show_default=False)
     ] = None,
@@ -63,9 +68,11 @@ def node(
 ) -> None:
     """Join a server's fleet with this machine: claim jobs, run them, give them back on SIGTERM."""
     with reporting(as_json) as out:
+        invited = read_invitation(join) if join else None
         settings = settings_of(
             context,
-            node_key=key,
+            url=invited.url if invited else None,
+            node_key=invited.key if invited else key,
             node_name=name,
             machine_id=machine,
             fleet=fleet,

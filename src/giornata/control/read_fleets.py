@@ -16,7 +16,7 @@ NODES_SEEN_WITHIN_MS = 3_600_000
 
 
 def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
-    """All fleets that were ever looked at, those that are configured no more with a word about it. Raises Forbidden."""
+    """All fleets, also those that are configured no more and have instances still. Raises Forbidden."""
     require_root_admin(caller)
     with ctx.store.read() as tx:
         rows = _rows(tx, ctx)

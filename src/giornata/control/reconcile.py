@@ -1,7 +1,7 @@
 """Compare what is believed of a fleet with what its provider lists: one loop for each fleet.
 
-Only a listing says that an instance is there, runs, or is gone; no answer to a call does. What is listed although it
-should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no work
+Only a listing says that an instance is there, runs, or is gone; no answer to a call does. What is listed although
+it should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no work
 and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
 """
 
@@ -13,7 +13,7 @@ from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import FleetUnavailable
+from giornata.domain.errors import FleetUnavailable, Unavailable
 
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
 SETTLES_WITHIN_MS = 60_000  # providers take their time
@@ -64,7 +64,8 @@ def _row(tx: Transaction, governed: GovernedFleet, listed: Mapping[str, Instance
     staying = [each for each in listed.values() if each.state is not InstanceState.STOPPING]
     tx.fleets.put(governed.name, driver=governed.driver, at_ms=at_ms, desired=len(staying))
     row = tx.fleets.lock(governed.name)
-    assert row is not None
+    if row is None:
+        raise Unavailable(f"the row of the fleet {governed.name} was deleted just now")
     return row
 
 

@@ -5,6 +5,7 @@ lost in between (a reply, this process) is mended by the next turn, which asks a
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -126,10 +127,8 @@ def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
 
 
 def _reallocate(ctx: Context, governed: GovernedFleet, step: Step) -> str:
-    try:
+    with suppress(InstanceGone):  # what was wanted of it has happened
         governed.fleet.reallocate(step.instance_id, reason=step.reason)
-    except InstanceGone:
-        pass  # what was wanted of it has happened
     with ctx.store.begin() as tx:
         tx.fleets.update_instances(governed.name, [step.instance_id], ended_at_ms=ctx.clock.now_ms())
     return f"{step.instance_id} is replaced: {step.reason}"

@@ -3,7 +3,6 @@
 Nothing here knows a provider or a clock. Every decision says in words why.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from giornata.domain.capacity import (
@@ -51,8 +50,8 @@ class ScalingPolicy:
 class FleetView:
     """A fleet as believed now. Instants are epoch ms.
 
-    `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is this
-    fleet's share. `moves`: what is reallocated comes back on another machine; `reallocations_left` in this minute.
+    `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is
+    this fleet's share. `moves`: what is reallocated comes back on another machine; `reallocations_left` in this minute.
     """
 
     name: str
@@ -106,6 +105,28 @@ class _Need:
     reasons: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Now:
+    """What the decision is about. `count` are to stay, listed or not, at present; `most` and `fewest` may be."""
+
+    view: FleetView
+    policy: ScalingPolicy
+    at_ms: int
+    staying: list[InstanceView]
+    count: int
+    fewest: int
+    most: int
+
+    @property
+    def paused(self) -> bool:
+        """The number was changed a moment ago, and is one that is allowed."""
+        changed_at_ms = self.view.changed_at_ms
+        lately = (
+            changed_at_ms is not None and self.at_ms - changed_at_ms < self.policy.pause_after_change_s * 1000
+        )
+        return lately and self.fewest <= self.count <= self.most
+
+
 def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
     """What to do about the fleet now.
 
@@ -114,48 +135,58 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
     """
     fewest, most = policy.bounds(now_ms)
     most = most if view.most_nodes is None else min(most, view.most_nodes)
-    fewest = min(fewest, most)
-    staying = [each for each in view.instances if each.stays]
     going = [each for each in view.instances if each.leaving_since_ms is not None and not each.ended]
-    count = max(0, view.asked - len(going))
-    need = _need(view, policy, staying, count, now_ms)
-    reasons = need.reasons
-    wanted = _within(need.nodes, fewest, most, reasons)
+    now = _Now(
+        view=view,
+        policy=policy,
+        at_ms=now_ms,
+        staying=[each for each in view.instances if each.stays],
+        count=max(0, view.asked - len(going)),
+        fewest=min(fewest, most),
+        most=most,
+    )
+    need = _need(now)
     ending = tuple(each.id for each in going if _may_end(each, policy, now_ms))
-    up, leaving, dropped = 0, [], 0
-    paused = _paused(view, policy, now_ms) and fewest <= count <= most
-    if paused:
-        if wanted != count:
-            reasons.append(f"the number changed less than {policy.pause_after_change_s:g} s ago")
-    elif wanted > count:
-        room = max(0, most - count - len(going) + len(ending))
-        up = _growth(view, policy, wanted - count, room, reasons)
-    elif wanted < count:
-        leaving, dropped = _fewer(view, policy, need, staying, count, wanted, most, now_ms)
-        reasons += [f"{each.instance_id} leaves: {each.reason}" for each in leaving]
+    up, leaving, dropped = _change(now, need, room=max(0, most - view.asked + len(ending)))
     gone = frozenset(each.instance_id for each in leaving)
     # Jobs that no present machine may take, and no new one comes for.
-    short = bool(need.stranded) and up == 0 and not paused
+    short = bool(need.stranded) and up == 0 and not now.paused
     moved = _replacements(view, need, gone, short=short)
-    reasons += [f"{each.instance_id} is replaced: {each.reason}" for each in moved]
+    told = [f"{each.instance_id} leaves: {each.reason}" for each in leaving]
+    told += [f"{each.instance_id} is replaced: {each.reason}" for each in moved]
     return Plan(
         desired=max(0, view.asked - len(ending) - dropped + up),
         leaving=tuple(leaving),
         ending=ending,
         reallocate=tuple(moved),
-        reasons=tuple(reasons),
+        reasons=(*need.reasons, *told),
         jobs=jobs_in(view.demand),
         needed=need.needed,
     )
 
 
-def _need(view: FleetView, policy: ScalingPolicy, staying: Sequence[InstanceView], count: int, now_ms: int) -> _Need:
-    stuck = [each for each in staying if is_stuck(each, policy, now_ms)]
-    busy = [each for each in staying if each.use is Use.BUSY]
-    free = [each for each in staying if each.use is not Use.BUSY and each not in stuck]
+def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]:
+    """How many more, who leaves, and how many that are not listed yet are not asked for any more."""
+    wanted = _within(need.nodes, now.fewest, now.most, need.reasons)
+    if now.paused:
+        if wanted != now.count:
+            pause_s = now.policy.pause_after_change_s
+            need.reasons.append(f"the number changed less than {pause_s:g} s ago")
+        return 0, [], 0
+    if wanted > now.count:
+        return _growth(now.view, now.policy, wanted - now.count, room, need.reasons), [], 0
+    if wanted < now.count:
+        return 0, *_fewer(now, need, wanted)
+    return 0, [], 0
+
+
+def _need(now: _Now) -> _Need:
+    view, policy = now.view, now.policy
+    stuck = [each for each in now.staying if is_stuck(each, policy, now.at_ms)]
+    busy = [each for each in now.staying if each.use is Use.BUSY]
+    free = [each for each in now.staying if each.use is not Use.BUSY and each not in stuck]
     # Asked for and not listed yet, or to come in the place of another.
-    replaced = min(len(stuck), view.reallocations_left)
-    coming = max(0, count - len(staying)) + replaced
+    coming = max(0, now.count - len(now.staying)) + min(len(stuck), view.reallocations_left)
     to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]
     placement: Placement = place(view.demand, [*free, *to_come])
     new = [group for group in placement.left if could_take(group, view.offer, machine_id=None)]
@@ -165,13 +196,12 @@ def _need(view: FleetView, policy: ScalingPolicy, staying: Sequence[InstanceView
     needed = bool(work or new)
     # What is idle now cannot take what is left, or it would have been put there: it stands for spares at most.
     more = nodes_for(new, view.offer.places) + (max(0, policy.warm_spares - unused) if needed else 0)
-    stranded = [group for group in new if not any(takes(group, each) for each in [*busy, *free, *to_come])]
     need = _Need(
-        nodes=count + more if more else (work + policy.warm_spares if needed else 0),
+        nodes=now.count + more if more else (work + policy.warm_spares if needed else 0),
         idle=idle,
         stuck=stuck,
         left=placement.left,
-        stranded=stranded,
+        stranded=[group for group in new if not any(takes(group, each) for each in [*busy, *free, *to_come])],
         needed=needed,
     )
     need.reasons = _in_words(view, policy, need, busy=len(busy), placed=placement.placed)
@@ -207,10 +237,6 @@ def _within(nodes: int, fewest: int, most: int, reasons: list[str]) -> int:
     return min(max(nodes, fewest), most)
 
 
-def _paused(view: FleetView, policy: ScalingPolicy, now_ms: int) -> bool:
-    return view.changed_at_ms is not None and now_ms - view.changed_at_ms < policy.pause_after_change_s * 1000
-
-
 def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reasons: list[str]) -> int:
     price, ceiling = view.price_micro_usd_per_hour, policy.max_price_micro_usd_per_hour
     if ceiling is not None and price is not None and price > ceiling:
@@ -221,44 +247,41 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
     return up
 
 
-def _fewer(
-    view: FleetView,
-    policy: ScalingPolicy,
-    need: _Need,
-    staying: Sequence[InstanceView],
-    count: int,
-    wanted: int,
-    most: int,
-    now_ms: int,
-) -> tuple[list[Step], int]:
+def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     """Who leaves, and how many that are not listed yet are not asked for any more."""
-    surplus = min(count - wanted, policy.most_down)
-    too_many = max(0, count - most)
-    idle = sorted(
-        [*need.idle, *need.stuck], key=lambda each: (each.sound, each.use is Use.NONE, each.since_ms, each.id)
-    )
-    steps = []
-    for each in idle:
-        idle_s = _idle_s(each, view, now_ms)
+    surplus, too_many = min(now.count - wanted, now.policy.most_down), max(0, now.count - now.most)
+    steps: list[Step] = []
+    for each in sorted([*need.idle, *need.stuck], key=_first_to_leave):
+        idle_s = _idle_s(each, now.view, now.at_ms)
         if len(steps) < too_many:
             steps.append(Step(instance_id=each.id, reason="there are more nodes than are allowed"))
-        elif idle_s >= policy.idle_to_zero_s:
+        elif idle_s >= now.policy.idle_to_zero_s:
             steps.append(Step(instance_id=each.id, reason=f"nothing to do for {idle_s:.0f} s"))
     steps = steps[:surplus]
-    # A provider that has fewer than it was asked for may end any of them when it is asked for fewer: not beside work.
-    unlisted = max(0, count - len(staying)) if not any(each.use is Use.BUSY for each in staying) else 0
-    long_enough = now_ms - max(view.needed_at_ms or 0, view.changed_at_ms or 0) >= policy.idle_to_zero_s * 1000
-    dropped = min(unlisted, surplus - len(steps)) if long_enough or too_many else 0
-    taken = {each.instance_id for each in steps}
+    dropped = min(_droppable(now), surplus - len(steps))
     over = min(surplus, too_many) - len(steps) - dropped
-    working = sorted(
-        (each for each in staying if each.id not in taken), key=lambda each: (each.use is Use.BUSY, each.id)
-    )
-    steps += [
-        Step(instance_id=each.id, reason="fewer nodes are allowed than are at work; it writes a checkpoint first")
-        for each in working[: max(0, over)]
-    ]
+    taken = {each.instance_id for each in steps}
+    others = [each for each in now.staying if each.id not in taken]
+    others.sort(key=lambda each: (each.use is Use.BUSY, each.id))
+    why = "fewer nodes are allowed than are at work; it writes a checkpoint first"
+    steps += [Step(instance_id=each.id, reason=why) for each in others[: max(0, over)]]
     return steps, dropped
+
+
+def _first_to_leave(instance: InstanceView) -> tuple[bool, bool, int, str]:
+    return instance.sound, instance.use is Use.NONE, instance.since_ms, instance.id
+
+
+def _droppable(now: _Now) -> int:
+    """Of those that were asked for and are not listed. Not beside work: a provider that has fewer than it was asked
+    for may end any of them when it is asked for fewer."""
+    if any(each.use is Use.BUSY for each in now.staying):
+        return 0
+    view, policy = now.view, now.policy
+    waited_ms = now.at_ms - max(view.needed_at_ms or 0, view.changed_at_ms or 0)
+    if waited_ms < policy.idle_to_zero_s * 1000 and now.count <= now.most:
+        return 0
+    return max(0, now.count - len(now.staying))
 
 
 def _idle_s(instance: InstanceView, view: FleetView, now_ms: int) -> float:

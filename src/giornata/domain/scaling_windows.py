@@ -1,8 +1,8 @@
 """Hours of the week in which a fleet has other bounds: `mon-fri 08:00-20:00 Europe/Berlin min=2`.
 
-Days: `mon` … `sun`, ranges and lists of them (`fri-mon`, `sat,sun`), or `daily`. The hours are what a clock on the wall
-says there: on a day that has an hour twice or lacks one, the window is as much longer or shorter. `22:00-06:00` ends on
-the next day; `00:00-24:00` is the whole day.
+Days: `mon` … `sun`, ranges and lists of them (`fri-mon`, `sat,sun`), or `daily`. The hours are what a clock on the
+wall says there: on a day that has an hour twice or lacks one, the window is as much longer or shorter. `22:00-06:00`
+ends on the next day; `00:00-24:00` is the whole day.
 """
 
 import re
@@ -52,7 +52,7 @@ def parse_window(text: str) -> Window:
         ZoneInfo(zone)
     except (OSError, ValueError, KeyError):
         raise ValueError(f"there is no time zone {zone!r}: {HINT}") from None
-    found = {name: number for name, number in map(_bound, bounds)}
+    found = dict(map(_bound, bounds))
     if found.get("min", 0) > found.get("max", 1 << 30):
         raise ValueError(f"min is more than max in {text!r}")
     return Window(

@@ -1,8 +1,8 @@
 """A fleet of node processes on this machine.
 
 Each node is `giornata node …` in a session of its own, in a slot: the slot names the hardware, so that bans and kept
-models stay when its process is replaced. A node that ends is started again, later each time when it ends at once; each
-start is an instance of its own. Ending is SIGTERM, on which a node writes a checkpoint, commits it and gives its job
+models stay when its process is replaced. A node that ends is started again, later each time when it ends at once;
+each start is an instance of its own. Ending is SIGTERM, on which a node writes a checkpoint, commits it and gives its job
 back; what is still there after the grace time is killed with everything that it started.
 
 On a machine with several GPUs each slot has one of them.

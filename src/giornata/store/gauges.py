@@ -48,7 +48,8 @@ class GaugeQueries:
         return {NodeState(name): count for name, count in self._connection.execute(query)}
 
     def _fleet_desired(self) -> dict[str, int]:
-        return {name: desired for name, desired in self._connection.execute(sa.select(fleets.c.name, fleets.c.desired))}
+        rows = self._connection.execute(sa.select(fleets.c.name, fleets.c.desired))
+        return {name: desired for name, desired in rows.tuples()}
 
     def _fleet_instances(self) -> dict[tuple[str, str], int]:
         state = sa.case(
@@ -57,7 +58,8 @@ class GaugeQueries:
             else_=instances.c.state,
         ).label("state")
         present = sa.select(instances.c.fleet, state).where(instances.c.gone_at_ms.is_(None)).subquery()
-        query = sa.select(present.c.fleet, present.c.state, sa.func.count()).group_by(present.c.fleet, present.c.state)
+        alike = (present.c.fleet, present.c.state)
+        query = sa.select(*alike, sa.func.count()).group_by(*alike)
         return {(fleet, state): count for fleet, state, count in self._connection.execute(query)}
 
     def _attempts_ended(self) -> dict[str, int]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from giornata.fleets.local import Instance, LocalFleet
+from giornata.control.ports.fleet import Instance, InstanceState, Limits
+from giornata.fleets.local import LocalFleet
 
 PATIENCE_S = 20.0
 
@@ -30,7 +31,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN if manner == "stubborn" else leave)
 if manner == "stubborn":  # with a child that keeps the line open, and would outlive its parent
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[line.fileno()])
 print("hello from slot", slot, flush=True)
-say(slot=slot, pid=os.getpid(), session=os.getsid(0), word=os.environ.get("WORD"))
+names = {"word": "WORD", "instance": "GIORNATA_INSTANCE_ID", "gpu": "CUDA_VISIBLE_DEVICES"}
+say(slot=slot, pid=os.getpid(), session=os.getsid(0), **{key: os.environ.get(name) for key, name in names.items()})
 if manner == "brief":
     os._exit(3)
 signal.pause()
@@ -47,6 +49,8 @@ class Caller:
     pid: int
     session: int
     word: str | None
+    instance: str
+    gpu: str | None
     lines: Iterator[dict]
 
     def last_words(self) -> list[dict]:
@@ -89,15 +93,16 @@ def fleet_of(nodes: Nodes, tmp_path: Path):
     @contextmanager
     def running(count: int, *, manner: str = "patient", **fields):
         fleet = LocalFleet(
+            name="local",
             command=lambda slot: nodes.command(slot, manner),
             log_directory=tmp_path / "logs",
             **({"grace_s": PATIENCE_S} | fields),
         )
         try:
-            fleet.start(count)
+            fleet.desired(count)
             yield fleet
         finally:
-            fleet.stop()
+            fleet.close()
 
     return running
 
@@ -110,26 +115,38 @@ def gone(pid: int) -> bool:
     return False
 
 
+def running(caller: Caller) -> Instance:
+    place = f"local-{caller.slot}"
+    return Instance(id=caller.instance, state=InstanceState.RUNNING, name=place, machine_id=place)
+
+
 def test_each_slot_has_a_process_in_a_session_of_its_own_with_a_log(fleet_of, nodes, tmp_path):
     with fleet_of(2, environment={"WORD": "secret"}, price_micro_usd_per_hour=200_000) as fleet:
         first, second = sorted((nodes.next(), nodes.next()), key=lambda caller: caller.slot)
-        assert fleet.list() == [
-            Instance(slot=0, name="local-0", pid=first.pid, starts=1),
-            Instance(slot=1, name="local-1", pid=second.pid, starts=1),
-        ]
+        assert list(fleet.list()) == [running(first), running(second)]
+        assert fleet.pids() == {first.instance: first.pid, second.instance: second.pid}
         assert (first.session, second.session) == (first.pid, second.pid)
-        assert first.word == "secret"
-        assert fleet.price() == 200_000
+        assert (first.word, first.gpu) == ("secret", None)
+        assert fleet.price().micro_usd_per_hour == 200_000
+        assert fleet.limits == Limits(moves=False)
         assert (tmp_path / "logs" / "local-1.log").read_text() == "hello from slot 1\n"
 
 
-def test_a_node_that_was_killed_is_started_again(fleet_of, nodes):
+def test_each_of_several_gpus_is_for_one_slot(fleet_of, nodes):
+    with fleet_of(2, gpus=("3", "GPU-5f")) as fleet:
+        callers = sorted((nodes.next(), nodes.next()), key=lambda caller: caller.slot)
+        assert [caller.gpu for caller in callers] == ["3", "GPU-5f"]
+        assert fleet.limits.most_nodes == 2
+
+
+def test_a_node_that_was_killed_is_started_again_as_another_instance(fleet_of, nodes):
     with fleet_of(1) as fleet:
         first = nodes.next()
         os.kill(first.pid, 9)
         second = nodes.next()
         assert second.pid != first.pid
-        assert fleet.list() == [Instance(slot=0, name="local-0", pid=second.pid, starts=2)]
+        assert second.instance != first.instance
+        assert list(fleet.list()) == [running(second)]
 
 
 def test_what_a_killed_node_had_started_goes_with_it(fleet_of, nodes):
@@ -139,42 +156,55 @@ def test_what_a_killed_node_had_started_goes_with_it(fleet_of, nodes):
         assert first.last_words() == [], "the line is closed only when its child is gone too"
 
 
-def test_stopping_asks_first_and_starts_nothing_again(fleet_of, nodes):
+def test_closing_asks_first_and_starts_nothing_again(fleet_of, nodes):
     with fleet_of(2) as fleet:
         callers = [nodes.next(), nodes.next()]
-        fleet.stop()
+        fleet.close()
         assert [caller.last_words() for caller in callers] == [[{"bye": True}]] * 2
         assert all(gone(caller.pid) for caller in callers)
-        assert fleet.list() == []
+        assert list(fleet.list()) == []
+        fleet.desired(2)
+        assert list(fleet.list()) == []
 
 
 def test_who_does_not_go_when_asked_is_killed_with_everything_it_started(fleet_of, nodes):
     with fleet_of(1, manner="stubborn", grace_s=0.2) as fleet:
         caller = nodes.next()
-        fleet.stop()
+        fleet.close()
         assert caller.last_words() == []
         assert gone(caller.pid)
+
+
+def test_fewer_are_asked_for_and_nobody_waits_for_those_that_take_their_time(fleet_of, nodes):
+    with fleet_of(1, manner="stubborn", grace_s=0.5) as fleet:
+        caller = nodes.next()
+        fleet.desired(0)
+        (listed,) = fleet.list()
+        assert (listed.id, listed.state) == (caller.instance, InstanceState.STOPPING)
+        assert caller.last_words() == [], "it is killed when its time is over"
 
 
 def test_draining_asks_and_reallocating_does_not(fleet_of, nodes):
     with fleet_of(1) as fleet:
         first = nodes.next()
-        fleet.drain(0)
+        fleet.drain(first.instance)
         assert first.last_words() == [{"bye": True}]
         second = nodes.next()
-        fleet.reallocate(0)
+        fleet.reallocate(second.instance, reason="a test")
         assert second.last_words() == []
         assert nodes.next().slot == 0
 
 
-def test_fewer_nodes_drain_the_highest_slots(fleet_of, nodes):
-    with fleet_of(2) as fleet:
-        first, second = sorted((nodes.next(), nodes.next()), key=lambda caller: caller.slot)
-        fleet.desired(1)
+def test_those_named_go_first_and_then_those_of_the_highest_slots(fleet_of, nodes):
+    with fleet_of(3) as fleet:
+        first, second, third = sorted((nodes.next() for _ in range(3)), key=lambda caller: caller.slot)
+        fleet.desired(2, leaving=[second.instance])
         assert second.last_words() == [{"bye": True}]
-        assert [each.pid for each in fleet.list()] == [first.pid]
+        fleet.desired(1)
+        assert third.last_words() == [{"bye": True}]
+        assert set(fleet.pids()) >= {first.instance}
         fleet.desired(2)
-        assert nodes.next().slot == 1
+        assert nodes.next().slot == 1, "the lowest place that is free"
 
 
 def test_a_node_that_ends_at_once_is_started_ever_more_rarely(nodes, tmp_path):
@@ -192,12 +222,12 @@ def test_a_node_that_ends_at_once_is_started_ever_more_rarely(nodes, tmp_path):
             enough.set()
         return nodes.command(slot, "brief")
 
-    fleet = LocalFleet(command=command, log_directory=tmp_path / "logs", monotonic_s=monotonic_s)
-    fleet.start(1)
+    fleet = LocalFleet(name="local", command=command, log_directory=tmp_path / "logs", monotonic_s=monotonic_s)
+    fleet.desired(1)
     try:
         assert enough.wait(PATIENCE_S * 3)
     finally:
-        fleet.stop()
+        fleet.close()
     pauses_s = [after - before for before, after in pairwise(started_at_s)]
     assert pauses_s == sorted(pauses_s)
     assert pauses_s[-1] >= 8

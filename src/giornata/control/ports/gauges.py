@@ -16,7 +16,7 @@ class Gauges:
     nodes: Mapping[NodeState, int]
     attempts_ended: Mapping[str, int]  # by reason, since the installation began
     fleet_desired: Mapping[str, int] = field(default_factory=dict)  # by fleet
-    fleet_instances: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by (fleet, state); none that is gone
+    fleet_instances: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by (fleet, state), those listed
 
 
 class GaugeQueries(Protocol):

@@ -1,0 +1,177 @@
+"""The tables of fleets: every fault at once, by its name; and what the rules are given."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from tests.fixtures.world import CountedNames, FinePictures, ManualClock
+
+from giornata.blobs.filesystem import FilesystemBlobs
+from giornata.cli.fleet_settings import TABLES, ChecksTable, ScalingTable
+from giornata.cli.fleets import open_fleets
+from giornata.cli.join import read_invitation
+from giornata.cli.settings import load_settings
+from giornata.control.context import Context
+from giornata.control.install import install
+from giornata.domain.errors import InvalidInput
+from giornata.domain.node_checks import NodeThresholds
+from giornata.domain.scaling import ScalingPolicy
+from giornata.store.database import open_store
+from giornata.store.migrate import migrate
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture
+def context(tmp_path):
+    url = f"sqlite:///{tmp_path}/giornata.db"
+    migrate(url)
+    store, clock = open_store(url), ManualClock()
+    blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
+    context = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+    install(context)
+    yield context
+    store.close()
+
+
+def settings_from(tmp_path, text, **flags):
+    path = tmp_path / "giornata.toml"
+    path.write_text(text)
+    return load_settings(path, data=tmp_path, **flags)
+
+
+def opened(settings, context, *, fixed=None, most=None):
+    return open_fleets(settings, context, lambda: "http://here", fixed=fixed, most=most)
+
+
+def refused_where(call) -> set[str]:
+    with pytest.raises(InvalidInput) as refused:
+        call()
+    return {fault.where for fault in refused.value.faults}
+
+
+def test_every_fault_of_a_table_is_named(tmp_path):
+    text = """
+[fleets.gpu]
+driver = "local"
+places = 0
+knids = ["train"]
+[fleets.gpu.scaling]
+min_nodes = 4
+max_nodes = 3
+most_up = 0
+windows = ["moon 08:00-09:00 UTC min=1"]
+[fleets.gpu.checks]
+min_driver = "new"
+[fleets.desk]
+kinds = []
+"""
+    assert refused_where(lambda: settings_from(tmp_path, text)) == {
+        "fleets.gpu.places",
+        "fleets.gpu.knids",
+        "fleets.gpu.scaling.max_nodes",
+        "fleets.gpu.scaling.most_up",
+        "fleets.gpu.scaling.windows",
+        "fleets.gpu.checks.min_driver",
+        "fleets.desk.driver",
+        "fleets.desk.kinds",
+    }
+
+
+def test_every_fault_of_drivers_and_their_options_is_named(tmp_path, context):
+    text = """
+[fleets.a]
+driver = "lokal"
+[fleets.b]
+driver = "local"
+[fleets.b.options]
+gpus = -1
+price = 3
+[fleets.c]
+driver = "static"
+[fleets.c.options]
+price_usd_per_hour = "much"
+"""
+    settings = settings_from(tmp_path, text)
+    assert refused_where(lambda: opened(settings, context)) == {
+        "fleets.a.driver",
+        "fleets.b.options.gpus",
+        "fleets.b.options.price",
+        "fleets.c.options.price_usd_per_hour",
+    }
+
+
+def test_the_rules_get_what_the_tables_say(tmp_path, context):
+    text = """
+[fleets.gpu]
+driver = "static"
+kinds = ["train", "validate"]
+places = 4
+vram_bytes = 24_000_000_000
+[fleets.gpu.scaling]
+min_nodes = 1
+max_nodes = 8
+max_price_usd_per_hour = 0.35
+windows = ["mon-fri 08:00-20:00 Europe/Berlin min=2"]
+[fleets.gpu.checks]
+min_driver = "550.54"
+"""
+    fleets = opened(settings_from(tmp_path, text), context)
+    governed = fleets.context.fleets["gpu"]
+    assert (governed.kinds, governed.places, governed.vram_bytes) == (("train", "validate"), 4, 24_000_000_000)
+    assert (governed.scaling.min_nodes, governed.scaling.max_nodes) == (1, 8)
+    assert governed.scaling.max_price_micro_usd_per_hour == 350_000
+    assert governed.scaling.windows[0].min_nodes == 2
+    assert governed.thresholds == NodeThresholds(min_driver="550.54")
+    assert fleets.fixed is None
+
+
+def test_tables_that_say_nothing_are_the_rules_own_defaults():
+    assert ScalingTable().policy() == ScalingPolicy()
+    assert ChecksTable().thresholds() == NodeThresholds()
+    assert {each.name for each in fields(NodeThresholds)} == set(ChecksTable.model_fields)
+
+
+def test_nodes_of_this_machine_are_a_fleet_of_a_fixed_size_or_one_that_is_scaled(tmp_path, context):
+    settings = settings_from(tmp_path, "", kinds=("x-count",))
+    fixed = opened(settings, context, fixed=2)
+    assert (fixed.fixed_nodes, fixed.context.fleets) == (2, {})
+    scaled = opened(settings, context, fixed=1, most=3)
+    assert scaled.fixed is None
+    assert scaled.context.fleets["local"].scaling.max_nodes == 3
+    assert scaled.context.fleets["local"].kinds == ("x-count",)
+
+
+def test_a_server_that_shares_its_database_has_no_nodes_in_its_care(tmp_path, context):
+    text = '[fleets.here]\ndriver = "local"\n'
+    settings = settings_from(tmp_path, text, database="postgresql://somewhere/giornata")
+    assert refused_where(lambda: opened(settings, context, fixed=0, most=1)) == {"fleets.here.driver", "max_nodes"}
+    assert opened(settings_from(tmp_path, text), context).context.fleets.keys() == {"here"}
+
+
+def test_every_field_of_the_tables_is_documented_with_a_meaning():
+    page = (DOCS / "settings.md").read_text()
+    for table, model in TABLES.items():
+        for name, field in model.model_fields.items():
+            assert field.description, f"{table}.{name} has no description"
+            assert f"| `{table}.{name}` |" in page
+
+
+def test_the_example_of_the_guide_is_read(tmp_path, context):
+    """The one in docs/guides/fleets.md, less the drivers that need an extra or a key."""
+    guide = (DOCS / "guides" / "fleets.md").read_text()
+    example = guide.partition("```toml\n")[2].partition("```")[0]
+    settings = settings_from(tmp_path, example)
+    assert len(settings.fleets) >= 2
+    assert opened(settings, context).context.fleets.keys() == settings.fleets.keys()
+
+
+def test_an_invitation_is_a_server_and_a_key():
+    invited = read_invitation("https://giornata.example#gk_abc")
+    assert (invited.url, invited.key) == ("https://giornata.example", "gk_abc")
+    assert read_invitation(str(invited)) == invited
+
+
+@pytest.mark.parametrize("text", ["https://giornata.example", "https://giornata.example#", "gk_abc", "#gk_abc"])
+def test_half_an_invitation_is_refused(text):
+    assert refused_where(lambda: read_invitation(text)) == {"--join"}
