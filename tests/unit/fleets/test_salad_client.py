@@ -218,9 +218,9 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(rented):
     with pytest.raises(InvalidInput) as caught:
         rented.fleet("Bad Name", registry={"username": "u"})
     assert {fault.where for fault in caught.value.faults} == {
-        "fleets.Bad Name.group",
-        "fleets.Bad Name.api_key_variable",
-        "fleets.Bad Name.registry.password_variable",
+        "fleets.Bad Name.options.group",
+        "fleets.Bad Name.options.api_key_variable",
+        "fleets.Bad Name.options.registry.password_variable",
     }
 
 

@@ -1,5 +1,6 @@
 """A fleet on SaladCloud: what it asks of the provider, and what becomes of the instances."""
 
+import json
 from typing import Any
 
 import pytest
@@ -401,3 +402,11 @@ def test_no_node_is_paid_for_that_could_not_reach_the_server(rented, url):
     with pytest.raises(FleetRefused, match="public_url"):
         rented.fleet(env={"GIORNATA_URL": url}).desired(1)
     assert rented.cloud.groups == {}
+
+
+def test_nodes_take_what_the_fleet_is_for(rented):
+    rented.node_flags = ("--device", "cpu", "--places", "4", "--kind", "train", "--kind", "validate")
+    rented.fleet().desired(1)
+    env = rented.group.document["container"]["environment_variables"]
+    assert (json.loads(env["GIORNATA_KINDS"]), env["GIORNATA_PLACES"]) == (["train", "validate"], "4")
+    assert "GIORNATA_DEVICE" not in env, "that is about the server's machine"

@@ -1,6 +1,8 @@
 """From options and this process's surroundings to a fleet, and to what reads its nodes' tokens."""
 
 import functools
+import itertools
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -100,7 +102,7 @@ def group_name(name: str, options: Options) -> str:
 
 def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list[Fault]:
     faults = []
-    where = f"fleets.{name}"
+    where = f"fleets.{name}.options"
     if re.fullmatch(NAME, group_name(name, options)) is None:
         message = f"{group_name(name, options)!r} is no name for a container group"
         faults.append(Fault(where=f"{where}.group", message=message, hint=NAME_HINT))
@@ -118,11 +120,21 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
 def _env(name: str, options: Options, surroundings: Surroundings) -> dict[str, str]:
     """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
     server that no node could reach: it would be paid for and never heard of."""
-    env = {"GIORNATA_URL": surroundings.server_url(), "GIORNATA_FLEET": name} | dict(options.env)
+    env = {"GIORNATA_URL": surroundings.server_url(), "GIORNATA_FLEET": name}
+    env |= _work(surroundings.node_flags) | dict(options.env)
     host = httpx.URL(env["GIORNATA_URL"]).host
     if host in NOWHERE or host.startswith("127."):
         raise FleetRefused(f"nodes on SaladCloud cannot reach {env['GIORNATA_URL']}: set public_url")
     return env
+
+
+def _work(flags: Sequence[str]) -> dict[str, str]:
+    """What nodes take, of the flags of nodes in the server's own care; the others are about the server's machine."""
+    said = list(itertools.pairwise(flags))
+    kinds = [value for flag, value in said if flag == "--kind"]
+    places = [value for flag, value in said if flag == "--places"]
+    work = {"GIORNATA_KINDS": json.dumps(kinds)} if kinds else {}
+    return work | ({"GIORNATA_PLACES": places[-1]} if places else {})
 
 
 def _fresh_env(options: Options, surroundings: Surroundings, fleet: SaladFleet) -> dict[str, str]:
