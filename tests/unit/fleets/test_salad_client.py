@@ -71,6 +71,24 @@ def test_d48_a_provider_that_asks_for_much_patience_is_left_alone_and_says_for_h
     assert len(fleet.list()) == 1
 
 
+@pytest.mark.parametrize("said", ["9" * 30, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_provider_that_asks_for_patience_without_end_is_asked_again_in_an_hour(rented, said):
+    fleet = one(rented)
+    rented.cloud.befalls(429, headers={"Retry-After": said}, only="/instances")
+    with pytest.raises(FleetUnavailable):
+        fleet.list()
+    rented.cloud.advance(3601)
+    assert len(fleet.list()) == 1
+
+
+@pytest.mark.parametrize("said", ["", "soon", "-5", "1.5", "٣", "Fri, 99 Foo"])
+def test_a_retry_after_that_says_nothing_is_none(rented, said):
+    fleet = one(rented)
+    rented.cloud.befalls(429, headers={"Retry-After": said.encode("utf-8")}, only="/instances")
+    fleet.list()
+    assert [wait for wait in rented.waits if wait] == [0.5]
+
+
 def test_d48_many_requests_stay_below_the_limit_of_the_key(rented):
     fleet = one(rented)
     for _ in range(600):

@@ -27,6 +27,7 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 16.0
 # Who is asked for more patience than this gives up for now, and the loop that asked comes again later.
 PATIENCE_S = 60.0
+LONGEST_RETRY_AFTER_S = 3600.0  # whoever says more is mistaken
 MERGE_PATCH = "application/merge-patch+json"
 LONGEST_QUOTE = 300
 GATEWAY_STATUS = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY})
@@ -133,10 +134,11 @@ class SaladClient:
     def _retry_after_s(self, response: httpx.Response) -> float | None:
         said = response.headers.get("retry-after", "").strip()
         if said.isascii() and said.isdigit():
-            return float(said)
+            return min(float(said), LONGEST_RETRY_AFTER_S)
         try:
-            return max(0.0, parsedate_to_datetime(said).timestamp() - self.waiting.wall_s())
-        except (ValueError, TypeError, IndexError):
+            in_s = parsedate_to_datetime(said).timestamp() - self.waiting.wall_s()
+            return min(max(0.0, in_s), LONGEST_RETRY_AFTER_S)
+        except (ValueError, TypeError, IndexError, OverflowError):
             return None
 
 
