@@ -150,10 +150,10 @@ def _node_flags(settings: Settings, *, kinds: Sequence[str], places: int) -> lis
     if settings.shared_compile_cache:
         flags += ["--shared-compile-cache"]
     for kind in kinds:
-        if kind not in settings.workloads:
-            flags += ["--kind", kind]
+        flags += ["--kind", kind]
     for kind, program in settings.workloads.items():
-        flags += ["--workload", f"{kind}={program}"]
+        if kind in kinds:
+            flags += ["--workload", f"{kind}={program}"]
     return flags
 
 

@@ -48,8 +48,7 @@ class GaugeQueries:
         return {NodeState(name): count for name, count in self._connection.execute(query)}
 
     def _fleet_desired(self) -> dict[str, int]:
-        rows = self._connection.execute(sa.select(fleets.c.name, fleets.c.desired))
-        return {name: desired for name, desired in rows.tuples()}
+        return {row.name: row.desired for row in self._connection.execute(sa.select(fleets.c.name, fleets.c.desired))}
 
     def _fleet_instances(self) -> dict[tuple[str, str], int]:
         state = sa.case(

@@ -51,6 +51,8 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/jobs/{job_id}/checkpoints": USER,
     "GET /v1/jobs/{job_id}/artifacts": USER,
     "GET /v1/nodes": USER,
+    "GET /v1/fleets": Route(allowed=OPERATOR),
+    "GET /v1/fleets/{name}": Route(allowed=OPERATOR),
     "POST /v1/projects": Route(allowed=OPERATOR, body={"id": "third"}),
     "GET /v1/projects": USER,
     "POST /v1/keys": Route(allowed=ADMINS, body={"scope": "member"}),
@@ -86,8 +88,9 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
-# What is put under a name is put there for one's own project.
-FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith("PUT /v1/secrets")]
+# What is put under a name is put there for one's own project; fleets are the operator's.
+NOBODYS = ("PUT /v1/secrets", "GET /v1/fleets")
+FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(NOBODYS)]
 UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
 
 

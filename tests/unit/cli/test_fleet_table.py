@@ -1,0 +1,81 @@
+"""Fleets by HTTP, on the command line and in the gauges."""
+
+import pytest
+from tests.fixtures.fleets import ToyFleet, governed, with_fleets
+
+from giornata.control.reconcile import reconcile_fleet
+from giornata.control.scale import scale_fleet
+from giornata.domain.scaling import ScalingPolicy
+from giornata.protocol.fleets import InstanceStanding
+
+
+@pytest.fixture
+def provider(served):
+    """A fleet gpu of a provider in memory, that the served app knows, with a job that waits."""
+    provider = ToyFleet()
+    served.app.state.context = with_fleets(
+        served.ctx, {"gpu": governed(provider, kinds=("x-count",), scaling=ScalingPolicy(max_nodes=4))}
+    )
+    served.client().submit({}, kind="x-count")
+    return provider
+
+
+def turn(served):
+    for work in (reconcile_fleet, scale_fleet, reconcile_fleet):
+        work(served.app.state.context, "gpu")
+
+
+def test_a_fleet_says_what_it_wants_and_has_and_why(served, provider):
+    turn(served)
+    fleet = served.client(served.keys.admin).fleet("gpu")
+    assert (fleet.driver, fleet.desired, fleet.most_nodes, fleet.trouble) == ("toy", 1, 4, "")
+    assert (fleet.plan.jobs, fleet.plan.desired) == (1, 1)
+    assert "1 more" in fleet.plan.reasons
+    assert fleet.price_micro_usd_per_hour == 300_000
+    (instance,) = fleet.instances
+    assert (instance.state, instance.machine_id, instance.jobs) == (InstanceStanding.RUNNING, f"m-{instance.id}", 0)
+    assert instance.running_at is not None
+    assert list(served.client(served.keys.admin).fleets()) == [fleet]
+
+
+def test_the_table_shows_it(run, served, provider):
+    assert run("fleets", "--json").json == {"items": []}
+    turn(served)
+    shown = run("fleets").output
+    for word in ("gpu", "toy", "1 of 4", "1 running", "$0.300/h", "1 more"):
+        assert word in shown, word
+    (instance,) = provider.instances
+    assert instance not in shown
+    assert instance in run("fleets", "gpu").output
+    assert run("fleets", "gpu", "--json").json["items"][0]["name"] == "gpu"
+
+
+def test_one_that_is_not_there(run):
+    done = run("fleets", "gpu")
+    assert done.status == 1
+    assert "there is no fleet gpu" in done.errors
+
+
+def test_a_fleet_that_nobody_looks_after_is_named(run, served, provider):
+    turn(served)
+    served.app.state.context = served.ctx
+    assert "not configured any more" in run("fleets").output
+    provider.instances.clear()
+    provider.wanted = 0
+    reconcile_fleet(with_fleets(served.ctx, {"gpu": governed(provider)}), "gpu")
+    assert run("fleets", "--json").json == {"items": []}, "nothing is left of it"
+
+
+def test_gauges(served, provider):
+    turn(served)
+    lines = served.call("GET", "/metrics", None).text.splitlines()
+    assert 'giornata_fleet_desired{fleet="gpu"} 1.0' in lines
+    assert 'giornata_fleet_instances{fleet="gpu",state="running"} 1.0' in lines
+    assert "giornata_queue_demand 1.0" in lines
+
+
+def test_a_key_of_scope_node_comes_with_the_word_to_join_by(run, served):
+    secret, *words = run("key", "create", "--scope", "node").output.splitlines()
+    assert secret.startswith("gk_")
+    assert f"giornata node --join '{served.url}#{secret}'" in "".join(words).replace("\n", "")
+    assert "--join" not in run("key", "create", "--scope", "member").output
