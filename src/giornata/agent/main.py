@@ -52,7 +52,7 @@ def run_node(settings: AgentSettings, *, provider: Provider | None = None) -> in
     with httpx.Client(base_url=settings.url, limits=limits) as http, httpx.Client(limits=limits) as storage_http:
         agent = Agent(
             settings=settings,
-            node=NodeClient(http, node_key=settings.key),
+            node=NodeClient(http, node_key=settings.key or settings.bearer or ""),
             storage=HttpStorage(storage_http),
             launch=functools.partial(
                 launch,

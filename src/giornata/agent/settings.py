@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +50,7 @@ class AgentSettings:
 
     url: str
     key: str = field(repr=False)
+    bearer: Callable[[], str] | None = field(default=None, repr=False)  # gives what is sent instead of a key
     machine_id: str
     name: str
     work_dir: Path
@@ -122,6 +123,6 @@ class AgentSettings:
         if not self.url.startswith(("http://", "https://")):
             hint = "such as https://giornata.example"
             found.append(Fault(where="url", message=f"{self.url!r} is no address of a server", hint=hint))
-        if not self.key:
+        if not self.key and self.bearer is None:
             found.append(Fault(where="key", message="is missing", hint="make one with: giornata key create"))
         return tuple(found)

@@ -15,6 +15,8 @@ from giornata.control.install import signing_key
 from giornata.domain.errors import Unauthenticated
 
 MAX_KEY_LENGTH = 512
+# Tokens of providers, which name and sign a handful of things. SaladCloud's have 1,000 characters at most.
+MAX_SECRET_LENGTH = 4096
 
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`Authorization: Bearer gk_…`")
 _header = APIKeyHeader(name="X-API-Key", auto_error=False, scheme_name="key_header")
@@ -51,7 +53,7 @@ async def _caller(
     secret = bearer.credentials if bearer else header
     if not secret:
         raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")
-    if len(secret) > MAX_KEY_LENGTH:
+    if len(secret) > MAX_SECRET_LENGTH:
         raise Unauthenticated("this is no key of this installation")
     # Mostly remembered: a thread is only taken when the database has to be asked.
     known = remembered(ctx, secret)
@@ -60,7 +62,7 @@ async def _caller(
 
 def known_caller(ctx: Context, secret: str) -> Caller | None:
     """Whose key this is, where that needs neither a thread nor the database."""
-    return remembered(ctx, secret) if secret and len(secret) <= MAX_KEY_LENGTH else None
+    return remembered(ctx, secret) if secret and len(secret) <= MAX_SECRET_LENGTH else None
 
 
 def known_attempt(ctx: Context, attempt_id: str, token: str) -> bool:

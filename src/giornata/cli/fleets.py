@@ -18,6 +18,7 @@ from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.seen_nodes import seen_nodes
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.scaling import ScalingPolicy
+from giornata.fleets.identities import identities_of
 from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
@@ -71,7 +72,9 @@ def open_fleets(
     if fixed is not None and most is None:
         table = _table_of_machine(settings, fixed)
         own = _open(LOCAL_FLEET, table, surroundings(table))
-    return Fleets(context=replace(context, fleets=governed), fixed=own, fixed_nodes=fixed or 0)
+    identities = identities_of(each.fleet for each in governed.values())
+    whole = replace(context, fleets=governed, identities=identities)
+    return Fleets(context=whole, fixed=own, fixed_nodes=fixed or 0)
 
 
 def _faults_of_local(settings: Settings, most: int | None) -> list[Fault]:

@@ -4,12 +4,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from giornata.agent.main import run_node
+from giornata.agent.imds import Imds, Place, WorkloadToken, direct_client, place_in
+from giornata.agent.main import monotonic_s, run_node
 from giornata.agent.settings import AgentSettings
 from giornata.cli.join import read_invitation
 from giornata.cli.logs import log_to_stderr
@@ -19,7 +21,7 @@ from giornata.cli.output import reporting
 from giornata.cli.serve import parse_workloads
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
-from giornata.domain.errors import InvalidInput
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD
 
 
@@ -85,26 +87,49 @@ def node(
             shared_compile_cache=shared_compile_cache,
             grace_s=grace,
         )
-        agent = agent_settings_of(settings)
+        place = place_of(settings, os.environ)
+        agent = agent_settings_of(settings, place)
     log_to_stderr(settings.log_level)
     if exit_with_parent:
         _follow_parent()
-    status = run_node(agent)
+    provider = Imds(http=direct_client()) if place is not None else None
+    status = run_node(agent, provider=provider)
     out.result({"node_id": agent.node_id, "machine_id": agent.machine_id, "status": status})
     raise typer.Exit(status)
 
 
-def agent_settings_of(settings: Settings) -> AgentSettings:
-    """The agent's part of the settings. Raises InvalidInput with every fault."""
-    machine = settings.machine_id or machine_id(settings.data)
+def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None:
+    """Where SaladCloud says that this process runs, if it does and the settings do not forbid to look. Raises
+    InvalidInput when the settings say that it does, and it does not."""
+    if settings.provider == "none":
+        return None
+    place = place_in(environment)
+    if place is None and settings.provider == "salad":
+        message = "this is no container of SaladCloud: SALAD_MACHINE_ID is not set"
+        raise InvalidInput([Fault(where="provider", message=message, hint="leave the provider at auto")])
+    return place
+
+
+def agent_settings_of(settings: Settings, place: Place | None = None) -> AgentSettings:
+    """The agent's part of the settings. What they say wins over what the provider says of the place. Raises
+    InvalidInput with every fault."""
+    bearer, fleet = None, settings.fleet
+    if place is not None:
+        if settings.node_key is None:
+            # Lives as long as the process does.
+            bearer = WorkloadToken(fetch=Imds(http=direct_client()).token, monotonic_s=monotonic_s)
+        if "fleet" not in settings.model_fields_set and place.group is not None:
+            fleet = place.group
+    machine = settings.machine_id or (place.machine_id if place is not None else machine_id(settings.data))
     agent = AgentSettings(
         url=settings.url or "",
         key=settings.node_key or "",
+        bearer=bearer,
         machine_id=machine,
         name=settings.node_name or machine,
         work_dir=settings.work_directory or settings.data / "node",
-        fleet=settings.fleet,
-        instance_id=settings.instance_id,
+        fleet=fleet,
+        instance_id=settings.instance_id or (place.instance_id if place is not None else None),
         price_micro_usd_per_hour=round(settings.price_usd_per_hour * MICRO_USD),
         kinds=settings.kinds,
         workloads=workload_commands(settings.workloads),

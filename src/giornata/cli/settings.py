@@ -87,6 +87,9 @@ class Settings(BaseSettings):
     instance_id: str | None = Field(
         None, pattern=r"^[A-Za-z0-9._:/-]{1,128}$", description="What the provider calls this container or process."
     )
+    provider: Literal["auto", "none", "salad"] = Field(
+        "auto", description="Who lends the node's machine. auto: what the node finds itself on."
+    )
     price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of this node costs.")
     kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that the node takes.")
     workloads: dict[str, str] = Field(

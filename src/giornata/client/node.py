@@ -4,6 +4,7 @@ Each method makes exactly one request. Who may repeat it, and for how long, is t
 repeats until its lease ends (`giornata.agent.calls`).
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -47,12 +48,13 @@ LONGEST_REASON = 1000
 class NodeClient:
     """Calls the server for one node.
 
-    `http` has the server's address as its base URL and no credentials of its own: the claim carries `node_key`,
-    every other call the lease's token. All methods raise the classes of `giornata.domain.errors`; a connection
-    that fails or times out is Unavailable. Safe to use from several threads.
+    `http` has the server's address as its base URL and no credentials of its own: calls for an attempt carry the
+    lease's token, all others `node_key`. That may be a function, asked at each call, since tokens that a provider
+    gives live for minutes; what it raises the call raises. All methods raise the classes of
+    `giornata.domain.errors`; a connection that fails or times out is Unavailable. Safe to use from several threads.
     """
 
-    def __init__(self, http: httpx.Client, *, node_key: str, timeout_s: float = 15.0) -> None:
+    def __init__(self, http: httpx.Client, *, node_key: str | Callable[[], str], timeout_s: float = 15.0) -> None:
         self._http = http
         self._node_key = node_key
         self._timeout_s = timeout_s
@@ -60,16 +62,16 @@ class NodeClient:
     def claim(self, claim: Claim) -> ClaimReply:
         """Ask for a job, waiting up to `claim.wait_s` for one."""
         timeout_s = claim.wait_s + self._timeout_s
-        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._node_key, timeout_s=timeout_s)
+        return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._key(), timeout_s=timeout_s)
 
     def policy(self, fleet: str) -> NodePolicy:
         """What the fleet asks of its nodes."""
         url = f"/v1/node/policy?fleet={quote(fleet, safe='')}"
-        return self._send("GET", url, None, NodePolicy, token=self._node_key, timeout_s=COMMIT_TIMEOUT_S)
+        return self._send("GET", url, None, NodePolicy, token=self._key(), timeout_s=COMMIT_TIMEOUT_S)
 
     def report_checks(self, checks: NodeChecks) -> ChecksNoted:
         """Say what the node found out about itself."""
-        token = self._node_key
+        token = self._key()
         return self._send("POST", "/v1/node/checks", checks, ChecksNoted, token=token, timeout_s=self._timeout_s)
 
     def heartbeat(self, lease: Lease, beat: Heartbeat) -> HeartbeatReply:
@@ -130,6 +132,9 @@ class NodeClient:
     def release(self, lease: Lease, report: ReleaseAttempt) -> AttemptEnded:
         """Give the job back."""
         return self._attempt(lease, "release", report, AttemptEnded)
+
+    def _key(self) -> str:
+        return self._node_key if isinstance(self._node_key, str) else self._node_key()
 
     def _attempt(
         self,

@@ -7,12 +7,14 @@ from contextlib import suppress
 from giornata.control.context import Caller, Context
 from giornata.control.create_key import secret_hash
 from giornata.domain.errors import Unauthenticated, Unavailable
-from giornata.protocol.admin import Scope
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 USE_NOTED_EVERY_MS = 60_000
 # How long another server may go on taking a key that was revoked; the server that revoked it takes it no more.
 KEPT_MS = 5_000
 SECRET = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{1,200}", re.ASCII)
+# Three parts in base64url: a JSON Web Token. No key of ours has a dot in it.
+TOKEN = re.compile(r"[A-Za-z0-9_-]{2,1024}\.[A-Za-z0-9_-]{2,2048}\.[A-Za-z0-9_-]{2,1024}", re.ASCII)
 REFUSAL = "this key is unknown or revoked; pass one as `Authorization: Bearer gk_…`"
 
 
@@ -24,8 +26,12 @@ def remembered(ctx: Context, secret: str) -> Caller | None:
 def authenticate(ctx: Context, secret: str) -> Caller:
     """Whose secret this is. Raises Unauthenticated when it is malformed, unknown or revoked: one answer for all.
 
-    Found by its hash, whose lookup tells nothing about the secret, and compared in constant time.
+    Found by its hash, whose lookup tells nothing about the secret, and compared in constant time. A token that a
+    provider gave to its workload makes a node of the operator's project, on the machine that the token names; then
+    Unavailable is raised when the provider's keys cannot be had.
     """
+    if TOKEN.fullmatch(secret) is not None:
+        return _workload(ctx, secret)
     if SECRET.fullmatch(secret) is None:
         raise Unauthenticated(REFUSAL)
     wanted, now_ms, generation = secret_hash(secret), ctx.clock.now_ms(), ctx.memory.generation
@@ -43,6 +49,19 @@ def authenticate(ctx: Context, secret: str) -> Caller:
     caller = Caller(project_id=key.project_id, scope=Scope(key.scope), key_id=key.id)
     until_ms = min(now_ms + KEPT_MS, noted_ms + USE_NOTED_EVERY_MS + 1)  # when its use is to be noted again
     ctx.memory.remember_caller(wanted, caller, while_ms=range(now_ms, until_ms), generation=generation)
+    return caller
+
+
+def _workload(ctx: Context, token: str) -> Caller:
+    """Remembered until the token runs out, and never longer: it is the token that ends the permission."""
+    known, now_ms, generation = remembered(ctx, token), ctx.clock.now_ms(), ctx.memory.generation
+    if known is not None:
+        return known
+    workload = ctx.identities.recognise(token)
+    key_id = f"workload:{workload.fleet}:{workload.machine_id}"
+    caller = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id=key_id, workload=workload)
+    while_ms = range(now_ms, workload.expires_at_ms)
+    ctx.memory.remember_caller(secret_hash(token), caller, while_ms=while_ms, generation=generation)
     return caller
 
 

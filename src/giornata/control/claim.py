@@ -10,7 +10,7 @@ from giornata.control.admit import Admitted, admit_each, canary_of
 from giornata.control.build_lease import build_lease
 from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
-from giornata.control.permissions import require_node
+from giornata.control.permissions import require_node, require_same_workload
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
 from giornata.control.renew_lease import renew_lease
@@ -27,13 +27,15 @@ SEEN_EVERY_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A claim, and whose it is. Raises Forbidden for a key that is no node's."""
+    """A claim, and whose it is. Raises Forbidden for a key that is no node's, or a token of another machine's."""
 
     caller: Caller
     claim: Claim
 
     def __post_init__(self) -> None:
         require_node(self.caller)
+        node = self.claim.node
+        require_same_workload(self.caller, machine_id=node.machine_id, fleet=node.fleet)
 
     @property
     def node_id(self) -> str:

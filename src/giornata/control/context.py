@@ -8,6 +8,7 @@ from giornata.control.memory import Memory
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
+from giornata.control.ports.identities import NoIdentities, Workload, WorkloadIdentities
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
@@ -26,22 +27,24 @@ class Foundations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
-    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, a sealer, and fleets."""
+    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, a sealer, fleets, identities."""
 
     blobs: Blobs
     pictures: Pictures
     policy: Policy = field(default_factory=Policy)
     sealer: Sealer = field(default_factory=NoSealer)
     fleets: Mapping[str, GovernedFleet] = field(default_factory=dict)
+    identities: WorkloadIdentities = field(default_factory=NoIdentities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose key came with the request."""
+    """Whose key came with the request. `workload` is given when it was a provider's token instead of a key."""
 
     project_id: str
     scope: Scope
     key_id: str
+    workload: Workload | None = None
 
     @property
     def serves_all_projects(self) -> bool:

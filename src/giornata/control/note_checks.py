@@ -1,15 +1,16 @@
 """A node says what it found out about itself."""
 
 from giornata.control.context import Caller, Context
-from giornata.control.permissions import require_node
+from giornata.control.permissions import require_node, require_same_workload
 from giornata.control.sighting import sighting
 from giornata.domain.errors import Conflict
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks
 
 
 def note_checks(ctx: Context, caller: Caller, checks: NodeChecks) -> ChecksNoted:
-    """Keep the latest. Raises Forbidden for a key that is no node's, and Conflict for another project's node id."""
+    """Keep the latest. Raises Forbidden for a key that is not this node's, Conflict for another project's node id."""
     require_node(caller)
+    require_same_workload(caller, machine_id=checks.node.machine_id, fleet=checks.node.fleet)
     now_ms = ctx.clock.now_ms()
     node = checks.node
     kept = checks.model_dump(mode="json", include={"figures", "shortcomings", "leaving"}) | {"at_ms": now_ms}

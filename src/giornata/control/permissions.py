@@ -17,6 +17,20 @@ def require_node(caller: Caller) -> None:
         raise Forbidden(f"work is claimed with a key of scope node; this one has scope {caller.scope}")
 
 
+def require_same_workload(caller: Caller, *, machine_id: str, fleet: str) -> None:
+    """Raises Forbidden when a provider's token names another machine or fleet than the node does.
+
+    Otherwise a rented machine could get others banned, or free itself of its own bans, by taking other names.
+    """
+    workload = caller.workload
+    if workload is None:
+        return
+    if workload.machine_id != machine_id:
+        raise Forbidden(f"the token is of the machine {workload.machine_id}; the node says that it is {machine_id}")
+    if workload.fleet != fleet:
+        raise Forbidden(f"the token is of the fleet {workload.fleet}; the node says that it is in {fleet}")
+
+
 def require_admin(caller: Caller) -> None:
     """Raises Forbidden unless the key governs its project."""
     if caller.scope is not Scope.ADMIN:

@@ -9,6 +9,7 @@ from tests.contract.fleets.under_test import FleetUnderTest
 
 DRIVERS = [
     "local",
+    "salad",
 ]
 # Processes of one's own can always be asked.
 NEVER_AWAY = {

@@ -13,6 +13,7 @@ from giornata.cli.join import read_invitation
 from giornata.cli.settings import load_settings
 from giornata.control.context import Context
 from giornata.control.install import install
+from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
 from giornata.domain.node_checks import NodeThresholds
 from giornata.domain.scaling import ScalingPolicy
@@ -175,3 +176,29 @@ def test_an_invitation_is_a_server_and_a_key():
 @pytest.mark.parametrize("text", ["https://giornata.example", "https://giornata.example#", "gk_abc", "#gk_abc"])
 def test_half_an_invitation_is_refused(text):
     assert refused_where(lambda: read_invitation(text)) == {"--join"}
+
+
+SALAD = """
+[fleets.loras]
+driver = "salad"
+[fleets.loras.options]
+organization = "acme"
+project = "loras"
+organization_id = "0b6e3d56-63ca-4f7a-a4f5-3b7d5c5f5d10"
+image = "registry.example/giornata-node:1"
+gpu_classes = ["RTX 4090 (24 GB)"]
+"""
+
+
+def test_a_fleet_on_saladcloud_lets_its_nodes_in_by_their_tokens(tmp_path, context, monkeypatch):
+    assert refused_where(lambda: opened(settings_from(tmp_path, SALAD), context)) == {
+        "fleets.loras.options.api_key_variable"
+    }
+    monkeypatch.setenv("SALAD_API_KEY", "key")
+    fleets = opened(settings_from(tmp_path, SALAD), context)
+    assert not isinstance(fleets.context.identities, NoIdentities)
+    fleets.close()
+    keyed = SALAD.replace("organization_id", "group_id")
+    fleets = opened(settings_from(tmp_path, keyed), context)
+    assert isinstance(fleets.context.identities, NoIdentities)
+    fleets.close()

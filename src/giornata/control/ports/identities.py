@@ -1,0 +1,38 @@
+"""Nodes that prove who they are by a token of their provider's, and need no key."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from giornata.domain.errors import Unauthenticated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a provider's token says of the node that sent it: it runs on this machine, for this fleet.
+
+    `expires_at_ms` (epoch ms of the server's clock) is when the token is no longer good.
+    """
+
+    fleet: str
+    machine_id: str
+    expires_at_ms: int
+
+
+class WorkloadIdentities(Protocol):
+    """Reads the tokens that the providers of this installation's fleets give to their workloads."""
+
+    def recognise(self, token: str) -> Workload:
+        """Whose token this is.
+
+        Raises Unauthenticated unless it is genuine, for this installation, good now, and of one of its fleets;
+        Unavailable when that cannot be found out just now.
+        """
+
+
+class NoIdentities:
+    """For installations none of whose fleets has a provider that gives tokens."""
+
+    def recognise(self, token: str) -> Workload:
+        """Raises Unauthenticated."""
+        del token
+        raise Unauthenticated("no fleet of this installation takes tokens of a provider; send a key: gk_…")

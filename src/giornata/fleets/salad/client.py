@@ -1,0 +1,179 @@
+"""Requests to SaladCloud: paced, repeated while that may help, and with errors in our words.
+
+The vendor's own SDK does not repeat a request that was refused with 429, which is the first thing that its API asks
+for; hence this one (ADR 23). Every request that a driver sends may be repeated: see `calls`.
+"""
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+
+from giornata.domain.errors import FleetRefused, FleetUnavailable
+from giornata.fleets.salad.pace import Pace
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+TRIES = 5
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 16.0
+# Who is asked for more patience than this gives up for now, and the loop that asked comes again later.
+PATIENCE_S = 60.0
+LONGEST_RETRY_AFTER_S = 3600.0  # whoever says more is mistaken
+MERGE_PATCH = "application/merge-patch+json"
+LONGEST_QUOTE = 300
+GATEWAY_STATUS = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A reply that is an answer: success, or 404. `repeated`: an earlier try may have been carried out as well."""
+
+    status: int
+    body: Any = None
+    repeated: bool = False
+
+    @property
+    def found(self) -> bool:
+        """Whether there is such a thing."""
+        return self.status != HTTPStatus.NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How pauses are made. `wall_s` reads dates of Retry-After; `chance` is from 0 to 1."""
+
+    sleep: Callable[[float], None] = time.sleep
+    wall_s: Callable[[], float] = time.time
+    chance: Callable[[], float] = random.random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaladClient:
+    """One API key. `http` has the API's address as its base URL. Safe to use from several threads."""
+
+    http: httpx.Client
+    api_key: str = field(repr=False)
+    pace: Pace
+    waiting: Waiting = field(default_factory=Waiting)
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **params: str) -> Answer:
+        """One request, repeated when the provider is overloaded, away, or its reply got lost.
+
+        Raises FleetUnavailable when that did not help within the patience, and FleetRefused for what the provider
+        will not do. A 404 is an answer, if it is the API's own and no gateway's.
+        """
+        waited_s, repeated = 0.0, False
+        for number in range(1, TRIES + 1):
+            outcome = self._try(method, path, body, params)
+            if not isinstance(outcome, _Trouble):
+                return Answer(status=outcome.status_code, body=_document(outcome), repeated=repeated)
+            pause_s = self._pause_s(outcome, number)
+            waited_s += pause_s
+            if number == TRIES or waited_s > PATIENCE_S:
+                raise FleetUnavailable(f"SaladCloud: {outcome.message}", retry_after_s=outcome.retry_after_s)
+            log.debug("%s %s: %s; again in %.1f s", method, path, outcome.message, pause_s)
+            repeated = repeated or outcome.maybe_done
+            self.waiting.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def _try(
+        self, method: str, path: str, body: Mapping[str, Any] | None, params: Mapping[str, str]
+    ) -> "httpx.Response | _Trouble":
+        held_s = self.pace.held_s()
+        if held_s > PATIENCE_S:
+            return _Trouble(message="it asked for patience", retry_after_s=held_s)
+        self.pace.wait()
+        headers = {"Salad-Api-Key": self.api_key, "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
+        content = None if body is None else _json(body)
+        try:
+            response = self.http.request(
+                method, path, content=content, headers=headers, params=params or None, timeout=TIMEOUT
+            )
+        except httpx.TransportError as error:
+            sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            return _Trouble(message=f"{method} {path}: {type(error).__name__}: {error}", maybe_done=sent)
+        return self._judged(response, f"{method} {path}")
+
+    def _judged(self, response: httpx.Response, what: str) -> "httpx.Response | _Trouble":
+        status, said = response.status_code, f"{what}: {response.status_code} {quoted(response)}"
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            return _Trouble(message=said, retry_after_s=self._retry_after_s(response), throttled=True)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in GATEWAY_STATUS:
+            return _Trouble(message=said, retry_after_s=self._retry_after_s(response), maybe_done=True)
+        if response.is_success:
+            readable = not response.content or _document(response) is not None
+            return response if readable else _Trouble(message=f"{said}: this is no JSON", maybe_done=True)
+        if status == HTTPStatus.NOT_FOUND and not is_page(response):
+            return response
+        if response.is_redirect or status == HTTPStatus.NOT_FOUND:
+            # A page of a gateway says nothing about what it stands before.
+            return _Trouble(message=said)
+        raise FleetRefused(f"SaladCloud refuses {said}")
+
+    def _pause_s(self, trouble: "_Trouble", number: int) -> float:
+        whole_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (number - 1))
+        pause_s = whole_s * (0.5 + 0.5 * self.waiting.chance())
+        if trouble.retry_after_s is not None:
+            # Never earlier than asked, and not all at once.
+            pause_s = trouble.retry_after_s + self.waiting.chance() * 0.5
+        if trouble.throttled:
+            self.pace.hold(pause_s)
+        return pause_s
+
+    def _retry_after_s(self, response: httpx.Response) -> float | None:
+        said = response.headers.get("retry-after", "").strip()
+        if said.isascii() and said.isdigit():
+            return min(float(said), LONGEST_RETRY_AFTER_S)
+        try:
+            in_s = parsedate_to_datetime(said).timestamp() - self.waiting.wall_s()
+            return min(max(0.0, in_s), LONGEST_RETRY_AFTER_S)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    """Why a try brought nothing. `maybe_done`: it may have been carried out all the same."""
+
+    message: str
+    retry_after_s: float | None = None
+    throttled: bool = False
+    maybe_done: bool = False
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return httpx.Request("POST", "http://body", json=dict(body)).content
+
+
+def _document(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def is_page(response: httpx.Response) -> bool:
+    """Whether that is HTML, as gateways answer with, and not the API."""
+    kind = response.headers.get("content-type", "")
+    return "html" in kind.lower() or response.content.lstrip()[:1] == b"<"
+
+
+def quoted(response: httpx.Response) -> str:
+    """What an error says, in one short line, whether it is a problem document, a page or nothing."""
+    document = _document(response)
+    if isinstance(document, dict):
+        said = str(document.get("detail") or document.get("title") or document.get("type") or "")
+    else:
+        said = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", response.text)
+    return " ".join(said.split())[:LONGEST_QUOTE] or "(it says nothing)"

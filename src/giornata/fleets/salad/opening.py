@@ -1,0 +1,156 @@
+"""From options and this process's surroundings to a fleet, and to what reads its nodes' tokens."""
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+from giornata.control.ports.identities import WorkloadIdentities
+from giornata.domain.errors import Fault, FleetRefused, GiornataError, InvalidInput
+from giornata.domain.money import MICRO_USD
+from giornata.fleets.opening import Surroundings
+from giornata.fleets.salad.calls import SaladCalls
+from giornata.fleets.salad.client import SaladClient, Waiting
+from giornata.fleets.salad.driver import SaladFleet
+from giornata.fleets.salad.identity import KeySet, SaladGroup, SaladIdentities
+from giornata.fleets.salad.options import NAME, Options
+from giornata.fleets.salad.pace import Pace, pace_of
+from giornata.fleets.salad.translation import container_of
+
+NAME_HINT = "2 to 63 small letters, digits and hyphens, beginning with a letter"
+
+NOWHERE = frozenset({"localhost", "0.0.0.0", "::1", "::", ""})  # noqa: S104, nothing is bound
+
+
+def open_fleet(
+    name: str,
+    options: Options,
+    surroundings: Surroundings,
+    *,
+    transport: httpx.BaseTransport | None = None,
+    waiting: Waiting | None = None,
+    pace: Pace | None = None,
+) -> SaladFleet:
+    """A fleet by this name. Asks the provider nothing yet. Raises InvalidInput with every fault."""
+    faults = _faults(name, options, surroundings.environment)
+    if faults:
+        raise InvalidInput(faults)
+    api_key = surroundings.environment[options.api_key_variable]
+    http = httpx.Client(base_url=options.api_url, transport=transport)
+    client = SaladClient(
+        http=http,
+        api_key=api_key,
+        pace=pace or pace_of(api_key, per_minute=options.requests_per_minute),
+        waiting=waiting or Waiting(),
+    )
+    calls = SaladCalls(
+        client, organization=options.organization, project=options.project, group=group_name(name, options)
+    )
+    stable = functools.partial(
+        _container, options, surroundings.environment, lambda: _env(name, options, surroundings)
+    )
+    identities = None
+    if options.organization_id is not None:
+        identities = open_identities({name: options}, now_ms=surroundings.now_ms, transport=transport)
+    fleet = SaladFleet(
+        options=options,
+        calls=calls,
+        fresh_container=stable,
+        stable_container=stable,
+        identities=identities,
+        let_go=http.close,
+    )
+
+    def fresh(gpu_classes: Sequence[str]) -> dict[str, Any]:
+        env = _env(name, options, surroundings) | _fresh_env(options, surroundings, fleet)
+        return _container(options, surroundings.environment, lambda: env, gpu_classes)
+
+    fleet.fresh_container = fresh
+    return fleet
+
+
+def open_identities(
+    fleets: Mapping[str, Options], *, now_ms: Callable[[], int], transport: httpx.BaseTransport | None = None
+) -> WorkloadIdentities:
+    """What recognises the nodes of those of these fleets (by name) that name their organisation's id."""
+    groups = [
+        SaladGroup(
+            fleet=name,
+            organization_id=options.organization_id,
+            group=group_name(name, options),
+            group_id=options.group_id,
+            issuer=options.issuer,
+            keys_url=options.keys_url,
+        )
+        for name, options in fleets.items()
+        if options.organization_id is not None
+    ]
+    http = httpx.Client(transport=transport)
+    keys = {url: KeySet(http=http, url=url, now_ms=now_ms) for url in sorted({group.keys_url for group in groups})}
+    return SaladIdentities(groups=groups, keys=keys, now_ms=now_ms)
+
+
+def group_name(name: str, options: Options) -> str:
+    """The container group of the fleet `name`."""
+    return options.group or name
+
+
+def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list[Fault]:
+    faults = []
+    where = f"fleets.{name}.options"
+    if re.fullmatch(NAME, group_name(name, options)) is None:
+        message = f"{group_name(name, options)!r} is no name for a container group"
+        faults.append(Fault(where=f"{where}.group", message=message, hint=NAME_HINT))
+    variables = {"api_key_variable": options.api_key_variable}
+    if options.registry is not None:
+        variables["registry.password_variable"] = options.registry.password_variable
+    faults += [
+        Fault(where=f"{where}.{field}", message=f"{variable} is not set", hint="set it where the server runs")
+        for field, variable in variables.items()
+        if not environment.get(variable)
+    ]
+    return faults
+
+
+def _env(name: str, options: Options, surroundings: Surroundings) -> dict[str, str]:
+    """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
+    server that no node could reach: it would be paid for and never heard of."""
+    env = {"GIORNATA_URL": surroundings.server_url(), "GIORNATA_FLEET": name}
+    env |= _work(surroundings.node_flags) | dict(options.env)
+    host = httpx.URL(env["GIORNATA_URL"]).host
+    if host in NOWHERE or host.startswith("127."):
+        raise FleetRefused(f"nodes on SaladCloud cannot reach {env['GIORNATA_URL']}: set public_url")
+    return env
+
+
+def _work(flags: Sequence[str]) -> dict[str, str]:
+    """What nodes take, of the flags of nodes in the server's own care; the others are about the server's machine."""
+    said = list(itertools.pairwise(flags))
+    kinds = [value for flag, value in said if flag == "--kind"]
+    places = [value for flag, value in said if flag == "--places"]
+    work = {"GIORNATA_KINDS": json.dumps(kinds)} if kinds else {}
+    return work | ({"GIORNATA_PLACES": places[-1]} if places else {})
+
+
+def _fresh_env(options: Options, surroundings: Surroundings, fleet: SaladFleet) -> dict[str, str]:
+    """What a node is told when its container is made: its price, and a key if it cannot do without."""
+    env = {}
+    if "GIORNATA_PRICE_USD_PER_HOUR" not in options.env:
+        # That the node is needed is known now; what it costs may be found out later.
+        with suppress(GiornataError):
+            env["GIORNATA_PRICE_USD_PER_HOUR"] = str(fleet.price().micro_usd_per_hour / MICRO_USD)
+    if options.organization_id is None and "GIORNATA_NODE_KEY" not in options.env:
+        env["GIORNATA_NODE_KEY"] = surroundings.node_key()
+    return env
+
+
+def _container(
+    options: Options, environment: Mapping[str, str], env: Callable[[], Mapping[str, str]], gpu_classes: Sequence[str]
+) -> dict[str, Any]:
+    password = environment.get(options.registry.password_variable) if options.registry is not None else None
+    return container_of(options, gpu_classes=gpu_classes, env=env(), password=password)

@@ -1,0 +1,172 @@
+"""SaladCloud's documents in our words, and ours in its."""
+
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any
+
+from giornata.control.ports.fleet import Instance, InstanceState, Limits
+from giornata.domain.errors import FleetRefused, FleetUnavailable
+from giornata.domain.money import MICRO_USD
+from giornata.fleets.salad.options import MOST_REPLICAS, Options
+
+Document = Mapping[str, Any]
+
+# What is not named here is none that we know, and none that is billed.
+STATES: Mapping[str, InstanceState] = {
+    "allocating": InstanceState.STARTING,
+    "downloading": InstanceState.STARTING,
+    "creating": InstanceState.STARTING,
+    "running": InstanceState.RUNNING,
+    "stopping": InstanceState.STOPPING,
+}
+# https://docs.salad.com: a machine that was reallocated is not given to the same group for two days.
+EXCLUDED_AFTER_REALLOCATION_S = 48 * 3600.0
+MOST_DELETION_COST = 100_000
+AT_REST = frozenset({"stopped", "failed", "succeeded"})
+
+
+def instance_of(row: Document) -> Instance:
+    """One row of the listing. Raises FleetUnavailable when it has no id: a listing is whole, or an error."""
+    # Older payloads say instance_id, and older ones yet the machine's id alone.
+    instance_id = row.get("id") or row.get("instance_id") or row.get("machine_id")
+    if not isinstance(instance_id, str):
+        raise FleetUnavailable("SaladCloud lists an instance without an id")
+    machine_id = row.get("machine_id")
+    return Instance(
+        id=instance_id,
+        machine_id=str(machine_id) if machine_id else None,
+        state=STATES.get(str(row.get("state")), InstanceState.STARTING),
+    )
+
+
+def status_of(group: Document) -> str:
+    """`pending`, `running`, `stopped`, `succeeded`, `failed` or `deploying`."""
+    state = group.get("current_state")
+    return str(state.get("status")) if isinstance(state, dict) else "pending"
+
+
+def replicas_of(group: Document) -> int:
+    """How many instances the group shall have once it is started."""
+    replicas = group.get("replicas")
+    return replicas if isinstance(replicas, int) else 0
+
+
+def deletion_cost(instance: Instance, *, leaving: bool) -> int:
+    """Those who leave go first, then those who have not begun, and only then those at work."""
+    if leaving:
+        return 0
+    return min(MOST_DELETION_COST, 1000 if instance.state is InstanceState.RUNNING else 100)
+
+
+def container_of(
+    options: Options, *, gpu_classes: Sequence[str], env: Mapping[str, str], password: str | None
+) -> dict[str, Any]:
+    """The container as the provider is to run it; `gpu_classes` are ids."""
+    container: dict[str, Any] = {
+        "image": options.image,
+        "resources": {
+            "cpu": options.cpu,
+            "memory": options.memory_mb,
+            "gpu_classes": list(gpu_classes),
+            "storage_amount": options.storage_bytes,
+            "shm_size": options.shm_mb,
+        },
+        "environment_variables": dict(env),
+        "priority": options.priority,
+        "image_caching": options.image_caching,
+    }
+    if options.command:
+        container["command"] = list(options.command)
+    if options.registry is not None and password is not None:
+        secret = "password" if options.registry.kind == "basic" else "personal_access_token"
+        access = {"username": options.registry.username, secret: password}
+        container["registry_authentication"] = {options.registry.kind: access}
+    return container
+
+
+def prototype_of(options: Options, *, name: str, container: Document, replicas: int) -> dict[str, Any]:
+    """What makes the container group, with so many replicas at once."""
+    countries = {"country_codes": list(options.country_codes)} if options.country_codes else {}
+    return {
+        "name": name,
+        "container": dict(container),
+        "autostart_policy": True,
+        "restart_policy": options.restart_policy,
+        "replicas": replicas,
+        **countries,
+    }
+
+
+def differences(group: Document, container: Document) -> list[str]:
+    """What of the group's container is not as the settings say, as far as the provider tells.
+
+    Only what is ours to say: variables that somebody added are left, and passwords are never told.
+    """
+    has = group.get("container")
+    has = has if isinstance(has, dict) else {}
+    found = ["image"] if has.get("image") != container["image"] else []
+    env, wanted = has.get("environment_variables") or {}, container["environment_variables"]
+    found += [f"env.{name}" for name in sorted(wanted) if env.get(name) != wanted[name]]
+    given, asked = has.get("resources") or {}, container["resources"]
+    found += [name for name in asked if name in given and _plain(given[name]) != _plain(asked[name])]
+    if "priority" in group and group["priority"] != container["priority"]:
+        found.append("priority")
+    if "command" in container and has.get("command") != container["command"]:
+        found.append("command")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, list) else value
+
+
+def class_ids(classes: Sequence[Document], wanted: Sequence[str]) -> dict[str, Document]:
+    """The GPU classes that are named, by id. Raises FleetRefused with every name that there is no class for."""
+    found: dict[str, Document] = {}
+    missing = []
+    for name in wanted:
+        matching = [
+            each
+            for each in classes
+            if name.strip().casefold() in (str(each.get("id")).casefold(), str(each.get("name")).strip().casefold())
+        ]
+        found |= {str(each["id"]): each for each in matching}
+        missing += [] if matching else [name]
+    if missing:
+        known = ", ".join(sorted(str(each.get("name")) for each in classes)) or "none"
+        raise FleetRefused(f"SaladCloud has no GPU class {', '.join(map(repr, missing))}; it has: {known}")
+    return found
+
+
+def micro_usd(price: object) -> int:
+    """A price in the provider's letters, such as "0.324" or "$0.20". Raises FleetUnavailable when it is none."""
+    try:
+        amount = Decimal(str(price).strip().removeprefix("$"))
+        if not amount.is_finite() or amount < 0:
+            raise InvalidOperation
+    except InvalidOperation:
+        raise FleetUnavailable(f"SaladCloud: {price!r} is no price") from None
+    return int((amount * MICRO_USD).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+
+
+def dearest(classes: Mapping[str, Document], *, priority: str) -> int:
+    """Micro-dollars an hour of the dearest of the classes, since any of them may come. Raises FleetRefused."""
+    prices = [
+        micro_usd(row.get("price"))
+        for each in classes.values()
+        for row in each.get("prices") or ()
+        if row.get("priority") == priority
+    ]
+    if not prices:
+        raise FleetRefused(f"SaladCloud has no price for the priority {priority} of these GPU classes")
+    return max(prices)
+
+
+def limits_of(quotas: Document) -> Limits:
+    """What the organisation may have; the number of nodes is shared by all of its groups."""
+    replicas = quotas.get("container_replicas_quota")
+    return Limits(
+        most_nodes=min(MOST_REPLICAS, replicas) if isinstance(replicas, int) else MOST_REPLICAS,
+        reallocations_per_minute=quotas.get("max_container_group_reallocations_per_minute"),
+        excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S,
+    )

@@ -1,0 +1,42 @@
+"""The driver of SaladCloud, on a fake of it that is held to the published API."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from tests.fixtures.salad_cloud import SaladCloud
+from tests.fixtures.salad_rented import Rented
+
+
+class SaladUnderTest:
+    """A fleet whose provider's time passes when it waits, and when the test says so."""
+
+    reallocation_moves = True
+    chooses_who_leaves = True
+
+    def __init__(self) -> None:
+        self._rented = Rented(SaladCloud())
+        self.fleet = self._rented.fleet()
+
+    def settle(self) -> None:
+        self._rented.settle()
+
+    def vanish(self, instance_id: str) -> None:
+        group = self._rented.group
+        group.interrupt(next(each for each in group.instances if each.id == instance_id), lives_on=True)
+
+    def away(self) -> AbstractContextManager[None]:
+        return self._rented.cloud.away()
+
+    def lost_replies(self) -> AbstractContextManager[None]:
+        return self._rented.cloud.losing_replies()
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[SaladUnderTest]:
+    del directory
+    under_test = SaladUnderTest()
+    try:
+        yield under_test
+    finally:
+        under_test.fleet.close()

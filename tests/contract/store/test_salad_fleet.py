@@ -1,0 +1,139 @@
+"""A whole day on a fake SaladCloud: the real loops, store and claims, the driver, and nodes that come with tokens."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.fixtures.fleets import with_fleets
+from tests.fixtures.salad_cloud import SaladCloud
+from tests.fixtures.salad_group import FakeInstance
+from tests.fixtures.salad_imds import ORGANIZATION_ID, SaladKeys, SaladWorkload
+from tests.fixtures.salad_rented import Rented
+
+from giornata.control.authenticate import authenticate
+from giornata.control.claim import claim_once
+from giornata.control.complete import complete
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.heartbeat import heartbeat
+from giornata.control.reconcile import reconcile_fleet
+from giornata.control.scale import scale_fleet
+from giornata.domain.errors import FleetUnavailable
+from giornata.domain.scaling import ScalingPolicy
+from giornata.fleets.identities import identities_of
+from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, Heartbeat, NodeInfo, Order
+
+TURN_S = 30.0
+
+
+class Day:
+    """One fleet, one clock for the server and for the provider."""
+
+    def __init__(self, shop: Any) -> None:
+        self.shop, self.keys = shop, SaladKeys()
+        self.rented = Rented(SaladCloud(now_s=shop.clock.now_ms() / 1000))
+        fleet = self.rented.fleet(organization_id=ORGANIZATION_ID, keys_transport=self.keys.answer)
+        policy = ScalingPolicy(max_nodes=5, idle_to_zero_s=120)
+        governed = GovernedFleet(name="loras", driver="salad", fleet=fleet, scaling=policy)
+        ctx = with_fleets(shop.ctx, {"loras": governed})
+        shop.ctx = replace(ctx, identities=identities_of([fleet]))
+        self._requests = 0
+
+    def turn(self) -> None:
+        reconcile_fleet(self.shop.ctx, "loras")
+        scale_fleet(self.shop.ctx, "loras")
+        reconcile_fleet(self.shop.ctx, "loras")
+        self.advance(TURN_S)
+
+    def advance(self, seconds: float) -> None:
+        waited_s = self.rented.cloud.now_s - self.shop.clock.now_ms() / 1000
+        self.rented.cloud.advance(seconds)
+        self.shop.clock.advance_s(waited_s + seconds)
+
+    def running(self) -> list[FakeInstance]:
+        group = self.rented.cloud.groups.get("loras")
+        instances = [] if group is None else group.instances
+        return [each for each in instances if each.state(self.rented.cloud.now_s) == "running"]
+
+    def until_running(self, count: int) -> list[FakeInstance]:
+        for _ in range(400):
+            self.turn()
+            if len(self.running()) == count:
+                return self.running()
+        raise AssertionError(f"never {count}, but {len(self.running())}")
+
+    def claim(self, instance: FakeInstance) -> ClaimReply:
+        """The node on it asks for work, with the token that its machine gives it."""
+        self._requests += 1
+        workload = SaladWorkload(keys=self.keys, now_s=self.rented.cloud.now_s, machine_id=instance.machine_id)
+        node = NodeInfo(
+            node_id=f"node_{instance.id[:8]}",
+            machine_id=instance.machine_id,
+            instance_id=instance.id,
+            name="n",
+            fleet="loras",
+            price_micro_usd_per_hour=160_000,
+        )
+        caller = authenticate(self.shop.ctx, workload.token())
+        wanted = Claim(request_id=f"request-{self._requests:06d}", node=node, kinds=("train",))
+        return claim_once(self.shop.ctx, caller, wanted)
+
+    def finish(self, reply: ClaimReply) -> None:
+        assert reply.lease is not None
+        self.shop.artifact(reply.lease, "lora.safetensors")
+        complete(self.shop.ctx, reply.lease.attempt_id, CompleteAttempt(step=2))
+
+
+@pytest.fixture
+def day(shop) -> Day:
+    return Day(shop)
+
+
+def test_nodes_are_rented_for_jobs_and_let_go_when_they_are_done(day, shop):
+    day.turn()
+    assert day.rented.cloud.groups == {}, "nothing is rented for nothing"
+    jobs = [shop.add_job(), shop.add_job()]
+    first, second = day.until_running(2)
+    day.finish(day.claim(first))
+    lease = day.claim(second)
+    assert lease.lease is not None
+    for _ in range(20):
+        day.turn()
+        assert heartbeat(shop.ctx, lease.lease.attempt_id, Heartbeat(step=1)).order is Order.CONTINUE
+    assert day.claim(first).lease is None
+    assert second.id in {each.id for each in day.running()}, "who works is not taken away"
+    day.finish(lease)
+    assert [shop.job(job)["state"] for job in jobs] == ["succeeded", "succeeded"]
+    assert day.until_running(0) == []
+    group = day.rented.group
+    assert group.status == "stopped"
+    assert group.billed_s > 0
+    billed_s = group.billed_s
+    day.advance(3600)
+    assert group.billed_s == billed_s, "at rest it costs nothing"
+    assert group.version == 1
+
+
+def test_the_idle_one_of_two_goes_and_the_working_one_stays(day, shop):
+    shop.add_job()
+    shop.add_job()
+    first, second = day.until_running(2)
+    working = day.claim(first)
+    assert working.lease is not None
+    day.finish(day.claim(second))
+    (left,) = day.until_running(1)
+    assert left.id == first.id
+    assert {path.rsplit("/", 1)[-1] for method, path in day.rented.cloud.asked if method == "POST"} == {"containers"}
+
+
+def test_an_hour_without_the_provider_changes_nothing_and_ends_nobody(day, shop):
+    shop.add_job()
+    (instance,) = day.until_running(1)
+    lease = day.claim(instance)
+    with day.rented.cloud.away():
+        for _ in range(20):
+            with pytest.raises(FleetUnavailable):
+                reconcile_fleet(shop.ctx, "loras")
+            day.advance(180)
+    day.turn()
+    assert [each.id for each in day.running()] == [instance.id]
+    assert lease.lease is not None

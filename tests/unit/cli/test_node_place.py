@@ -1,0 +1,55 @@
+"""`giornata node` on a machine of SaladCloud."""
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
+
+from giornata.agent.imds import WorkloadToken
+from giornata.cli.node import agent_settings_of, place_of
+from giornata.cli.settings import Settings
+from giornata.domain.errors import InvalidInput
+
+WORKLOAD = SaladWorkload(keys=SaladKeys(), now_s=0.0)
+
+
+def settings(tmp_path: Path, **more: object) -> Settings:
+    return Settings(url="http://server", data=tmp_path, **more)  # type: ignore[arg-type]
+
+
+def test_it_finds_by_itself_where_it_runs_and_needs_no_key(tmp_path):
+    own = settings(tmp_path)
+    agent = agent_settings_of(own, place_of(own, WORKLOAD.environment()))
+    assert (agent.machine_id, agent.instance_id) == (WORKLOAD.machine_id, WORKLOAD.instance_id)
+    assert agent.fleet == "loras"
+    assert agent.key == ""
+    assert isinstance(agent.bearer, WorkloadToken)
+    assert not (tmp_path / "machine-id").exists()
+
+
+def test_elsewhere_nothing_changes(tmp_path):
+    own = settings(tmp_path, node_key="gk_x")
+    place = place_of(own, {"HOSTNAME": "laptop"})
+    assert place is None
+    agent = agent_settings_of(own, place)
+    assert agent.machine_id.startswith("machine-")
+    assert (agent.instance_id, agent.fleet, agent.bearer) == (None, "static", None)
+
+
+def test_what_the_settings_say_wins(tmp_path):
+    own = settings(tmp_path, node_key="gk_x", fleet="night", machine_id="m", instance_id="i")
+    agent = agent_settings_of(own, place_of(own, WORKLOAD.environment()))
+    assert (agent.key, agent.bearer) == ("gk_x", None)
+    assert (agent.fleet, agent.machine_id, agent.instance_id) == ("night", "m", "i")
+
+
+def test_it_can_be_told_not_to_look_or_that_it_has_to_be_there(tmp_path):
+    assert place_of(settings(tmp_path, provider="none"), WORKLOAD.environment()) is None
+    assert place_of(settings(tmp_path, provider="salad"), WORKLOAD.environment()) is not None
+    with pytest.raises(InvalidInput, match="SALAD_MACHINE_ID"):
+        place_of(settings(tmp_path, provider="salad"), {})
+
+
+def test_without_key_and_place_the_key_is_asked_for(tmp_path):
+    with pytest.raises(InvalidInput, match="key"):
+        agent_settings_of(settings(tmp_path), None)

@@ -1,0 +1,85 @@
+"""Callers that come with a provider's token: how long they are remembered."""
+
+from typing import Any
+
+import pytest
+from tests.fixtures.world import START_MS, ManualClock
+
+from giornata.control.authenticate import authenticate, remembered
+from giornata.control.context import Context
+from giornata.control.permissions import require_same_workload
+from giornata.control.ports.identities import Workload
+from giornata.domain.errors import Forbidden, Unauthenticated
+from giornata.protocol.admin import Scope
+
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJtIn0.c2lnbmF0dXJl"
+
+
+class Identities:
+    """Knows one token until it runs out."""
+
+    def __init__(self, clock: ManualClock, life_ms: int) -> None:
+        self.asked, self._clock, self._until_ms = 0, clock, clock.now_ms() + life_ms
+
+    def recognise(self, token: str) -> Workload:
+        self.asked += 1
+        if token != TOKEN or self._clock.now_ms() >= self._until_ms:
+            raise Unauthenticated("no")
+        return Workload(fleet="night", machine_id="m", expires_at_ms=self._until_ms)
+
+
+def world(life_ms: int = 300_000) -> tuple[Context, Identities, ManualClock]:
+    clock = ManualClock(START_MS)
+    identities = Identities(clock, life_ms)
+    nothing: Any = None
+    ctx = Context(store=nothing, clock=clock, names=nothing, blobs=nothing, pictures=nothing, identities=identities)
+    return ctx, identities, clock
+
+
+def test_d100_a_token_is_looked_at_once_while_it_is_good():
+    ctx, identities, clock = world()
+    callers = []
+    for _ in range(10):
+        callers.append(authenticate(ctx, TOKEN))
+        clock.advance_s(29)
+    assert identities.asked == 1
+    assert {(each.scope, each.project_id, each.serves_all_projects) for each in callers} == {
+        (Scope.NODE, "default", True)
+    }
+
+
+def test_d102_it_is_forgotten_when_it_runs_out():
+    ctx, identities, clock = world(life_ms=60_000)
+    authenticate(ctx, TOKEN)
+    clock.advance_s(59.999)
+    assert remembered(ctx, TOKEN) is not None
+    clock.advance_s(0.001)
+    assert remembered(ctx, TOKEN) is None
+    with pytest.raises(Unauthenticated):
+        authenticate(ctx, TOKEN)
+    assert identities.asked == 2
+
+
+def test_a_token_that_was_refused_is_not_remembered():
+    ctx, identities, _ = world()
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            authenticate(ctx, TOKEN[:-1] + "x")
+    assert identities.asked == 2
+
+
+@pytest.mark.parametrize("secret", ["a.b", "a.b.c.d", "..", "a b.c.d", "é.b.c", "x" * 5000])
+def test_what_looks_like_no_token_goes_to_no_provider(secret):
+    ctx, identities, _ = world()
+    with pytest.raises(Unauthenticated):
+        authenticate(ctx, secret)
+    assert identities.asked == 0
+
+
+def test_a_token_speaks_for_its_machine_in_its_fleet_only():
+    ctx, _, _ = world()
+    caller = authenticate(ctx, TOKEN)
+    require_same_workload(caller, machine_id="m", fleet="night")
+    for machine_id, fleet in (("other", "night"), ("m", "day")):
+        with pytest.raises(Forbidden):
+            require_same_workload(caller, machine_id=machine_id, fleet=fleet)

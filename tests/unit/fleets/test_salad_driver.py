@@ -1,0 +1,412 @@
+"""A fleet on SaladCloud: what it asks of the provider, and what becomes of the instances."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.fixtures.salad_cloud import SaladCloud
+from tests.fixtures.salad_rented import Rented
+
+from giornata.control.ports.fleet import InstanceState
+from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
+
+GROUP = "/organizations/acme/projects/loras/containers/loras"
+
+
+@pytest.fixture
+def rented() -> Rented:
+    return Rented(SaladCloud())
+
+
+def running(rented: Any) -> set[str]:
+    return {each.id for each in rented.group.instances if each.state(rented.cloud.now_s) == "running"}
+
+
+def grown(rented: Any, fleet: Any, nodes: int) -> list[str]:
+    fleet.desired(nodes)
+    rented.settle()
+    ids = [each.id for each in fleet.list()]
+    assert len(ids) == nodes
+    return ids
+
+
+def test_the_group_is_made_when_it_is_first_needed_and_not_before(rented):
+    fleet = rented.fleet()
+    fleet.desired(0)
+    assert rented.cloud.groups == {}
+    fleet.desired(2)
+    assert rented.group.replicas == 2
+    assert rented.cloud.count("POST", "/containers") == 1
+    made = rented.group.document
+    assert made["container"]["resources"]["gpu_classes"] == ["ed563892-aacd-40f5-80b7-90c9be6c759b"]
+    assert made["container"]["environment_variables"]["GIORNATA_URL"] == "https://giornata.example"
+    assert made["container"]["environment_variables"]["GIORNATA_FLEET"] == "loras"
+
+
+def test_everything_that_can_be_told_reaches_the_provider(rented):
+    rented.environment["SALAD_REGISTRY_PASSWORD"] = "hush"
+    fleet = rented.fleet(
+        command=["giornata", "node"],
+        country_codes=["no", "us"],
+        cpu=8,
+        memory_mb=32_768,
+        shm_mb=128,
+        priority="high",
+        env={"HF_HOME": "/models"},
+        registry={"kind": "docker_hub", "username": "somebody"},
+        restart_policy="on_failure",
+        image_caching=False,
+        storage_bytes=2**31,
+    )
+    fleet.desired(1)
+    made, container = rented.group.document, rented.group.document["container"]
+    assert made["country_codes"] == ["no", "us"]
+    assert made["restart_policy"] == "on_failure"
+    assert container["command"] == ["giornata", "node"]
+    assert container["resources"] | {"gpu_classes": []} == {
+        "cpu": 8,
+        "memory": 32_768,
+        "shm_size": 128,
+        "storage_amount": 2**31,
+        "gpu_classes": [],
+    }
+    assert (container["priority"], container["image_caching"]) == ("high", False)
+    assert container["registry_authentication"] == {
+        "docker_hub": {"username": "somebody", "personal_access_token": "hush"}
+    }
+    assert container["environment_variables"]["HF_HOME"] == "/models"
+
+
+@pytest.mark.parametrize(
+    ("organization_id", "carries"), [(None, True), ("0b6e3d56-63ca-4f7a-a4f5-3b7d5c5f5d10", False)]
+)
+def test_nodes_carry_no_key_when_they_can_prove_who_they_are(rented, organization_id, carries):
+    rented.fleet(organization_id=organization_id).desired(1)
+    env = rented.group.document["container"]["environment_variables"]
+    assert ("GIORNATA_NODE_KEY" in env) is carries
+
+
+def test_d107_a_group_that_is_only_being_deployed_is_stopped_too(rented):
+    fleet = rented.fleet()
+    fleet.desired(2)
+    assert rented.group.status == "deploying"
+    fleet.desired(0)
+    assert rented.group.status == "stopped"
+    asked = len(rented.cloud.asked)
+    fleet.desired(0)
+    assert rented.cloud.count("POST", "/stop") == 1, "what is stopped is not stopped again"
+    assert len(rented.cloud.asked) > asked
+
+
+def test_d108_the_replicas_are_set_before_the_group_is_started(rented):
+    fleet = rented.fleet()
+    grown(rented, fleet, 5)
+    fleet.desired(0)
+    rented.settle()
+    fleet.desired(1)
+    verbs = [(method, path.rsplit("/", 1)[-1]) for method, path in rented.cloud.asked if method != "GET"]
+    assert verbs[-2:] == [("PATCH", "loras"), ("POST", "start")]
+    rented.settle()
+    assert len(rented.group.instances) == 1, "the old size never comes up"
+
+
+def test_d44_exactly_those_who_leave_go(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 5)
+    leaving = [ids[3], ids[1]]
+    fleet.desired(3, leaving=leaving)
+    rented.settle()
+    assert running(rented) == set(ids) - set(leaving)
+    assert rented.group.version == 1, "a replica edit restarts nobody"
+
+
+def test_d44_the_costs_are_there_before_the_number_falls(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 3)
+    first = len(rented.cloud.asked)
+    fleet.desired(2, leaving=ids[:1])
+    patched = [path.rsplit("/", 1)[-1] for method, path in rented.cloud.asked[first:] if method == "PATCH"]
+    assert patched[-1] == "loras"
+    assert set(patched[:-1]) == set(ids[1:]), "who leaves has the lowest cost already"
+
+
+def test_d44_when_the_costs_cannot_be_set_the_number_does_not_fall(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 3)
+    rented.cloud.befalls(503, times=5, only=ids[2])
+    with pytest.raises(FleetUnavailable):
+        fleet.desired(2, leaving=ids[:1])
+    assert rented.group.replicas == 3
+
+
+def test_when_more_go_than_are_named_those_who_have_not_begun_go_before_those_at_work(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 2)
+    fleet.desired(4)
+    fleet.desired(2)
+    rented.settle()
+    assert running(rented) == set(ids)
+
+
+def test_more_and_the_same_touch_no_instance(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 2)
+    fleet.desired(2, leaving=ids)
+    fleet.desired(3, leaving=ids[:1])
+    assert not [path for method, path in rented.cloud.asked if method == "PATCH" and "/instances/" in path]
+    assert running(rented) == set(ids)
+
+
+def test_d85_deletion_costs_stay_within_what_the_provider_takes(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 3)
+    fleet.desired(2, leaving=ids[:1])
+    costs = [body["deletion_cost"] for body in rented.cloud.bodies if body and "deletion_cost" in body]
+    assert costs
+    assert all(0 <= cost <= 100_000 for cost in costs)
+
+
+def test_one_that_went_meanwhile_needs_no_cost(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 3)
+    rented.cloud.befalls(404, only=ids[1])
+    fleet.desired(2, leaving=ids[:1])
+    assert rented.group.replicas == 2
+
+
+@pytest.mark.parametrize("change", [{"image": "registry.example/giornata-node:2"}, {"env": {"NEW": "1"}}])
+def test_other_settings_disturb_nobody_who_runs_until_somebody_asks_for_it(rented, change):
+    ids = grown(rented, rented.fleet(), 2)
+    changed = rented.fleet(**change)
+    changed.desired(3)
+    changed.desired(2, leaving=ids[:1])
+    assert rented.group.version == 1
+    assert changed.outdated() == ["image" if "image" in change else "env.NEW"]
+    changed.roll()
+    assert rented.group.version == 2
+    assert changed.outdated() == []
+
+
+def test_other_settings_take_effect_when_the_group_starts_from_rest(rented):
+    fleet = rented.fleet()
+    grown(rented, fleet, 1)
+    assert fleet.outdated() == []
+    fleet.desired(0)
+    rented.settle()
+    rented.fleet(image="registry.example/giornata-node:2").desired(1)
+    assert rented.group.document["container"]["image"] == "registry.example/giornata-node:2"
+    fleet.desired(0)
+    rented.settle()
+    version = rented.group.version
+    rented.fleet(image="registry.example/giornata-node:2").desired(1)
+    assert rented.group.version == version, "the same settings are no change"
+
+
+def test_d41_instances_have_ids_of_their_own_beside_their_machines(rented):
+    fleet = rented.fleet()
+    (instance_id,) = grown(rented, fleet, 1)
+    (listed,) = fleet.list()
+    assert listed.machine_id == rented.group.instances[0].machine_id != listed.id
+    fleet.reallocate(instance_id, reason="slow")
+    assert rented.cloud.asked[-1] == (
+        "POST",
+        f"{GROUP}/instances/{instance_id}/reallocate",
+    )
+    rented.settle()
+    (other,) = fleet.list()
+    assert other.machine_id != listed.machine_id, "the machine is excluded"
+
+
+def test_d41_a_machines_id_finds_its_instance_by_listing(rented):
+    fleet = rented.fleet()
+    grown(rented, fleet, 2)
+    listed = fleet.list()[0]
+    fleet.reallocate(listed.machine_id, reason="slow")
+    assert listed.machine_id in rented.group.excluded
+    assert len(rented.group.excluded) == 1
+
+
+def test_d42_gone_is_found_out_by_listing(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 2)
+    rented.group.interrupt(rented.group.instances[0])
+    listings = rented.cloud.count("GET", "/instances")
+    with pytest.raises(InstanceGone):
+        fleet.reallocate(ids[0], reason="slow")
+    assert rented.cloud.count("GET", "/instances") == listings + 1
+    assert not rented.group.excluded
+
+
+def test_d42_one_answer_of_404_is_not_believed_while_the_instance_is_listed(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 1)
+    rented.cloud.befalls(404, only="/reallocate")
+    with pytest.raises(FleetUnavailable):
+        fleet.reallocate(ids[0], reason="slow")
+    rented.cloud.befalls(404, only=ids[0])
+    with pytest.raises(FleetUnavailable):
+        fleet.drain(ids[0])
+
+
+def test_a_page_that_says_404_is_no_group_that_is_missing(rented):
+    fleet = rented.fleet()
+    grown(rented, fleet, 1)
+    rented.cloud.befalls(404, page=True, times=5, only="/loras")
+    with pytest.raises(FleetUnavailable):
+        fleet.desired(0)
+    fleet.desired(0)
+    assert rented.group.status == "stopped"
+
+
+def test_draining_makes_it_the_first_to_go(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 3)
+    fleet.desired(2, leaving=ids[:1])
+    rented.settle()
+    fleet.drain(ids[2])
+    rented.group.resize(1)
+    rented.settle()
+    assert running(rented) == {ids[1]}
+
+
+def test_older_payloads_are_read(rented):
+    rented.cloud.older = True
+    fleet = rented.fleet()
+    fleet.desired(2)
+    assert {each.state for each in fleet.list()} == {InstanceState.STARTING}
+    assert "allocating" in fleet.trouble()
+    rented.settle()
+    assert {each.id for each in fleet.list()} == running(rented)
+
+
+def test_instances_come_by_the_published_curve(rented):
+    fleet = rented.fleet()
+    fleet.desired(100)
+    shares = {}
+    for minute in range(1, 91):
+        rented.cloud.advance(60)
+        shares[minute] = len(running(rented))
+    assert shares[2] == 0
+    assert shares[4] > 0
+    assert (45 <= shares[10] <= 55, 75 <= shares[20] <= 85, 85 <= shares[40] <= 95) == (True, True, True)
+    assert shares[81] == 100
+    assert {each.state for each in fleet.list()} == {InstanceState.RUNNING}
+
+
+def test_a_zombie_is_not_listed_and_its_replacement_is_another(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 2)
+    zombie = rented.group.instances[0]
+    rented.group.interrupt(zombie, lives_on=True)
+    rented.settle()
+    listed = fleet.list()
+    assert zombie.id not in {each.id for each in listed}
+    assert zombie.machine_id not in {each.machine_id for each in listed}
+    assert len(listed) == 2
+    assert ids[1] in {each.id for each in listed}
+
+
+def test_what_a_dearer_workload_takes_comes_back_as_another(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 2)
+    for each in list(rented.group.instances):
+        rented.group.interrupt(each, why="Priority")
+    assert {each.state for each in fleet.list()} == {InstanceState.STARTING}
+    assert "Priority" in fleet.trouble()
+    rented.settle()
+    assert not {each.id for each in fleet.list()} & set(ids)
+
+
+def test_only_running_is_billed(rented):
+    fleet = rented.fleet()
+    fleet.desired(1)
+    starts_s = rented.group.instances[0].runs_s - rented.cloud.now_s
+    rented.cloud.advance(starts_s)
+    assert rented.group.billed_s == 0
+    rented.cloud.advance(100)
+    fleet.desired(0)
+    rented.settle()
+    assert rented.group.billed_s == pytest.approx(100)
+
+
+def test_trouble_says_why_they_do_not_come_and_nothing_when_they_do(rented):
+    rented.cloud.most_machines = 1
+    fleet = rented.fleet()
+    assert fleet.trouble() == ""
+    fleet.desired(2)
+    rented.settle()
+    said = fleet.trouble()
+    assert "1 of 2 instances run" in said
+    assert "3 free machines for the priority batch" in said
+    fleet.desired(1)
+    rented.settle()
+    assert fleet.trouble() == ""
+
+
+def test_the_price_is_the_dearest_of_the_classes_at_the_priority(rented):
+    both = ["RTX 4090 (24 GB)", "a5db5c50-cbcb-4596-ae80-6a0c8090d80f"]
+    assert rented.fleet().price().micro_usd_per_hour == 160_000
+    assert rented.fleet(gpu_classes=both, priority="low").price().micro_usd_per_hour == 204_000
+    assert rented.fleet(gpu_classes=both[1:], priority="low").price().micro_usd_per_hour == 155_000
+    more = rented.fleet(price_beside_gpu_usd_per_hour=0.032).price()
+    assert (more.micro_usd_per_hour, more.source) == (192_000, "provider")
+    own = rented.fleet(price_usd_per_hour=0.324).price()
+    assert (own.micro_usd_per_hour, own.source) == (324_000, "settings")
+
+
+def test_a_gpu_class_that_there_is_not_is_refused_with_those_that_there_are(rented):
+    with pytest.raises(FleetRefused, match=r"'RTX 5090'.*RTX 3090"):
+        rented.fleet(gpu_classes=["RTX 5090"]).price()
+
+
+def test_limits_are_the_quotas_as_last_heard(rented):
+    fleet = rented.fleet()
+    assert fleet.limits.excluded_after_reallocation_s == 48 * 3600
+    fleet.desired(1)
+    assert (fleet.limits.most_nodes, fleet.limits.reallocations_per_minute) == (100, 10)
+    rented.cloud.quotas["container_replicas_quota"] = 7
+    fleet.list()
+    assert fleet.limits.most_nodes == 100
+    rented.cloud.advance(601)
+    fleet.list()
+    assert fleet.limits.most_nodes == 7
+
+
+def test_a_number_that_no_group_can_have_is_refused(rented):
+    with pytest.raises(FleetRefused, match="500"):
+        rented.fleet().desired(501)
+    assert rented.cloud.asked == []
+
+
+def test_d110_a_group_that_somebody_deleted_is_made_again(rented):
+    fleet = rented.fleet()
+    grown(rented, fleet, 2)
+    rented.cloud.groups.clear()
+    assert fleet.list() == []
+    fleet.desired(1)
+    assert rented.group.replicas == 1
+
+
+def test_prices_are_asked_for_again_after_a_while(rented):
+    fleet = rented.fleet()
+    for _ in range(5):
+        fleet.price()
+    assert rented.cloud.count("GET", "/gpu-classes") == 1
+    rented.cloud.advance(301)
+    fleet.price()
+    assert rented.cloud.count("GET", "/gpu-classes") == 2
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8470", "http://localhost:8470", "http://[::1]:8470"])
+def test_no_node_is_paid_for_that_could_not_reach_the_server(rented, url):
+    with pytest.raises(FleetRefused, match="public_url"):
+        rented.fleet(env={"GIORNATA_URL": url}).desired(1)
+    assert rented.cloud.groups == {}
+
+
+def test_nodes_take_what_the_fleet_is_for(rented):
+    rented.node_flags = ("--device", "cpu", "--places", "4", "--kind", "train", "--kind", "validate")
+    rented.fleet().desired(1)
+    env = rented.group.document["container"]["environment_variables"]
+    assert (json.loads(env["GIORNATA_KINDS"]), env["GIORNATA_PLACES"]) == (["train", "validate"], "4")
+    assert "GIORNATA_DEVICE" not in env, "that is about the server's machine"
