@@ -9,6 +9,9 @@ from tests.contract.fleets.under_test import FleetUnderTest
 
 DRIVERS = [
     "local",
+    "kubernetes",
+    "kubernetes_stateful_set",
+    "kubernetes_real",
 ]
 # Processes of one's own can always be asked.
 NEVER_AWAY = {
