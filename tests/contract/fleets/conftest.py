@@ -12,6 +12,7 @@ DRIVERS = [
     "kubernetes",
     "kubernetes_stateful_set",
     "kubernetes_real",
+    "skypilot",
 ]
 # Processes of one's own can always be asked.
 NEVER_AWAY = {
