@@ -17,7 +17,10 @@ from giornata.agent.departure import Departure
 from giornata.agent.engines import Engines, Launch
 from giornata.agent.events import AttemptFailed
 from giornata.agent.exits import ExitCode, GaveUp
+from giornata.agent.fitness import Fitness
 from giornata.agent.held_lease import HeldLease, Monotonic
+from giornata.agent.instruments import Instruments
+from giornata.agent.provider import NoProvider, Provider
 from giornata.agent.report import Report
 from giornata.agent.settings import AgentSettings
 from giornata.agent.standing import Dropped, Ending, Finished, GivenBack, Standing
@@ -34,6 +37,8 @@ log = logging.getLogger(__name__)
 ENGINE_STARTS = 3
 # A server that answers a long poll at once must not be asked in a hot loop.
 SOONEST_CLAIM_S = 0.5
+# How long a node that is not fit waits before it looks again.
+LOOK_AGAIN_S = 30.0
 # How often the node looks whether the engine has places for companions.
 LOOK_EVERY_S = 0.2
 
@@ -42,7 +47,8 @@ class Agent:
     """One node. `run` returns the exit code; everything that it touches of the world is an argument.
 
     `launch` starts an engine from its command line and must be usable again and again; `sleep` is how the node
-    waits between tries, by default until it is told to leave.
+    waits between tries, by default until it is told to leave. By `instruments` it finds out whether its machine is
+    fit for the fleet's work; without them it takes that for granted.
 
     Its own thread claims; attempts run in threads of theirs. There is one at a time, unless the engine says that
     others may join those at work.
@@ -59,6 +65,8 @@ class Agent:
         monotonic_s: Monotonic,
         rng: random.Random,
         sleep: Callable[[float], None] | None = None,
+        instruments: Instruments | None = None,
+        provider: Provider | None = None,
     ) -> None:
         self._settings, self._node, self._storage = settings, node, storage
         self._departure, self._now_s, self._rng = departure, monotonic_s, rng
@@ -81,6 +89,17 @@ class Agent:
         self._companions = Companions(
             self._claiming, every_s=settings.companion_every_s, rng=rng, monotonic_s=monotonic_s
         )
+        self._fitness = None
+        if instruments is not None:
+            self._fitness = Fitness(
+                settings=settings,
+                node=node,
+                storage=storage,
+                claiming=self._claiming,
+                provider=provider or NoProvider(),
+                instruments=instruments,
+                monotonic_s=monotonic_s,
+            )
         self._at_work = AtWork()
         self._failures = self._claiming.fresh_delays()
         self._failed, self._leaving = False, False
@@ -91,6 +110,8 @@ class Agent:
         self._check_settings()
         workplace = Workplace(self._settings.work_dir)
         try:
+            if self._fitness is not None:
+                self._fitness.begin()
             around = self._surroundings(workplace)
             while self._turn(workplace, around):
                 pass
@@ -136,13 +157,11 @@ class Agent:
         if self._at_work:
             self._attend(workplace, around)
             return True
-        if self._leaving or self._departure.requested:
+        if self._leaving or self._departure.requested or (self._fitness is not None and self._fitness.told_to_leave):
             return False
-        if self._failed:
-            self._failed = False
-            self._sleep(next(self._failures))
+        if (pause_s := self._pause_s()) is not None:
+            self._sleep(pause_s)
             return True
-        self._warm_up()
         reply, sent_at_s = self._claiming.next_job(self._companions.unanswered())
         if reply is None or (reply.drain and reply.lease is None):
             return False
@@ -164,6 +183,20 @@ class Agent:
                 if left == 0 or self._departure.requested:
                     raise GaveUp(ExitCode.UNUSABLE) from error
             self._sleep(next(delays))
+
+    def _pause_s(self) -> float | None:
+        """How long not to claim; None: an engine is there, and the machine is fit. Raises GaveUp."""
+        if self._failed:
+            self._failed = False
+            return next(self._failures)
+        self._warm_up()
+        engine = self.engines.current
+        free_vram = None if engine is None else engine.free_vram_bytes
+        if self._fitness is None or self._fitness.is_fit(engine_free_vram_bytes=free_vram):
+            return None
+        # It says only at its start and after jobs what is free; and whoever waits for memory should hold none.
+        self.engines.stop()
+        return LOOK_AGAIN_S
 
     # ---- those at work
 
@@ -198,6 +231,8 @@ class Agent:
         if over.ending is not None:
             log.info("attempt %d of job %s: %s", over.lease.attempt, over.lease.job_id, describe(over.ending))
         self._leaving = self._leaving or over.told_to_leave
+        if isinstance(over.ending, GivenBack) and over.ending.ordered:
+            return  # neither a success nor a failure: the node asks for other work at once
         self._failed = not isinstance(over.ending, Finished)
         if not self._failed:
             self._failures = self._claiming.fresh_delays()

@@ -19,7 +19,6 @@ from giornata.agent.events import (
     Delivered,
     Event,
     Gone,
-    Leaving,
     Lost,
     Muttered,
     Said,
@@ -30,6 +29,7 @@ from giornata.agent.hearing import Hearing
 from giornata.agent.heart import Heart
 from giornata.agent.held_lease import HeldLease
 from giornata.agent.journal import Journal
+from giornata.agent.orders import LEAVE_RESERVE, RELEASED, Leaving, Orders
 from giornata.agent.report import Report
 from giornata.agent.standing import Dropped, Ending, Finished, GivenBack, Standing
 from giornata.agent.surroundings import Surroundings
@@ -38,13 +38,11 @@ from giornata.agent.workplace import Room
 from giornata.domain.errors import InvalidInput, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import CacheAnswer, Start, Stop
-from giornata.protocol.work import Heartbeat, Lease, Order
+from giornata.protocol.work import Heartbeat, Lease
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.2
-# Of the time to leave, kept for the last upload and for giving the job back.
-LEAVE_RESERVE = 0.4
 STOP_COURIER_S = 5.0
 HANGS_AFTER_S = 60.0
 DEAF = AttemptFailed(Reason.CRASHED, "the engine was ended: another attempt in it did not stop when it was told to")
@@ -68,8 +66,12 @@ class Attempt:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._standing = Standing()
         self._ticked_at_s = self._now_s()
-        self._leave_by_s: float | None = None
-        self._drain = False
+        self._orders = Orders(
+            departure=around.departure,
+            monotonic_s=self._now_s,
+            grace_s=self._settings.grace_s,
+            release_s=self._settings.release_s,
+        )
         self._undelivered: AttemptFailed | None = None
         self._engine: EngineProcess | None = None
         self._came_to_others = False
@@ -87,7 +89,7 @@ class Attempt:
             held=self._held,
             snapshot=self._beat,
             lively=lambda: self._now_s() - self._ticked_at_s < self._settings.hello_s + HANGS_AFTER_S,
-            ordered=self._ordered,
+            ordered=self._orders.hear,
             monotonic_s=self._now_s,
             rng=around.rng,
         )
@@ -130,7 +132,7 @@ class Attempt:
     @property
     def told_to_leave(self) -> bool:
         """Whether the node shall go: a signal, or the server's order."""
-        return self._drain or self._around.departure.requested
+        return self._orders.leave
 
     # ---- before the engine ----
 
@@ -141,8 +143,8 @@ class Attempt:
             self._check()
         except LeaseLost as error:
             return Dropped(why=str(error))
-        except Leaving:
-            return GivenBack(reason=Reason.PREEMPTED, message="the node was told to leave before the job began")
+        except Leaving as order:
+            return order.ending
         except EngineBusy as busy:
             return GivenBack(reason=Reason.RELEASED, message=f"the engine for {self._lease.kind}: {busy}")
         except AttemptFailed as failure:
@@ -183,8 +185,8 @@ class Attempt:
         """Raise LeaseLost or Leaving when it makes no sense to go on. Asked by several threads."""
         self._ticked_at_s = self._now_s()
         self._held.check()
-        if self.told_to_leave:
-            raise Leaving
+        if (ending := self._orders.wanted()) is not None:
+            raise Leaving(ending)
 
     # ---- while the engine works ----
 
@@ -275,11 +277,12 @@ class Attempt:
         if why is not None and not (now is not None and isinstance(now.ending, Dropped)):
             engine.send(Stop(attempt=self._lease.attempt_id, checkpoint=False))
             return _Stopping(ending=Dropped(why=why), until_s=self._now_s() + self._settings.stop_grace_s)
-        if now is None and self.told_to_leave:
+        ending = self._orders.news(None if now is None else now.ending)
+        if ending is None:
+            return now
+        if now is None:
             engine.send(Stop(attempt=self._lease.attempt_id, checkpoint=True))
-            ending = GivenBack(reason=Reason.PREEMPTED, message="the node was told to leave")
-            return _Stopping(ending=ending, until_s=self._leave_by() - LEAVE_RESERVE * self._settings.grace_s)
-        return now
+        return _Stopping(ending=ending, until_s=self._orders.stop_by(ending))
 
     def _stand_back(self, engine: EngineProcess) -> _Stopping:
         """Leave those at work alone that this one waits for: the engine has not said a word of it for too long."""
@@ -310,13 +313,14 @@ class Attempt:
         if isinstance(ending, Dropped):
             return ending
         self._standing.phase = "uploading"
-        patience_s = None if isinstance(ending, Finished) else self._now_s() + self._settings.fail_drain_s
+        longest_s = self._settings.release_s if ending is RELEASED else self._settings.fail_drain_s
+        patience_s = None if isinstance(ending, Finished) else self._now_s() + longest_s
         while not self._courier.is_idle():
             self._note(self._next_event())
             if (why := self._held.why_lost()) is not None:
                 return Dropped(why=why)
             if self.told_to_leave:
-                patience_s = self._leave_by() - LEAVE_RESERVE / 4 * self._settings.grace_s
+                patience_s = self._orders.leave_by() - LEAVE_RESERVE / 4 * self._settings.grace_s
             if patience_s is not None and self._now_s() >= patience_s:
                 return self._out_of_patience(ending)
         while not self._events.empty():
@@ -336,7 +340,7 @@ class Attempt:
         self._journal.flush()
         tail = list(self._engine.tail) if self._engine is not None else []
         report = Report(self._around.node, self._own_calls, self._standing)
-        return report.send(ending, tail=tail, until=lambda: self._leave_by() if self.told_to_leave else None)
+        return report.send(ending, tail=tail, until=lambda: self._orders.leave_by() if self.told_to_leave else None)
 
     def _close(self) -> None:
         self._heart.stop()
@@ -355,23 +359,13 @@ class Attempt:
             return None
 
     def _doze(self, timeout_s: float) -> None:
-        """Sleep between tries, but not beyond the loss of the lease or the order to leave."""
-        left_already, wake_at_s = self.told_to_leave, self._now_s() + timeout_s
-        while (rest_s := wake_at_s - self._now_s()) > 0 and self.told_to_leave == left_already:
+        """Sleep between tries, but not beyond the loss of the lease or an order."""
+        known, wake_at_s = self._orders.wanted(), self._now_s() + timeout_s
+        while (rest_s := wake_at_s - self._now_s()) > 0 and self._orders.wanted() is known:
             self._ticked_at_s = self._now_s()
             if self._held.why_lost() is not None:
                 return
             self._held.wait(min(TICK_S, rest_s))
-
-    def _leave_by(self) -> float:
-        """When the process has to end; counted from when the order was first seen."""
-        if self._leave_by_s is None:
-            self._leave_by_s = self._now_s() + self._settings.grace_s
-        return self._leave_by_s
-
-    def _ordered(self, order: Order) -> None:
-        """The server wants something else than to go on: called by the heart's thread."""
-        self._drain = order is Order.DRAIN
 
     def _beat(self) -> Heartbeat:
         engine = self._around.engines.current

@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from giornata.agent.backoff import delays_s
 from giornata.agent.departure import Departure
@@ -17,6 +18,8 @@ from giornata.domain.errors import GiornataError
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 # What a claim has room for; an engine of somebody's own may say more.
 MOST_CHARACTERS = 128
@@ -62,16 +65,27 @@ class Claiming:
         `unanswered` is such a request of before. Raises GaveUp.
         """
         asked = unanswered or self.ask()
+        return self.persist(lambda: self.send(asked)), asked.sent_at_s
+
+    def persist(self, call: Callable[[], R]) -> R | None:
+        """Repeat a call of the server until it has answered; None when told to leave before. Raises GaveUp."""
         delays, refusals = self.fresh_delays(), 0
         while True:
             try:
-                return self.send(asked), asked.sent_at_s
+                reply = call()
             except GiornataError as error:
                 refusals += not error.retryable
                 self._failed(error, refusals)
+            else:
+                self._answered_at_s = self._now_s()
+                return reply
             if self._departure.requested:
-                return None, asked.sent_at_s
+                return None
             self._sleep(next(delays))
+
+    def pause(self) -> None:
+        """Wait a little between two tries."""
+        self._sleep(next(self.fresh_delays()))
 
     def ask(self, joint_key: str | None = None) -> Asked:
         """A new claim; with a key, for a companion of those at work, which is not waited for."""
@@ -91,6 +105,8 @@ class Claiming:
             machine_id=settings.machine_id,
             name=settings.name,
             fleet=settings.fleet,
+            instance_id=settings.instance_id,
+            places=settings.places,
             pid=os.getpid(),
             engine_pid=engine.pid if engine is not None else None,
             device=hello.device[:MOST_CHARACTERS] if hello is not None else "",

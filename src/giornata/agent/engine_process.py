@@ -55,6 +55,7 @@ class EngineProcess:
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.held: tuple[str, ...] = ()
         self.seats: Seats | None = None
+        self.free_vram_bytes: int | None = None
         self.says_alive = False
         self.heard_at_s = monotonic_s()
         self.exit_code: int | None = None
@@ -198,10 +199,11 @@ class EngineProcess:
             case Alive():
                 self.says_alive = True
             case Held():
-                self.held = message.models
+                self.held, self.free_vram_bytes = message.models, message.free_vram_bytes
             case Seats():
                 self.seats = message
             case Hello():
+                self.free_vram_bytes = message.free_vram_bytes
                 self._hello.put(message)
             case _:
                 self._pass_on(

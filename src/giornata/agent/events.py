@@ -95,7 +95,3 @@ class AttemptFailed(Exception):
         return AttemptFailed(
             self.reason, self.message, faults=self.faults, exit_code=self.exit_code, together=attempts
         )
-
-
-class Leaving(Exception):
-    """The node was told to leave while it could give the job back at once."""

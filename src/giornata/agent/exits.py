@@ -8,6 +8,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     SERVER_GONE = 69
+    UNFIT = 71  # the machine is not fit for the fleet's work, or no longer
     UNUSABLE = 78
 
 

@@ -18,6 +18,8 @@ from giornata.agent.engine_process import EngineProcess
 from giornata.agent.engines import KernelRoom, engine_environment
 from giornata.agent.exits import ExitCode
 from giornata.agent.held_lease import Monotonic
+from giornata.agent.instruments import Instruments, caches_of
+from giornata.agent.provider import Provider
 from giornata.agent.settings import AgentSettings, is_built_in
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
@@ -34,11 +36,12 @@ def monotonic_s() -> float:
     return time.monotonic() if boot_clock is None else time.clock_gettime(boot_clock)
 
 
-def run_node(settings: AgentSettings) -> int:
+def run_node(settings: AgentSettings, *, provider: Provider | None = None) -> int:
     """Run a node in this process until SIGTERM or SIGINT, and return its exit code.
 
     The first signal lets the job at hand write a checkpoint, commit it and go back to the queue; the second ends
-    everything at once. Must be called from the main thread.
+    everything at once. `provider` is asked for another machine when this one is not fit. Must be called from the main
+    thread.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -61,6 +64,10 @@ def run_node(settings: AgentSettings) -> int:
             departure=departure,
             monotonic_s=monotonic_s,
             rng=random.SystemRandom(),
+            instruments=Instruments(
+                visible=environment.get("CUDA_VISIBLE_DEVICES"), caches=caches_of(environment, settings.work_dir)
+            ),
+            provider=provider,
         )
         _install_signals(agent, departure)
         try:

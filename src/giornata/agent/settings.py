@@ -55,6 +55,7 @@ class AgentSettings:
     work_dir: Path
     node_id: str = field(default_factory=draw_node_id)
     fleet: str = "local"
+    instance_id: str | None = None  # what the provider calls the container or process
     price_micro_usd_per_hour: int = 0
     kinds: tuple[str, ...] = ("train",)
     workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -68,10 +69,12 @@ class AgentSettings:
     companion_every_s: float = 2.0  # between two claims for jobs that may join those at work
     join_for_s: float = 3600.0  # after the first job of a batch; then it has to become empty, for others wait as well
     grace_s: float = 25.0  # from the order to leave to the end of the process
+    release_s: float = 120.0  # for the checkpoint of one job that the server wants back while the node stays
     stop_grace_s: float = 10.0  # for an engine that was told to stop and write nothing
     hello_s: float = 300.0  # loading torch from a cold disk takes minutes on a rented machine
     alive_s: float = 30.0
     stall_s: float = 600.0
+    unfit_s: float = 600.0  # how long claims may pause because disk or GPU memory is short; then the node leaves
     fail_drain_s: float = 60.0  # for checkpoints still on their way when an attempt has failed
     transfer_patience_s: float = 600.0  # how long one file may be refused by storage before that is a failure
     cache_bytes: int = 20 * GIB

@@ -47,10 +47,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenBack:
-    """The job goes back to the queue, without blame on anybody."""
+    """The job goes back to the queue, without blame on anybody. `ordered`: the server asked for this one job."""
 
     reason: Reason
     message: str
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

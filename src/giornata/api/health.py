@@ -49,10 +49,10 @@ def health_routes(checks: Mapping[str, Check], loops_status: Callable[[], Sequen
 
     @router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready; the body says why."}})
     def readyz(response: Response) -> Readiness:
-        """The store answers, its schema is current, and no loop is late."""
+        """The store answers, its schema is current, and no loop is late that the server cannot do without."""
         said = {name: _asked(check) for name, check in checks.items()}
         loops = tuple(_loop_health(status) for status in loops_status())
-        ready = all(answer == "ok" for answer in said.values()) and not any(loop.late for loop in loops)
+        ready = all(answer == "ok" for answer in said.values()) and not any(each.late and each.vital for each in loops_status())
         response.status_code = 200 if ready else 503
         return Readiness(ready=ready, checks=said, loops=loops)
 

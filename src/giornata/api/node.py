@@ -4,7 +4,7 @@ import time
 from contextlib import nullcontext
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Request, status
+from fastapi import APIRouter, Body, Path, Query, Request, status
 
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.openapi import ATTEMPT, refusals
@@ -12,8 +12,11 @@ from giornata.api.paging import LARGEST_ID, UploadId
 from giornata.control import attempt_uploads, cache, claim, complete, fail, heartbeat, release, report
 from giornata.control import commit_artifact as committing_artifact
 from giornata.control import commit_checkpoint as committing_checkpoint
+from giornata.control import node_policy as asking_for_policy
+from giornata.control import note_checks as noting_checks
 from giornata.control import reject_checkpoint as rejecting_checkpoint
 from giornata.control.context import Caller
+from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
     AttemptEnded,
@@ -79,6 +82,18 @@ async def claim_job(
 def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None, str | None]:
     """Claims that are equal in this find a queue empty together."""
     return frozenset(wanted.kinds), None if caller.serves_all_projects else caller.project_id, wanted.joint_key
+
+
+@router.get("/policy", responses=refusals(401, 403))
+def policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(min_length=1, max_length=128)]) -> NodePolicy:
+    """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
+    return asking_for_policy.node_policy(ctx, caller, fleet)
+
+
+@router.post("/checks", responses=refusals(401, 403, 409))
+def checks(ctx: Ctx, caller: User, body: NodeChecks) -> ChecksNoted:
+    """Say what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
+    return noting_checks.note_checks(ctx, caller, body)
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT)

@@ -97,6 +97,7 @@ def agent_settings_of(settings: Settings) -> AgentSettings:
         name=settings.node_name or machine,
         work_dir=settings.work_directory or settings.data / "node",
         fleet=settings.fleet,
+        instance_id=settings.instance_id,
         price_micro_usd_per_hour=round(settings.price_usd_per_hour * MICRO_USD),
         kinds=settings.kinds,
         workloads=workload_commands(settings.workloads),

@@ -9,11 +9,19 @@ from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
 from giornata.domain.money import MICRO_USD
+from giornata.protocol.node_checks import NodeVerdict
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("nodes")(list_nodes)
+
+
+def _fitness(checks: NodeVerdict | None) -> str:
+    """What a node found out about itself, in a word, or what it lacks."""
+    if checks is None:
+        return ""
+    return "; ".join(checks.shortcomings) or "fit"
 
 
 def list_nodes(
@@ -32,13 +40,18 @@ def list_nodes(
                 node.device,
                 f"${node.price_micro_usd_per_hour / MICRO_USD:.2f}/h",
                 str(node.strikes or ""),
+                _fitness(node.checks),
                 ago(node.last_seen_at),
                 node.id,
             )
             for node in nodes
         ]
         if rows or not out.live:
-            out.table(("node", "state", "job", "device", "price", "strikes", "heard of", "id"), rows, right=(4, 5, 6))
+            out.table(
+                ("node", "state", "job", "device", "price", "strikes", "checks", "heard of", "id"),
+                rows,
+                right=(4, 5, 7),
+            )
         else:
             out.hint("No nodes. Add one with: giornata node --url URL --key KEY")
         out.result({"items": [node.model_dump(mode="json") for node in nodes]})

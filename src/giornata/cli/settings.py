@@ -65,6 +65,9 @@ class Settings(BaseSettings):
     machine_id: str | None = Field(None, description="Names the hardware; bans stick to it. Default: made once.")
     node_name: str | None = Field(None, description="For people. Default: the machine's id.")
     fleet: str = Field("static", description="Name of the fleet that the node belongs to.")
+    instance_id: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9._:/-]{1,128}$", description="What the provider calls this container or process."
+    )
     price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of this node costs.")
     kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that the node takes.")
     workloads: dict[str, str] = Field(

@@ -1,6 +1,7 @@
 """`giornata train`: pictures in, a job out."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import EXIT_FAILED, Output, reporting
 from giornata.cli.presets import named
+from giornata.cli.sizes import parse_size
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.standalone import train_alone
 from giornata.cli.standalone_input import Alone
@@ -66,6 +68,10 @@ def train(
     priority: Annotated[
         int | None, typer.Option(min=-100, max=100, help="Higher goes first.", show_default=False)
     ] = None,
+    min_vram: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Only nodes with at least this much GPU memory: 20GB.", show_default=False),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
@@ -107,7 +113,7 @@ def train(
             model_cache_bytes=model_cache_bytes,
         )
         if standalone:
-            _refuse_with_standalone(continued=continued, init_lora=init_lora)
+            _refuse_with_standalone({"--continue": continued, "--init-lora": init_lora, "--min-vram": min_vram})
             # What is missing in the spec is told together with all the rest.
             raise typer.Exit(
                 train_alone(
@@ -121,6 +127,7 @@ def train(
             )
         alone.refuse_options()
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
+        memory = None if min_vram is None else parse_size(min_vram, option="--min-vram")
         _refuse(spec, directory, continued, init_lora)
         folder = None
         if directory is not None:
@@ -140,9 +147,11 @@ def train(
                 spec["init_lora"] = client.upload_files([init_lora])[0].sha256
             called = None if directory is None else directory.resolve().name
             if continued is None:
-                job = client.submit(spec, name=name or called, priority=priority or 0)
+                job = client.submit(spec, name=name or called, priority=priority or 0, min_vram_bytes=memory)
             else:
-                job = client.continue_job(continued, spec, name=name or called, priority=priority)
+                job = client.continue_job(
+                    continued, spec, name=name or called, priority=priority, min_vram_bytes=memory
+                )
             pictures = "" if folder is None else f"{len(folder.items)} pictures, "
             out.say(f"{job.id} is in the queue: {pictures}{job.total_steps} steps")
             if follow:
@@ -193,8 +202,7 @@ def _refuse(spec: dict[str, Any], directory: Path | None, continued: str | None,
         raise InvalidInput(faults)
 
 
-def _refuse_with_standalone(*, continued: str | None, init_lora: Path | None) -> None:
-    given = {"--continue": continued, "--init-lora": init_lora}
+def _refuse_with_standalone(given: Mapping[str, object]) -> None:
     hint = "leave it out, or train through a server: giornata up"
     faults = [
         Fault(where=option, message="does not go with --standalone", hint=hint)

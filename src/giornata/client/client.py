@@ -132,11 +132,18 @@ class Client:
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         deadline_s: int | None = None,
+        min_vram_bytes: int | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Ask for a job. However often the request has to be repeated, it makes one job."""
         body = SubmitJob(
-            kind=kind, spec=dict(spec), name=name, priority=priority, labels=dict(labels or {}), deadline_s=deadline_s
+            kind=kind,
+            spec=dict(spec),
+            name=name,
+            priority=priority,
+            labels=dict(labels or {}),
+            deadline_s=deadline_s,
+            min_vram_bytes=min_vram_bytes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._connection.call("POST", "/v1/jobs", Job, body=body, headers=headers)
@@ -182,11 +189,17 @@ class Client:
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
         deadline_s: int | None = None,
+        min_vram_bytes: int | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """A new job that starts from what an ended one has trained; `spec` holds what is to be other than there."""
         body = ContinueJob(
-            spec=dict(spec or {}), name=name, priority=priority, labels=dict(labels or {}), deadline_s=deadline_s
+            spec=dict(spec or {}),
+            name=name,
+            priority=priority,
+            labels=dict(labels or {}),
+            deadline_s=deadline_s,
+            min_vram_bytes=min_vram_bytes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._connection.call("POST", f"{_job(job_id)}/continue", Job, body=body, headers=headers)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from giornata.client.problems import raise_for_problem
 from giornata.domain.errors import Unavailable
 from giornata.protocol.model import Message, Reply
+from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
     AttemptEnded,
@@ -60,6 +61,16 @@ class NodeClient:
         """Ask for a job, waiting up to `claim.wait_s` for one."""
         timeout_s = claim.wait_s + self._timeout_s
         return self._send("POST", "/v1/node/claim", claim, ClaimReply, token=self._node_key, timeout_s=timeout_s)
+
+    def policy(self, fleet: str) -> NodePolicy:
+        """What the fleet asks of its nodes."""
+        url = f"/v1/node/policy?fleet={quote(fleet, safe='')}"
+        return self._send("GET", url, None, NodePolicy, token=self._node_key, timeout_s=COMMIT_TIMEOUT_S)
+
+    def report_checks(self, checks: NodeChecks) -> ChecksNoted:
+        """Say what the node found out about itself."""
+        token = self._node_key
+        return self._send("POST", "/v1/node/checks", checks, ChecksNoted, token=token, timeout_s=self._timeout_s)
 
     def heartbeat(self, lease: Lease, beat: Heartbeat) -> HeartbeatReply:
         """Renew the lease. A beat that waits longer than the time between beats is worth less than the next."""

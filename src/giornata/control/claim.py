@@ -13,6 +13,7 @@ from giornata.control.permissions import require_node
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
 from giornata.control.renew_lease import renew_lease
+from giornata.control.sighting import sighting
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict
 from giornata.domain.reasons import Reason
@@ -39,6 +40,12 @@ class Asked:
         return self.claim.node.node_id
 
     @property
+    def sighting(self) -> NodeSighting:
+        """What is noted of that node."""
+        claim = self.claim
+        return sighting(self.caller, claim.node, kinds=claim.kinds, held_models=claim.held_models)
+
+    @property
     def wanted(self) -> Wanted:
         """Which jobs it may have."""
         return Wanted(
@@ -46,6 +53,7 @@ class Asked:
             held_models=self.claim.held_models,
             machine_id=self.claim.node.machine_id,
             project_id=None if self.caller.serves_all_projects else self.caller.project_id,
+            vram_bytes=self.claim.node.vram_bytes,
             joint_key=self.claim.joint_key,
         )
 
@@ -97,7 +105,7 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
-        nodes = tx.nodes.see_each([_sighting(each) for each in asked], at_ms=now_ms)
+        nodes = tx.nodes.see_each([each.sighting for each in asked], at_ms=now_ms)
         # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
         earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
         known = [
@@ -220,6 +228,8 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
     reason = tx.jobs.why_nothing(wanted)
     details = {
         "empty-queue": "no job is waiting",
+        "too-small": f"every job that waits needs more GPU memory than the {_gigabytes(wanted.vram_bytes)} of this node",
+        "for-another": "the jobs that wait are each for one other machine",
         "banned": "every job that waits has failed on this machine before; another machine is needed",
         "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",
         "no-such-companion": "no job that could join those with this joint key is waiting",
@@ -227,20 +237,5 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
     return ClaimReply(reason=reason, detail=details[reason])
 
 
-def _sighting(asked: Asked) -> NodeSighting:
-    claim, node = asked.claim, asked.claim.node
-    return NodeSighting(
-        id=node.node_id,
-        project_id=asked.caller.project_id,
-        machine_id=node.machine_id,
-        name=node.name,
-        fleet=node.fleet,
-        pid=node.pid,
-        engine_pid=node.engine_pid,
-        device=node.device,
-        vram_bytes=node.vram_bytes,
-        price_micro_usd_per_hour=node.price_micro_usd_per_hour,
-        kinds=claim.kinds,
-        held_models=claim.held_models,
-        versions=node.versions,
-    )
+def _gigabytes(size_bytes: int | None) -> str:
+    return "0 GB" if size_bytes is None else f"{size_bytes / 1e9:.1f} GB"

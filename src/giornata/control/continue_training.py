@@ -74,4 +74,5 @@ def _submission(old: JobRecord, request: ContinueJob, spec: dict[str, Any]) -> S
         priority=old.priority if request.priority is None else request.priority,
         labels={**old.labels, **request.labels, CONTINUED_FROM: old.id},
         deadline_s=request.deadline_s,
+        min_vram_bytes=old.min_vram_bytes if request.min_vram_bytes is None else request.min_vram_bytes,
     )

@@ -8,6 +8,7 @@ from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import FinishedRecord, JobRecord
 from giornata.control.prepare_job import prepare_job
+from giornata.control.submit import turn_of
 from giornata.domain.money import cost_micro_usd
 from giornata.protocol.jobs import Estimate, SubmitJob
 
@@ -38,7 +39,7 @@ def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
             kind=job.kind,
             interrupted=False,
             priority=job.priority,
-            created_at_ms=job.created_at_ms,
+            turn=turn_of(tx, job),
             job_id=job.id,
         )
         finished = tx.job_reads.finished(

@@ -7,7 +7,9 @@ from giornata.control.reported_end import end_as_reported, end_by_report
 from giornata.control.requeue import fail_job, fruitless_after, requeue, verdict
 from giornata.control.shared_fault import settle_shared_fault, shared_fault
 from giornata.domain.job import JobState
-from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, STRIKE
+from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, STRIKE, Reason
+from giornata.domain.routing import memory_after_too_small
+from giornata.protocol.events import EventType
 from giornata.protocol.work import AttemptEnded, FailAttempt
 
 
@@ -31,8 +33,23 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
 def _judge(tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttempt, *, at_ms: int) -> None:
     if BAN[report.reason]:
         tx.judgements.ban(job.id, attempt.machine_id, report.reason, at_ms=at_ms)
+    if report.reason is Reason.NODE_TOO_SMALL:
+        _learn_memory(tx, job, attempt, at_ms=at_ms)
     if STRIKE[report.reason]:
         tx.judgements.strike(attempt, report.reason, at_ms=at_ms)
+
+
+def _learn_memory(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
+    """The job needs more than this node has: no other of that size is tried."""
+    node = tx.nodes.get(attempt.node_id)
+    if node is None or node.vram_bytes is None:
+        return
+    needed = memory_after_too_small(node.vram_bytes)
+    if needed <= job.min_vram_bytes:
+        return
+    tx.jobs.update(job.id, min_vram_bytes=needed)
+    data = {"name": "needs-more-memory", "vram_bytes": node.vram_bytes, "min_vram_bytes": needed}
+    tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, data, at_ms)
 
 
 def _settle(

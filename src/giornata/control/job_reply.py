@@ -31,6 +31,7 @@ def job_reply(
         started_at=instant(job.started_at_ms),
         ended_at=instant(job.ended_at_ms),
         deadline_at=instant(job.deadline_at_ms),
+        min_vram_bytes=job.min_vram_bytes,
         recovering=job.state == JobState.QUEUED and job.interrupted,
         waiting_because=waiting_because,
         phase=job.phase,
@@ -57,9 +58,14 @@ def waiting_because(job: JobRecord, view: QueueView) -> str | None:
     if job.state != JobState.QUEUED:
         return None
     if view.live_nodes == 0:
-        return f"no node for jobs of kind {job.kind} is connected"
+        only = "" if job.only_machine_id is None else f" on machine {job.only_machine_id}, which alone it is for,"
+        return f"no node for jobs of kind {job.kind}{only} is connected"
+    if view.large_nodes == 0:
+        needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9
+        return f"no connected node has enough GPU memory: it needs {needs:.1f} GB, and the largest has {most:.1f} GB"
     if view.eligible_nodes == 0:
-        return f"every connected node ({view.live_nodes}) has failed this job before and is banned from it"
+        large = "connected node" if view.large_nodes == view.live_nodes else "connected node that is large enough"
+        return f"every {large} ({view.large_nodes}) has failed this job before and is banned from it"
     return f"waiting for its turn, position {view.ahead + 1} in the queue"
 
 

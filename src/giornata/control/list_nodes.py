@@ -1,11 +1,15 @@
 """The nodes that a key sees."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from giornata.control.context import Caller, Context
 from giornata.control.instants import instant
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import NodeRecord
 from giornata.protocol.admin import Node, NodePage, NodeState
+from giornata.protocol.node_checks import NodeVerdict
 
 SHOWN_WHEN_GONE_MS = 3_600_000
 
@@ -47,7 +51,14 @@ def _node_reply(node: NodeRecord, silent_since_ms: int) -> Node:
         first_seen_at=instant(node.first_seen_at_ms),
         last_seen_at=instant(node.last_seen_at_ms),
         strikes=node.strikes,
+        instance_id=node.instance_id,
+        places=node.places,
+        checks=_verdict(node.checks),
     )
+
+
+def _verdict(kept: Mapping[str, Any]) -> NodeVerdict | None:
+    return NodeVerdict.model_validate({**kept, "at": instant(kept["at_ms"])}) if kept else None
 
 
 def _state(node: NodeRecord, silent_since_ms: int) -> NodeState:

@@ -22,11 +22,15 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """One thing to do every `every_s` seconds. `run` says what it did; a true value is worth a line in the log."""
+    """One thing to do every `every_s` seconds. `run` says what it did; a true value is worth a line in the log.
+
+    A server whose `vital` loop is late is not ready.
+    """
 
     name: str
     every_s: float
     run: Callable[[Context], object]
+    vital: bool = True
 
 
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
@@ -42,6 +46,7 @@ class LoopStatus:
 
     name: str
     every_s: float
+    vital: bool = True
     runs: int = 0
     errors: int = 0
     errors_in_a_row: int = 0
@@ -68,7 +73,9 @@ class Loops:
         self._ctx, self._schedule, self._monotonic_s, self._after_work = ctx, tuple(schedule), monotonic_s, after_work
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._status = {loop.name: LoopStatus(name=loop.name, every_s=loop.every_s) for loop in self._schedule}
+        self._status = {
+            loop.name: LoopStatus(name=loop.name, every_s=loop.every_s, vital=loop.vital) for loop in self._schedule
+        }
         self._succeeded_at_s = dict.fromkeys(self._status, monotonic_s())
         self._threads: list[threading.Thread] = []
 

@@ -69,6 +69,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         started_at_ms=None,
         ended_at_ms=None,
         deadline_at_ms=None if request.deadline_s is None else now_ms + request.deadline_s * 1000,
+        min_vram_bytes=request.min_vram_bytes or 0,
     )
 
 

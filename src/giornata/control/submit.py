@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_user
@@ -11,6 +12,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.prepare_job import missing_file, prepare_job
 from giornata.control.read_jobs import read_job
 from giornata.domain.errors import Fault, IdempotencyMismatch, InvalidInput, KeyInFlight
+from giornata.domain.routing import next_turn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.specs import input_files
@@ -48,9 +50,10 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
 
 
 def enqueue(tx: Transaction, job: JobRecord) -> None:
-    """Insert the job with what it reads and the first event of its history. Raises InvalidInput when a file that it
-    reads was given up by the collector a moment ago."""
-    tx.submission.add(job)
+    """Insert the job, at its turn, with what it reads and the first event of its history. Raises InvalidInput when a
+    file that it reads was given up by the collector a moment ago."""
+    tx.submission.hold_project(job.project_id)
+    tx.submission.add(replace(job, turn=turn_of(tx, job)))
     files = input_files(job.kind, job.spec)
     kept = tx.uploads.touch_blobs(job.project_id, sorted(files.values()), at_ms=job.created_at_ms) if files else set()
     if faults := [missing_file(role, sha256) for role, sha256 in files.items() if sha256 not in kept]:
@@ -59,6 +62,13 @@ def enqueue(tx: Transaction, job: JobRecord) -> None:
         tx.submission.add_input(job, role, sha256)
     data = {"kind": job.kind, "retry_of": job.retry_of}
     tx.events.add(job.id, job.project_id, EventType.JOB_SUBMITTED, None, data, job.created_at_ms)
+
+
+def turn_of(tx: Transaction, job: JobRecord) -> int:
+    """The turn that the job has if it is queued now; see `domain.routing`. One for a single machine takes none."""
+    if job.only_machine_id is not None:
+        return 0
+    return next_turn(tx.submission.turns(job.project_id, kind=job.kind, priority=job.priority))
 
 
 def request_hash(request: SubmitJob) -> str:

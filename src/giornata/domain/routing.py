@@ -1,34 +1,91 @@
-"""Which queued job a node is given."""
+"""Which queued job a node is given, and the turn that a new job gets.
 
+Turns are fair between projects: start-time fair queuing (P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queueing: A
+Scheduling Algorithm for Integrated Services Packet Switching Networks", SIGCOMM 1996), with projects for flows, every
+project of equal weight, and every job of length 1, since nobody knows before how long it will take. A job's turn is
+its start tag: one after the project's job before it, and not before the queue's present turn. So of two projects that
+both wait each has its job at every turn, a project that comes late with few jobs stands near the head, one that floods
+waits behind its own jobs, and a project that is alone sees first in, first out.
+
+Turns are given at submission and never change: a claim reads them from an index.
+"""
+
+from collections.abc import Collection
 from dataclasses import dataclass
 
-# Within one such window jobs count as equally old, and the node's warm model decides.
-AFFINITY_WINDOW_MS = 30_000
+# Within one such window of turns the node's warm model decides. What is won by that is the load of a model, minutes of
+# a job's hour; what it costs is fairness: one of two projects that wait may be ahead by up to twice the window.
+AFFINITY_WINDOW = 16
+# As if a node had this much GPU memory when nobody knows how much it has: it is let try.
+ENDLESS_BYTES = 2**63 - 1
+# Of what was handed out latest this many tell where the queue is.
+RECENT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What the order depends on. `queued_at_ms` is the job's submission time, in epoch milliseconds."""
+    """What the order depends on. `pinned`: it is for this machine only. `turn` is the job's, see `next_turn`."""
 
     job_id: str
+    pinned: bool = False
     interrupted: bool
     priority: int
-    queued_at_ms: int
+    turn: int
     model_held: bool
 
 
-def rank(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
+def rank(candidate: Candidate) -> tuple[int, int, int, int, int, int, str]:
     """Sort key; the smallest is handed out first.
 
-    Interrupted jobs, then priority (higher first), then age in windows of AFFINITY_WINDOW_MS, then what the node
-    already holds, then exact age. The claim statement in `giornata.store` orders the same way; a test holds the
-    two together.
+    Jobs for this very machine, then interrupted ones, then priority (higher first), then turns in windows of
+    AFFINITY_WINDOW, then what the node already holds, then the exact turn, and of one turn the older job. The claim
+    statement in `giornata.store` orders the same way; a test holds the two together.
     """
     return (
+        -int(candidate.pinned),
         -int(candidate.interrupted),
         -candidate.priority,
-        candidate.queued_at_ms // AFFINITY_WINDOW_MS,
+        candidate.turn // AFFINITY_WINDOW,
         -int(candidate.model_held),
-        candidate.queued_at_ms,
+        candidate.turn,
         candidate.job_id,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Turns of jobs of one kind and priority that are for any machine.
+
+    `head` is the smallest of those that are queued and never began, None when there is none. `recent` are those of
+    the RECENT jobs that began latest. `own` is the project's largest among jobs that are queued or began, None when
+    there is none: what was given up before it began took no turn.
+    """
+
+    head: int | None
+    recent: Collection[int]
+    own: int | None
+
+
+def next_turn(turns: Turns) -> int:
+    """The turn of a project's new job: one after the project's latest, and not before the queue's present turn.
+
+    The present turn is the head's. A head that no present node may take would hold it back, and every newcomer would
+    go before those who have waited for long; then it is the begin of the window from which the latest jobs were handed
+    out, or from which the slowest of them was. When nothing is queued it is one after the largest turn that was just
+    handed out, as the paper has it for the end of a busy period.
+    """
+    if turns.head is None:
+        present = max(turns.recent, default=0) + 1
+    else:
+        slowest = min(turns.recent, default=0)
+        present = max(turns.head, slowest - slowest % AFFINITY_WINDOW)
+    return max(present, 0 if turns.own is None else turns.own + 1)
+
+
+def memory_after_too_small(vram_bytes: int) -> int:
+    """What a job needs at least that did not fit into this much GPU memory, in bytes.
+
+    A sixteenth more: cards of one size differ by some percent (error correction takes up to 6.25 %, drivers keep some
+    for themselves), while the next larger size is at least 9 % away.
+    """
+    return vram_bytes + vram_bytes // 16

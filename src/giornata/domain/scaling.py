@@ -1,6 +1,24 @@
-"""How many nodes a fleet should have."""
+"""How many nodes a fleet should have, and which of them go: from what is believed of it, by the operator's policy.
 
-from dataclasses import dataclass
+Nothing here knows a provider or a clock. Every decision says in words why.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from giornata.domain.capacity import (
+    Demand,
+    InstanceView,
+    Offer,
+    Placement,
+    Use,
+    could_take,
+    jobs_in,
+    nodes_for,
+    place,
+    takes,
+)
+from giornata.domain.scaling_windows import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,3 +33,257 @@ class ScalingPolicy:
     most_down: int = 10  # nodes fewer in one step
     pause_after_change_s: float = 0.0
     max_price_micro_usd_per_hour: int | None = None  # of one node; dearer ones are not asked for
+    start_within_s: float = 1800.0  # an instance without a node after so long is replaced
+    usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
+    drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
+    windows: tuple[Window, ...] = ()
+
+    def bounds(self, now_ms: int) -> tuple[int, int]:
+        """(fewest, most) nodes at this instant: windows may raise the one and change the other."""
+        held = [each for each in self.windows if each.holds(now_ms)]
+        most = [each.max_nodes for each in held if each.max_nodes is not None]
+        fewest = max([self.min_nodes, *(each.min_nodes or 0 for each in held)])
+        highest = max(most) if most else self.max_nodes
+        return min(fewest, highest), highest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """A fleet as believed now. Instants are epoch ms.
+
+    `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is this
+    fleet's share. `moves`: what is reallocated comes back on another machine; `reallocations_left` in this minute.
+    """
+
+    name: str
+    asked: int
+    offer: Offer
+    instances: tuple[InstanceView, ...] = ()
+    demand: tuple[Demand, ...] = ()
+    price_micro_usd_per_hour: int | None = None
+    most_nodes: int | None = None
+    moves: bool = True
+    reallocations_left: int = 0
+    needed_at_ms: int | None = None
+    changed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something that is to happen to one instance, and why."""
+
+    instance_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do now.
+
+    `desired` is what to ask of the provider; `leaving` get no more work from now on; `ending` are those of them that
+    hold no job any more, and go with this `desired`; `reallocate` are to be replaced by others.
+    """
+
+    desired: int
+    leaving: tuple[Step, ...] = ()
+    ending: tuple[str, ...] = ()
+    reallocate: tuple[Step, ...] = ()
+    reasons: tuple[str, ...] = ()
+    jobs: int = 0
+    needed: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Need:
+    """What the work asks for. `idle` are those that it leaves with nothing to do."""
+
+    nodes: int
+    idle: list[InstanceView]
+    stuck: list[InstanceView]
+    left: list[Demand]
+    stranded: list[Demand]
+    needed: bool
+    reasons: list[str] = field(default_factory=list)
+
+
+def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
+    """What to do about the fleet now.
+
+    A node at work is only ever told to go when the policy allows fewer nodes than are at work; it then writes a
+    checkpoint first. Applied to its own outcome it changes nothing, unless a step limit held it back.
+    """
+    fewest, most = policy.bounds(now_ms)
+    most = most if view.most_nodes is None else min(most, view.most_nodes)
+    fewest = min(fewest, most)
+    staying = [each for each in view.instances if each.stays]
+    going = [each for each in view.instances if each.leaving_since_ms is not None and not each.ended]
+    count = max(0, view.asked - len(going))
+    need = _need(view, policy, staying, count, now_ms)
+    reasons = need.reasons
+    wanted = _within(need.nodes, fewest, most, reasons)
+    ending = tuple(each.id for each in going if _may_end(each, policy, now_ms))
+    up, leaving, dropped = 0, [], 0
+    paused = _paused(view, policy, now_ms) and fewest <= count <= most
+    if paused:
+        if wanted != count:
+            reasons.append(f"the number changed less than {policy.pause_after_change_s:g} s ago")
+    elif wanted > count:
+        room = max(0, most - count - len(going) + len(ending))
+        up = _growth(view, policy, wanted - count, room, reasons)
+    elif wanted < count:
+        leaving, dropped = _fewer(view, policy, need, staying, count, wanted, most, now_ms)
+        reasons += [f"{each.instance_id} leaves: {each.reason}" for each in leaving]
+    gone = frozenset(each.instance_id for each in leaving)
+    # Jobs that no present machine may take, and no new one comes for.
+    short = bool(need.stranded) and up == 0 and not paused
+    moved = _replacements(view, need, gone, short=short)
+    reasons += [f"{each.instance_id} is replaced: {each.reason}" for each in moved]
+    return Plan(
+        desired=max(0, view.asked - len(ending) - dropped + up),
+        leaving=tuple(leaving),
+        ending=ending,
+        reallocate=tuple(moved),
+        reasons=tuple(reasons),
+        jobs=jobs_in(view.demand),
+        needed=need.needed,
+    )
+
+
+def _need(
+    view: FleetView, policy: ScalingPolicy, staying: Sequence[InstanceView], count: int, now_ms: int
+) -> _Need:
+    stuck = [each for each in staying if is_stuck(each, policy, now_ms)]
+    busy = [each for each in staying if each.use is Use.BUSY]
+    free = [each for each in staying if each.use is not Use.BUSY and each not in stuck]
+    # Asked for and not listed yet, or to come in the place of another.
+    replaced = min(len(stuck), view.reallocations_left)
+    coming = max(0, count - len(staying)) + replaced
+    to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]
+    placement: Placement = place(view.demand, [*free, *to_come])
+    new = [group for group in placement.left if could_take(group, view.offer, machine_id=None)]
+    idle = [each for each in free if each.id not in placement.placed]
+    work, unused = len(busy) + len(placement.placed), len([each for each in idle if each.sound])
+    unused += len([each for each in to_come if each.id not in placement.placed])
+    needed = bool(work or new)
+    # What is idle now cannot take what is left, or it would have been put there: it stands for spares at most.
+    more = nodes_for(new, view.offer.places) + (max(0, policy.warm_spares - unused) if needed else 0)
+    stranded = [group for group in new if not any(takes(group, each) for each in [*busy, *free, *to_come])]
+    need = _Need(
+        nodes=count + more if more else (work + policy.warm_spares if needed else 0),
+        idle=idle,
+        stuck=stuck,
+        left=placement.left,
+        stranded=stranded,
+        needed=needed,
+    )
+    need.reasons = _in_words(view, policy, need, busy=len(busy), placed=placement.placed)
+    return need
+
+
+def _in_words(
+    view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int, placed: dict[str, int]
+) -> list[str]:
+    words = [f"{busy} at work", f"{jobs_in(view.demand)} jobs wait, {sum(placed.values())} of them for nodes there are"]
+    if need.needed and policy.warm_spares:
+        words.append(f"{policy.warm_spares} warm spares")
+    unfit = len([each for each in need.idle if not each.sound])
+    if unfit:
+        words.append(f"{unfit} on machines that are not fit count for nothing")
+    for group in need.left:
+        if not could_take(group, view.offer, machine_id=None):
+            words.append(f"{group.jobs} jobs of kind {group.kind}: no node of this fleet could take them")
+    return words
+
+
+def is_stuck(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
+    """Whether a node has been waited for too long."""
+    return instance.use is Use.NONE and now_ms - instance.since_ms > policy.start_within_s * 1000
+
+
+def _within(nodes: int, fewest: int, most: int, reasons: list[str]) -> int:
+    if nodes > most:
+        reasons.append(f"{nodes} nodes would be needed, {most} are the most allowed")
+    if nodes < fewest:
+        reasons.append(f"{fewest} nodes are the fewest allowed")
+    return min(max(nodes, fewest), most)
+
+
+def _paused(view: FleetView, policy: ScalingPolicy, now_ms: int) -> bool:
+    return view.changed_at_ms is not None and now_ms - view.changed_at_ms < policy.pause_after_change_s * 1000
+
+
+def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reasons: list[str]) -> int:
+    price, ceiling = view.price_micro_usd_per_hour, policy.max_price_micro_usd_per_hour
+    if ceiling is not None and price is not None and price > ceiling:
+        reasons.append(f"no more: a node costs {price} micro-dollars an hour, {ceiling} is the most allowed")
+        return 0
+    up = min(more, policy.most_up, room)
+    reasons.append(f"{up} more" if up == more else f"{up} more of {more}: no larger step is allowed")
+    return up
+
+
+def _fewer(
+    view: FleetView,
+    policy: ScalingPolicy,
+    need: _Need,
+    staying: Sequence[InstanceView],
+    count: int,
+    wanted: int,
+    most: int,
+    now_ms: int,
+) -> tuple[list[Step], int]:
+    """Who leaves, and how many that are not listed yet are not asked for any more."""
+    surplus = min(count - wanted, policy.most_down)
+    too_many = max(0, count - most)
+    idle = sorted([*need.idle, *need.stuck], key=lambda each: (each.sound, each.use is Use.NONE, each.since_ms, each.id))
+    steps = []
+    for each in idle:
+        idle_s = _idle_s(each, view, now_ms)
+        if len(steps) < too_many:
+            steps.append(Step(instance_id=each.id, reason="there are more nodes than are allowed"))
+        elif idle_s >= policy.idle_to_zero_s:
+            steps.append(Step(instance_id=each.id, reason=f"nothing to do for {idle_s:.0f} s"))
+    steps = steps[:surplus]
+    # A provider that has fewer than it was asked for may end any of them when it is asked for fewer: not beside work.
+    unlisted = max(0, count - len(staying)) if not any(each.use is Use.BUSY for each in staying) else 0
+    long_enough = now_ms - max(view.needed_at_ms or 0, view.changed_at_ms or 0) >= policy.idle_to_zero_s * 1000
+    dropped = min(unlisted, surplus - len(steps)) if long_enough or too_many else 0
+    taken = {each.instance_id for each in steps}
+    over = min(surplus, too_many) - len(steps) - dropped
+    working = sorted((each for each in staying if each.id not in taken), key=lambda each: (each.use is Use.BUSY, each.id))
+    steps += [
+        Step(instance_id=each.id, reason="fewer nodes are allowed than are at work; it writes a checkpoint first")
+        for each in working[: max(0, over)]
+    ]
+    return steps, dropped
+
+
+def _idle_s(instance: InstanceView, view: FleetView, now_ms: int) -> float:
+    since_ms = instance.since_ms
+    if instance.use is Use.NONE:  # it was called for work that is there no more
+        since_ms = max(since_ms, view.needed_at_ms or 0)
+    return (now_ms - since_ms) / 1000
+
+
+def _may_end(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
+    """Told before, and no job is left on it; or it was given time enough."""
+    waited_ms = now_ms - (instance.leaving_since_ms or now_ms)
+    return waited_ms > 0 and (instance.use is not Use.BUSY or waited_ms > policy.drain_within_s * 1000)
+
+
+def _replacements(view: FleetView, need: _Need, gone: frozenset[str], *, short: bool) -> list[Step]:
+    why_stuck = "no node has come up on it for too long"
+    steps = [Step(instance_id=each.id, reason=why_stuck) for each in need.stuck if each.id not in gone]
+    idle = [each for each in need.idle if each.id not in gone]
+    if short:
+        banned = sorted({machine for group in need.stranded for machine in group.banned_machines})
+        why = "jobs wait that no present machine may take" + (f" (banned: {', '.join(banned[:5])})" if banned else "")
+        if not view.moves or not idle:
+            need.reasons.append(f"{why}; {'another machine is needed' if idle else 'a node is replaced once it is idle'}")
+        else:
+            several = nodes_for(need.stranded, view.offer.places)
+            longest_first = sorted(idle, key=lambda each: (each.use is Use.NONE, each.since_ms, each.id))
+            steps += [Step(instance_id=each.id, reason=why) for each in longest_first[:several]]
+    if len(steps) > view.reallocations_left:
+        need.reasons.append(f"{len(steps)} to replace, the provider allows {view.reallocations_left} more this minute")
+    return steps[: view.reallocations_left]

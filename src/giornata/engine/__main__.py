@@ -9,7 +9,7 @@ from pathlib import Path
 from giornata.domain.errors import InvalidInput
 from giornata.engine.absence import SELDOM, absent
 from giornata.engine.channel import LineChannel, take_stdout
-from giornata.engine.device import prepare_device
+from giornata.engine.device import free_vram_bytes, prepare_device
 from giornata.engine.engine import Engine
 from giornata.engine.garbage import kept_for_good
 from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         kinds=tuple(workloads),
         device=device.description,
         vram_bytes=device.vram_bytes,
+        free_vram_bytes=free_vram_bytes() if device.name == "cuda" else None,
         versions=device.versions,
     )
     engine = Engine(workloads=workloads, stdin=sys.stdin.buffer, channel=channel, leave=os._exit)

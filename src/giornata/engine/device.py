@@ -1,5 +1,6 @@
 """Which device there is, and how it is made to repeat itself."""
 
+import sys
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -39,6 +40,19 @@ def prepare_device(wanted: str, threads: int) -> Device:
     properties = torch.cuda.get_device_properties(0)
     versions["cuda"] = str(torch.version.cuda)
     return Device(name="cuda", description=properties.name, vram_bytes=properties.total_memory, versions=versions)
+
+
+def free_vram_bytes() -> int | None:
+    """What a job could have on the card: free, or held by this process in reserve. None without a card, or when it
+    does not answer; loads nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    try:
+        free, _ = torch.cuda.mem_get_info()
+    except RuntimeError:
+        return None
+    return int(free + torch.cuda.memory_reserved())
 
 
 def _version(name: str) -> str:

@@ -12,6 +12,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.assignment import Assignment
 from giornata.engine.channel import Channel
 from giornata.engine.crew import End, EngineCrew, Free
+from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
 from giornata.engine.waiting import Waiting
 from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload
@@ -67,11 +68,12 @@ class Engine:
         self._attempts: dict[str, Assignment] = {}
         self._lock = threading.Lock()
         self.waiting = Waiting()
-        self._held: tuple[str, ...] = ()
+        self._held = Held(models=())
         self._ended = threading.Event()
 
     def run(self, hello: Hello) -> int:
         """Say hello, then work. Returns the exit code: 0, or EXIT_DEVICE_BROKEN."""
+        self._held = Held(models=(), free_vram_bytes=hello.free_vram_bytes)
         self._channel.send(hello)
         threading.Thread(target=self._read, name="reader", daemon=True).start()
         threading.Thread(target=self._beat, name="alive", daemon=True).start()
@@ -244,9 +246,10 @@ class Engine:
     def _say_held(self) -> None:
         """Say which models are warm; before the end is said, so that the next claim knows it."""
         held = tuple(dict.fromkeys(key for workload in self._workloads.values() for key in workload.held()))
-        if held != self._held:
-            self._channel.send(Held(models=held))
-            self._held = held
+        said = Held(models=held, free_vram_bytes=free_vram_bytes())
+        if said != self._held:
+            self._channel.send(said)
+            self._held = said
 
 
 def _joint_key(workload: Workload, start: Start) -> JointKey | None:

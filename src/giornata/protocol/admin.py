@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from giornata.protocol.model import Label, Message, Reply
+from giornata.protocol.node_checks import NodeVerdict
 
 ROOT_PROJECT = "default"
 """The operator's project. Its admin keys govern the installation; its node keys serve every project's jobs."""
@@ -102,6 +103,9 @@ class Node(Reply):
     first_seen_at: datetime
     last_seen_at: datetime
     strikes: int = 0
+    instance_id: str | None = None
+    places: int = 1
+    checks: NodeVerdict | None = None
 
 
 class NodePage(Reply):

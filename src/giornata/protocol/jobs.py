@@ -1,7 +1,7 @@
 """Jobs as their owners see them."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -9,6 +9,16 @@ from giornata.domain.job import JobState
 from giornata.domain.reasons import Blame, Reason
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
+
+
+MinVram = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        lt=2**50,
+        description="GPU memory that a node needs at least, in bytes; raised when it turns out to be more.",
+    ),
+]
 
 
 class SubmitJob(Message):
@@ -20,6 +30,7 @@ class SubmitJob(Message):
     priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    min_vram_bytes: MinVram = None
 
 
 class ContinueJob(Message):
@@ -30,6 +41,12 @@ class ContinueJob(Message):
     priority: int | None = Field(None, ge=-100, le=100, description="Defaults to the old job's.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=31)
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    min_vram_bytes: int | None = Field(
+        None,
+        ge=0,
+        lt=2**50,
+        description="GPU memory that a node needs at least, in bytes; defaults to the old job's.",
+    )
 
 
 class JobUrls(Reply):
@@ -92,6 +109,7 @@ class Job(Reply):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
+    min_vram_bytes: int = Field(0, description="GPU memory that a node needs at least; 0: not known.")
     recovering: bool = Field(False, description="Queued again after an interruption.")
     waiting_because: str | None = Field(None, description="Why no node has it, when that is known.")
     phase: str = ""

@@ -103,6 +103,7 @@ class Hello(Reply):
     kinds: tuple[str, ...]
     device: str = "cpu"
     vram_bytes: int | None = None
+    free_vram_bytes: int | None = None
     versions: dict[str, str] = Field(default_factory=dict)
 
 
@@ -222,10 +223,12 @@ class Stopped(Reply):
 
 
 class Held(Reply):
-    """Which base models are warm (`giornata.protocol.specs.model_key`); said whenever it changes."""
+    """Which base models are warm (`giornata.protocol.specs.model_key`), and how much GPU memory the next job could
+    have: what is free, and what this engine would give back. Said whenever either changes between jobs."""
 
     type: Literal["held"] = "held"
     models: tuple[str, ...]
+    free_vram_bytes: int | None = None
 
 
 class Seats(Reply):

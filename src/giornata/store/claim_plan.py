@@ -7,12 +7,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import Taking
-from giornata.store.claiming import Form, first_ones_of_queue, shape_of
-from giornata.store.schema import bans
+from giornata.store.claiming import PINNED, Form, first_ones_of_queue, shape_of
+from giornata.store.schema import bans, jobs
 
 _BANS = sa.select(bans.c.job_id, bans.c.machine_id).where(
     bans.c.job_id.in_(sa.bindparam("jobs", expanding=True)),
     bans.c.machine_id.in_(sa.bindparam("machines", expanding=True)),
+)
+_PINNED = (
+    sa.select(jobs.c.only_machine_id)
+    .distinct()
+    .where(PINNED, jobs.c.only_machine_id.in_(sa.bindparam("machines", expanding=True)))
 )
 
 
@@ -29,13 +34,19 @@ class Plan:
         for claim in claims:
             if (group := _group(claim)) not in self._heads:
                 self._heads[group] = self._read_heads(claim)
+        self._pinned = self._read_pinned({claim.wanted.machine_id for claim in claims})
         self._bans = self._read_bans({claim.wanted.machine_id for claim in claims})
         self.taken: set[str] = set()
 
     def first_for(self, claim: Taking) -> str | None:
-        """The first job that nobody has taken yet and that is not banned for its machine; it is taken now."""
+        """The first job that nobody has taken yet and that is not banned for its machine; it is taken now.
+
+        None for a machine that has jobs of its own: they were not looked at.
+        """
         job_ids, _ = self._heads[_group(claim)]
         machine_id = claim.wanted.machine_id
+        if machine_id in self._pinned:
+            return None
         free = (job_id for job_id in job_ids if job_id not in self.taken and (job_id, machine_id) not in self._bans)
         job_id = next(free, None)
         if job_id is not None:
@@ -44,7 +55,7 @@ class Plan:
 
     def saw_all(self, claim: Taking) -> bool:
         """Whether its list holds all that is queued for it, so that there is nothing if nothing is left in it."""
-        return self._heads[_group(claim)][1]
+        return self._heads[_group(claim)][1] and claim.wanted.machine_id not in self._pinned
 
     def _read_heads(self, claim: Taking) -> tuple[list[str], bool]:
         shape = shape_of(claim.wanted)
@@ -52,6 +63,11 @@ class Plan:
         # Of what comes behind the first ones by rank, some may be missing.
         job_ids = list(dict.fromkeys(found))[: self._each]
         return job_ids, len(job_ids) < self._each
+
+    def _read_pinned(self, machines: set[str]) -> set[str]:
+        """Those that jobs are queued for which nobody else may have."""
+        found = self._connection.scalars(_PINNED, {"machines": sorted(machines)})
+        return {machine_id for machine_id in found if machine_id is not None}
 
     def _read_bans(self, machines: set[str]) -> set[tuple[str, str]]:
         job_ids = {job_id for found, _ in self._heads.values() for job_id in found}
@@ -64,7 +80,7 @@ class Plan:
 def _group(claim: Taking) -> Hashable:
     """Claims that are equal in this look at the same heads."""
     wanted = claim.wanted
-    return wanted.kinds, wanted.held_models, wanted.project_id, wanted.joint_key
+    return wanted.kinds, wanted.held_models, wanted.project_id, wanted.vram_bytes, wanted.joint_key
 
 
 def _power_of_two(number: int) -> int:

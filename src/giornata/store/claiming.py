@@ -1,12 +1,14 @@
 """The statement that hands out jobs.
 
-The order is that of `domain.routing.rank`. Each kind has one arm that reads the head of ix_jobs_queue, and one for
-each model that the node holds that reads the head of ix_jobs_queue_model; the best of these heads is the best of the
-queue: the first by rank is either a job of a held model, and then the head of that model's arm, or none, and then no
-other job can stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
+The order is that of `domain.routing.rank`. Each kind has one arm that reads the head of ix_jobs_queue, one that reads
+the head of ix_jobs_pinned for the jobs of this very machine, and one for each model that the node holds that reads the
+head of ix_jobs_queue_model; the best of these heads is the best of the queue: the first by rank is either a job of
+this machine, or a job of a held model, and then the head of that arm, or neither, and then no other job can stand
+before it in its kind's arm. So a claim costs a few index probes however long the queue is.
 
 A claim for a companion, which names a joint key, has one arm for each kind, which reads the head of
-ix_jobs_queue_joint: jobs of one key are on one model, so held models decide nothing.
+ix_jobs_queue_joint: jobs of one key are on one model, so held models decide nothing; and what is for one machine
+shares no batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +19,17 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import Wanted
-from giornata.domain.routing import AFFINITY_WINDOW_MS
+from giornata.domain.routing import AFFINITY_WINDOW, ENDLESS_BYTES
 from giornata.store.schema import bans, jobs
 
-Text = str | sa.BindParameter[str]
+Text = str | sa.ColumnElement[str]
+Bytes = int | sa.ColumnElement[int]
 # Affinity is a preference: a node that holds absurdly many models has the first of them looked at.
 MOST_ARMS = 64
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
+FOR_ANYONE = sa.and_(QUEUED, jobs.c.only_machine_id.is_(None))
+PINNED = sa.and_(QUEUED, jobs.c.only_machine_id.is_not(None))
 
 
 class Form(NamedTuple):
@@ -44,7 +49,7 @@ class Shape:
     """
 
     form: Form
-    values: Mapping[str, str]
+    values: Mapping[str, str | int]
 
 
 def shape_of(wanted: Wanted) -> Shape:
@@ -53,7 +58,7 @@ def shape_of(wanted: Wanted) -> Shape:
     companion = wanted.joint_key is not None
     if companion:
         models.clear()
-    values = {"machine": wanted.machine_id}
+    values: dict[str, str | int] = {"machine": wanted.machine_id, "vram": memory_of(wanted)}
     values |= {f"kind_{number}": kind for number, kind in enumerate(kinds)}
     values |= {f"model_{number}": model for number, model in enumerate(models)}
     if wanted.project_id is not None:
@@ -64,10 +69,25 @@ def shape_of(wanted: Wanted) -> Shape:
     return Shape(form=form, values=values)
 
 
-def eligible(machine_id: Text, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
+def memory_of(wanted: Wanted) -> int:
+    """The GPU memory to compare with what jobs need, in bytes; see `ENDLESS_BYTES`."""
+    return ENDLESS_BYTES if wanted.vram_bytes is None else wanted.vram_bytes
+
+
+def eligible(machine_id: Text, vram_bytes: Bytes, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     """What makes a queued job one that this machine may have. The only place that says so."""
     banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
-    return [~banned, *in_project(project_id)]
+    return [for_machine(machine_id), ~banned, *large_enough(vram_bytes), *in_project(project_id)]
+
+
+def for_machine(machine_id: Text) -> sa.ColumnElement[bool]:
+    """The filter of jobs that are for one machine only."""
+    return sa.or_(jobs.c.only_machine_id.is_(None), jobs.c.only_machine_id == machine_id)
+
+
+def large_enough(vram_bytes: Bytes) -> list[sa.ColumnElement[bool]]:
+    """The filter of jobs that need more GPU memory than there is."""
+    return [jobs.c.min_vram_bytes <= vram_bytes]
 
 
 def in_project(project_id: Text | None) -> list[sa.ColumnElement[bool]]:
@@ -85,58 +105,91 @@ def first_of_queue(form: Form) -> sa.Select[Any]:
 
     Takes the values of a `Shape`.
     """
-    conditions = eligible(_value("machine"), _value("project") if form.one_project else None)
-    return _ranked(form, conditions, each=1).limit(1)
+    conditions = eligible(_value("machine"), _memory(), _value("project") if form.one_project else None)
+    return _ranked(form, conditions, pinned=not form.companion, each=1).limit(1)
 
 
 def first_ones_of_queue(form: Form, *, each: int) -> sa.Select[Any]:
-    """As `first_of_queue`, for any machine: ids in the order in which they are to be handed out.
+    """As `first_of_queue`, for any machine with this much memory, but without what is for one machine only: ids in
+    the order in which they are to be handed out.
 
     The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In an
     arm the order is that of the rank but for the models, so the first ones by rank are heads of their arms.
     """
-    conditions = in_project(_value("project") if form.one_project else None)
-    return _ranked(form, conditions, each=each)
+    conditions = [*large_enough(_memory()), *in_project(_value("project") if form.one_project else None)]
+    return _ranked(form, conditions, pinned=False, each=each)
 
 
-def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, each: int) -> sa.Select[Any]:
+def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int) -> sa.Select[Any]:
     conditions = [*of_key(_value("joint") if form.companion else None), *conditions]
     kinds: list[Text] = [_value(f"kind_{number}") for number in range(form.kinds)]
     held: list[Text] = [_value(f"model_{number}") for number in range(form.models)]
-    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - form.kinds)]
-    arms = [_arm(kind, conditions, each=each) for kind in kinds]
-    arms += [_arm(kind, conditions, model, each=each) for kind, model in models]
+    arms = [_arm(kind, [FOR_ANYONE, *conditions], each=each) for kind in kinds]
+    if pinned:
+        arms += [_arm(kind, [*_only(_value("machine")), *conditions], pinned=True, each=each) for kind in kinds]
+    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - len(arms))]
+    arms += [
+        _arm(kind, [FOR_ANYONE, jobs.c.model_key == model, *conditions], held=True, each=each)
+        for kind, model in models
+    ]
     heads = _together([arm.with_for_update(skip_locked=True) for arm in arms])
     return sa.select(heads.c.id).order_by(
+        heads.c.pinned.desc(),
         heads.c.interrupted.desc(),
         heads.c.priority.desc(),
-        heads.c.created_at_ms // AFFINITY_WINDOW_MS,
+        heads.c.turn // AFFINITY_WINDOW,
         heads.c.held.desc(),
-        heads.c.created_at_ms,
+        heads.c.turn,
         heads.c.id,
     )
 
 
-def any_queued(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
-    """One id, if a job of these kinds that fits is queued. Walks the queue's index; locks nothing."""
-    heads = _together([_arm(kind, conditions) for kind in dict.fromkeys(kinds)])
-    return sa.select(heads.c.id).limit(1)
+def any_queued(
+    kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]], *, machine_id: str | None
+) -> sa.Select[Any]:
+    """One id, if a job of these kinds that fits is queued. Walks the queue's index; locks nothing.
+
+    With a machine's id it looks at the jobs for that machine too.
+    """
+    arms = [_arm(kind, [FOR_ANYONE, *conditions]) for kind in dict.fromkeys(kinds)]
+    if machine_id is not None:
+        arms += [_arm(kind, [*_only(machine_id), *conditions], pinned=True) for kind in dict.fromkeys(kinds)]
+    return sa.select(_together(arms).c.id).limit(1)
+
+
+def for_another(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """One id, if a job of these kinds is queued that is for one machine. There are few of those at any time."""
+    return sa.select(jobs.c.id).where(PINNED, jobs.c.kind.in_(kinds), *conditions).limit(1)
+
+
+def _only(machine_id: Text) -> list[sa.ColumnElement[bool]]:
+    return [PINNED, jobs.c.only_machine_id == machine_id]
 
 
 def _value(name: str) -> sa.BindParameter[str]:
     # Not required, so that the statement can be explained without values.
-    return sa.bindparam(name, required=False)
+    return sa.bindparam(name, required=False, type_=sa.String())
+
+
+def _memory() -> sa.BindParameter[int]:
+    return sa.bindparam("vram", required=False, type_=sa.BigInteger())
 
 
 def _arm(
-    kind: Text, conditions: Sequence[sa.ColumnElement[bool]], model: Text | None = None, *, each: int = 1
+    kind: Text,
+    conditions: Sequence[sa.ColumnElement[bool]],
+    *,
+    held: bool = False,
+    pinned: bool = False,
+    each: int = 1,
 ) -> sa.Select[Any]:
-    held: sa.Label[int] = sa.literal_column("0" if model is None else "1").label("held")
-    of_model = [] if model is None else [jobs.c.model_key == model]
+    said: list[sa.Label[int]] = [
+        sa.literal_column(str(int(value))).label(name) for name, value in (("held", held), ("pinned", pinned))
+    ]
     return (
-        sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.created_at_ms, held)
-        .where(QUEUED, jobs.c.kind == kind, *of_model, *conditions)
-        .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.created_at_ms, jobs.c.id)
+        sa.select(jobs.c.id, jobs.c.interrupted, jobs.c.priority, jobs.c.turn, *said)
+        .where(jobs.c.kind == kind, *conditions)
+        .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.turn, jobs.c.id)
         # In the text: a planner that sees a parameter prepares for a tenth of the table.
         .limit(sa.literal_column(str(each)))
     )

@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.gauges import Gauges
 from giornata.protocol.admin import NodeState
+from giornata.store.claiming import FOR_ANYONE
 from giornata.store.node_succession import replaced
 from giornata.store.schema import attempts, jobs, nodes
 
@@ -28,8 +29,7 @@ class GaugeQueries:
         return {(kind, state): count for kind, state, count in self._connection.execute(query)}
 
     def _oldest_queued_at_ms(self) -> int | None:
-        # The state is spelled out, so that the planner sees the partial index of the queue.
-        query = sa.select(sa.func.min(jobs.c.created_at_ms)).where(sa.text("state = 'queued'"))
+        query = sa.select(sa.func.min(jobs.c.created_at_ms)).where(FOR_ANYONE)
         oldest: int | None = self._connection.scalar(query)
         return oldest
 

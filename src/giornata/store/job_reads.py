@@ -19,13 +19,13 @@ from giornata.control.ports.records import (
     QueueView,
 )
 from giornata.control.ports.user_store import Before
-from giornata.domain.job import JobState
 from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.reasons import Reason
 from giornata.store.bills import shared_amounts
 from giornata.store.node_reads import NodeReads
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
+from giornata.store.turns import before_statement
 
 JOB_COLUMNS = columns(jobs, JobRecord)
 BILLED = frozenset({"billed_ms", "amount_micro_usd"})
@@ -149,30 +149,17 @@ class JobReadQueries:
         shared = shared_amounts(self._connection, [row.job_id for row in rows], project_id=project_id)
         return [_finished(row, shared.get(row.attempt_id)) for row in rows]
 
-    def ahead(self, *, kind: str, interrupted: bool, priority: int, created_at_ms: int, job_id: str) -> int:
-        same_rank = (jobs.c.interrupted.is_(sa.true() if interrupted else sa.false())) & (jobs.c.priority == priority)
-        sooner = same_rank & (sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < (created_at_ms, job_id))
-        higher = jobs.c.interrupted.is_(sa.true() if interrupted else sa.false()) & (jobs.c.priority > priority)
-        first = sooner | higher
-        if not interrupted:
-            first |= jobs.c.interrupted.is_(sa.true())
-        # The state is written out, so that the partial index serves.
-        queued = sa.text(f"jobs.state = '{JobState.QUEUED}'")
-        count = sa.select(sa.func.count()).select_from(jobs).where(queued, jobs.c.kind == kind, first)
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> int:
+        count = before_statement(kind=kind, interrupted=interrupted, priority=priority, turn=turn, job_id=job_id)
         return self._connection.scalar(count) or 0
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
-        live, eligible = self._nodes.live(
-            job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms
-        )
+        pinned = job.only_machine_id is not None
         ahead = self.ahead(
-            kind=job.kind,
-            interrupted=job.interrupted,
-            priority=job.priority,
-            created_at_ms=job.created_at_ms,
-            job_id=job.id,
+            kind=job.kind, interrupted=job.interrupted, priority=job.priority, turn=job.turn, job_id=job.id
         )
-        return QueueView(ahead=ahead, live_nodes=live, eligible_nodes=eligible)
+        nodes = self._nodes.live(job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms)
+        return replace(nodes, ahead=0 if pinned else ahead)
 
     def nodes(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int

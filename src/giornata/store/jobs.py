@@ -6,11 +6,25 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_rows import JobRow, Taking, Wanted
+from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
+from giornata.domain.routing import ENDLESS_BYTES
 from giornata.store.claim_plan import Plan
-from giornata.store.claiming import QUEUED, Form, any_queued, eligible, first_of_queue, in_project, of_key, shape_of
+from giornata.store.claiming import (
+    FOR_ANYONE,
+    QUEUED,
+    Form,
+    any_queued,
+    eligible,
+    first_of_queue,
+    for_another,
+    in_project,
+    memory_of,
+    of_key,
+    shape_of,
+)
+from giornata.store.demand import read_demand
 from giornata.store.schema import attempts, jobs
 
 _COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__)
@@ -45,7 +59,7 @@ _TAKE_THIS = (
     .where(
         jobs.c.id == sa.bindparam("wanted"),
         QUEUED,
-        *eligible(sa.bindparam("machine"), None),
+        *eligible(sa.bindparam("machine"), sa.bindparam("vram", type_=sa.BigInteger()), None),
     )
     .values(_TAKEN)
 )
@@ -59,8 +73,7 @@ class Jobs:
         self._dialect_name = dialect_name
 
     def claimable(self, wanted: Wanted) -> bool:
-        conditions = [*of_key(wanted.joint_key), *eligible(wanted.machine_id, wanted.project_id)]
-        return self._any(any_queued(wanted.kinds, conditions))
+        return self._any_eligible(wanted, memory_of(wanted))
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         shape = shape_of(claim.wanted)
@@ -93,7 +106,13 @@ class Jobs:
         if not chosen:
             return {}
         rows = [
-            {"wanted": job_id, "machine": claim.wanted.machine_id, "new_attempt": claim.attempt_id, "now": at_ms}
+            {
+                "wanted": job_id,
+                "machine": claim.wanted.machine_id,
+                "vram": memory_of(claim.wanted),
+                "new_attempt": claim.attempt_id,
+                "now": at_ms,
+            }
             for claim, job_id in chosen
         ]
         if self._connection.execute(_TAKE_THIS, rows).rowcount != len(rows):
@@ -105,12 +124,20 @@ class Jobs:
     def why_nothing(self, wanted: Wanted) -> str:
         if self.claimable(wanted):
             return "empty-queue"  # the last one is just being taken by somebody else
-        if self._any(any_queued(wanted.kinds, [*of_key(wanted.joint_key), *in_project(wanted.project_id)])):
+        if self._any_eligible(wanted, ENDLESS_BYTES):
+            return "too-small"
+        conditions = [*of_key(wanted.joint_key), *in_project(wanted.project_id)]
+        if self._any(any_queued(wanted.kinds, conditions, machine_id=_may_be_for(wanted))):
             return "banned"
         if wanted.joint_key is not None:
             return "no-such-companion"
-        others = sa.select(jobs.c.id).where(QUEUED, *in_project(wanted.project_id)).limit(1)
+        if self._any(for_another(wanted.kinds, in_project(wanted.project_id))):
+            return "for-another"
+        others = sa.select(jobs.c.id).where(FOR_ANYONE, *in_project(wanted.project_id)).limit(1)
         return "no-such-kind" if self._any(others) else "empty-queue"
+
+    def demand(self) -> list[Demand]:
+        return read_demand(self._connection)
 
     def get(self, job_id: str) -> JobRow | None:
         return self._one(_BY_ID, job_id)
@@ -151,6 +178,10 @@ class Jobs:
         found = sa.select(jobs.c.id).where(alive, jobs.c.deadline_at_ms <= at_ms)
         return list(self._connection.scalars(found.order_by(jobs.c.deadline_at_ms).limit(limit)))
 
+    def _any_eligible(self, wanted: Wanted, vram_bytes: int) -> bool:
+        conditions = [*of_key(wanted.joint_key), *eligible(wanted.machine_id, vram_bytes, wanted.project_id)]
+        return self._any(any_queued(wanted.kinds, conditions, machine_id=_may_be_for(wanted)))
+
     def _any(self, query: sa.Select[Any]) -> bool:
         return self._connection.execute(query).first() is not None
 
@@ -182,6 +213,11 @@ def take_statement(form: Form) -> sa.Update:
         .values(_TAKEN)
         .returning(*_COLUMNS)
     )
+
+
+def _may_be_for(wanted: Wanted) -> str | None:
+    """The machine whose own jobs a claim may get: what is for one machine joins nobody's batch."""
+    return None if wanted.joint_key is not None else wanted.machine_id
 
 
 def _job(row: sa.Row[Any]) -> JobRow:

@@ -6,12 +6,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.records import NodeRecord
+from giornata.control.ports.records import NodeRecord, QueueView
 from giornata.control.ports.user_store import Before
+from giornata.domain.routing import ENDLESS_BYTES
 from giornata.protocol.admin import ROOT_PROJECT
+from giornata.store.claiming import eligible, for_machine, large_enough
 from giornata.store.node_succession import replaced
 from giornata.store.record_columns import columns
-from giornata.store.schema import attempts, bans, nodes, strikes
+from giornata.store.schema import attempts, jobs, nodes, strikes
 
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
@@ -23,17 +25,31 @@ class NodeReads:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
-    def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> tuple[int, int]:
-        """How many nodes could do this kind of job for the project now, and how many of them are not banned."""
-        banned = sa.exists().where(bans.c.job_id == job_id, bans.c.machine_id == nodes.c.machine_id)
-        query = sa.select(nodes.c.kinds, banned.label("banned")).where(
+    def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> QueueView:
+        """Which nodes could do this job now, by the claim's own predicate. Nothing is said of those ahead."""
+        vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
+        this = jobs.c.id == job_id
+        large = sa.exists().where(this, for_machine(nodes.c.machine_id), *large_enough(vram_bytes))
+        may = sa.exists().where(this, *eligible(nodes.c.machine_id, vram_bytes, None))
+        right = sa.exists().where(this, for_machine(nodes.c.machine_id))
+        query = sa.select(
+            nodes.c.kinds, nodes.c.vram_bytes, right.label("right"), large.label("large"), may.label("may")
+        ).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,
             nodes.c.draining.is_(sa.false()),
             ~replaced(),
         )
-        able = [row.banned for row in self._connection.execute(query) if kind in row.kinds]
-        return len(able), len([banned for banned in able if not banned])
+        able = [row for row in self._connection.execute(query) if kind in row.kinds]
+        return QueueView(
+            ahead=0,
+            live_nodes=sum(row.right for row in able),
+            large_nodes=sum(row.large for row in able),
+            largest_bytes=max(
+                (row.vram_bytes for row in able if row.right and row.vram_bytes is not None), default=None
+            ),
+            eligible_nodes=sum(row.may for row in able),
+        )
 
     def page(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int

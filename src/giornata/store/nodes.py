@@ -8,9 +8,16 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import nodes
+from giornata.store.schema import instances, nodes
 
-_COLUMNS = tuple(nodes.c[name] for name in NodeRow.__slots__)
+# Whatever process it is: on an instance that is to go nobody begins anything.
+_ON_LEAVING = sa.exists().where(
+    instances.c.fleet == nodes.c.fleet,
+    instances.c.id == nodes.c.instance_id,
+    instances.c.leaving_at_ms.is_not(None),
+)
+_DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
+_COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
 _OF_IDS = sa.select(*_COLUMNS).where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))
@@ -38,6 +45,9 @@ class Nodes:
         rows = [{**{name: getattr(node, name) for name in NodeSighting.__slots__}, **seen} for node in in_order]
         self._connection.execute(_see(self._dialect_name), rows)
         return self._of_ids([node.id for node in in_order])
+
+    def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(checks=dict(checks)))
 
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         rows = [

@@ -6,8 +6,10 @@ import sqlalchemy as sa
 
 from giornata.control.ports.records import JobRecord
 from giornata.domain.job import TERMINAL
+from giornata.domain.routing import Turns
 from giornata.store.record_columns import columns, record_of
-from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs
+from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs, projects
+from giornata.store.turns import read_turns
 from giornata.store.upsert import insert_unless_there
 
 COLUMNS = columns(jobs, JobRecord)
@@ -35,6 +37,14 @@ class SubmissionQueries:
         row = {"project_id": project_id, "key": key, "route": route, "request_sha256": request_sha256}
         statement = insert_unless_there(self._dialect_name, idempotency, **row, job_id=job_id, created_at_ms=at_ms)
         return self._connection.execute(statement).first() is not None
+
+    def turns(self, project_id: str, *, kind: str, priority: int) -> Turns:
+        return read_turns(self._connection, project_id=project_id, kind=kind, priority=priority)
+
+    def hold_project(self, project_id: str) -> None:
+        # Weaker than what a foreign key waits for: nobody else has to wait. SQLite has one writer as it is.
+        query = sa.select(projects.c.id).where(projects.c.id == project_id).with_for_update(key_share=True)
+        self._connection.execute(query)
 
     def add(self, job: JobRecord) -> None:
         self._connection.execute(sa.insert(jobs).values(**asdict(job)))

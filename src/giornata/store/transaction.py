@@ -9,6 +9,7 @@ from giornata.store.attempts import Attempts
 from giornata.store.checkpoints import Checkpoints
 from giornata.store.datasets import DatasetQueries
 from giornata.store.events import Events
+from giornata.store.fleets import Fleets
 from giornata.store.garbage import GarbageQueries
 from giornata.store.gauges import GaugeQueries
 from giornata.store.inputs import Inputs
@@ -103,6 +104,10 @@ class Tx:
     @cached_property
     def garbage(self) -> GarbageQueries:
         return GarbageQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def fleets(self) -> Fleets:
+        return Fleets(self.connection, self.dialect_name)
 
     @cached_property
     def gauges(self) -> GaugeQueries:

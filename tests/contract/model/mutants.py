@@ -64,8 +64,8 @@ MUTANTS = (
         patches=(
             Patch(
                 file="store/claiming.py",
-                old="return [~banned, *in_project(project_id)]",
-                new="return [*in_project(project_id)]",
+                old="return [for_machine(machine_id), ~banned, ",
+                new="return [for_machine(machine_id), ",
             ),
         ),
     ),

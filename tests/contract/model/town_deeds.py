@@ -388,7 +388,7 @@ def _rank(row: Row, held_models: tuple[str, ...]) -> Any:
             job_id=row.id,
             interrupted=bool(row.interrupted),
             priority=row.priority,
-            queued_at_ms=row.created_at_ms,
+            turn=row.turn,
             model_held=row.model_key in held_models,
         )
     )

@@ -22,7 +22,7 @@ from giornata.control.lapse import lapse_leases
 from giornata.control.release import release
 from giornata.domain.errors import Conflict, GiornataError, LeaseLost
 from giornata.domain.reasons import Reason
-from giornata.domain.routing import AFFINITY_WINDOW_MS
+from giornata.domain.routing import AFFINITY_WINDOW
 from giornata.protocol.admin import Scope
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Claim, ClaimReply, Heartbeat, HeartbeatReply, Lease, Order, ReleaseAttempt
@@ -150,7 +150,7 @@ def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
 def test_behind_its_bans_a_claim_gets_the_next_job_and_not_a_later_one_of_a_held_model(shop: Workshop) -> None:
     """What is read for two claims holds the first two jobs, and perhaps some that come much later."""
     queue = [shop.add_job() for _ in range(3)]
-    later = shop.add_job(model_key="model-b", created_at_ms=START_MS + 10 * AFFINITY_WINDOW_MS)
+    later = shop.add_job(model_key="model-b", turn=10 * AFFINITY_WINDOW)
     with shop.store.begin() as tx:
         for job_id in queue[:2]:
             tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)

@@ -6,15 +6,14 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.work import Workshop, job_row
-from tests.fixtures.world import START_MS
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.domain.reasons import Reason
-from giornata.domain.routing import AFFINITY_WINDOW_MS, Candidate, rank
+from giornata.domain.routing import AFFINITY_WINDOW, Candidate, rank
 from giornata.store import schema
 from giornata.store.database import Database
 
-WINDOW_START_MS = START_MS - START_MS % AFFINITY_WINDOW_MS
+MACHINES = (None, None, None, "machine-1", "machine-2")
 KINDS = ("train", "x-a", "x-b")
 MODELS = ("", "m1", "m2", "m3")
 JOINT_KEYS = ("k1", "k2")
@@ -28,10 +27,12 @@ class Queued:
     model_key: str
     interrupted: bool
     priority: int
-    age_ms: int
+    turn: int
     banned: bool = False
     project: str = "default"
     companion: str | None = None
+    machine: str | None = None
+    vram: int = 0
 
     @property
     def joint_key(self) -> str | None:
@@ -45,11 +46,13 @@ QUEUED = st.builds(
     model_key=st.sampled_from(MODELS),
     interrupted=st.booleans(),
     priority=st.sampled_from([0, 0, 0, -1, 1]),
-    # Around the borders of windows, and the same instant twice.
-    age_ms=st.sampled_from([0, 1, 2, AFFINITY_WINDOW_MS - 1, AFFINITY_WINDOW_MS, AFFINITY_WINDOW_MS + 1, 100_000]),
+    # Around the borders of windows, and the same turn twice.
+    turn=st.sampled_from([0, 1, 2, AFFINITY_WINDOW - 1, AFFINITY_WINDOW, AFFINITY_WINDOW + 1, 100_000]),
     banned=st.booleans(),
     project=st.sampled_from(["default", "a"]),
     companion=st.sampled_from([None, *JOINT_KEYS]),
+    machine=st.sampled_from(MACHINES),
+    vram=st.sampled_from([0, 0, 8, 9]),
 )
 
 
@@ -65,7 +68,9 @@ def fill(store: Database, queue: list[Queued]) -> None:
                 joint_key=queued.joint_key,
                 interrupted=queued.interrupted,
                 priority=queued.priority,
-                created_at_ms=WINDOW_START_MS + queued.age_ms,
+                turn=queued.turn,
+                only_machine_id=queued.machine,
+                min_vram_bytes=queued.vram,
                 project_id=queued.project,
             )
             tx.connection.execute(sa.insert(schema.jobs).values(row))
@@ -79,7 +84,8 @@ def expected(queue: list[Queued], wanted: Wanted) -> list[str]:
             job_id=f"job_{number:06d}",
             interrupted=queued.interrupted,
             priority=queued.priority,
-            queued_at_ms=WINDOW_START_MS + queued.age_ms,
+            pinned=queued.machine is not None,
+            turn=queued.turn,
             model_held=queued.model_key != "" and queued.model_key in wanted.held_models,
         )
         for number, queued in enumerate(queue)
@@ -87,6 +93,8 @@ def expected(queue: list[Queued], wanted: Wanted) -> list[str]:
         and not (queued.banned and wanted.machine_id == "machine-1")
         and wanted.project_id in {None, queued.project}
         and wanted.joint_key in {None, queued.joint_key}
+        and queued.machine in ({None} if wanted.joint_key else {None, wanted.machine_id})
+        and (wanted.vram_bytes is None or queued.vram <= wanted.vram_bytes)
     ]
     return [candidate.job_id for candidate in sorted(candidates, key=rank)]
 
@@ -104,7 +112,7 @@ def taken(store: Database, wanted: Wanted) -> list[str]:
         order.append(job.id)
 
 
-OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, age_ms=0)
+OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, turn=0)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -115,14 +123,16 @@ OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, age_ms
     machine=st.sampled_from(["machine-1", "machine-2"]),
     project=st.sampled_from([None, "a"]),
     joint_key=st.sampled_from([None, None, *(f"{key}-{model}" for key in JOINT_KEYS for model in MODELS[:2])]),
+    vram=st.sampled_from([None, 8, 9]),
 )
 @example(
-    queue=[OLD, Queued(kind="train", model_key="m1", interrupted=False, priority=0, age_ms=AFFINITY_WINDOW_MS - 1)],
+    queue=[OLD, Queued(kind="train", model_key="m1", interrupted=False, priority=0, turn=AFFINITY_WINDOW - 1)],
     kinds=("train",),
     held=("m1",),
     machine="machine-2",
     project=None,
     joint_key=None,
+    vram=None,
 )
 @example(
     queue=[OLD, replace(OLD, companion="k1"), replace(OLD, companion="k1", interrupted=True)],
@@ -131,6 +141,16 @@ OLD = Queued(kind="train", model_key="m3", interrupted=False, priority=0, age_ms
     machine="machine-2",
     project=None,
     joint_key="k1-m3",
+    vram=8,
+)
+@example(
+    queue=[OLD, replace(OLD, interrupted=True, priority=9), replace(OLD, machine="machine-2", turn=99)],
+    kinds=("train",),
+    held=("m3",),
+    machine="machine-2",
+    project=None,
+    joint_key=None,
+    vram=None,
 )
 def test_claims_follow_rank(
     shop: Workshop,
@@ -140,9 +160,17 @@ def test_claims_follow_rank(
     machine: str,
     project: str | None,
     joint_key: str | None,
+    vram: int | None,
 ) -> None:
     if not shop.rows(schema.projects, id="a"):
         shop.add_project("a")
-    wanted = Wanted(kinds=kinds, held_models=held, machine_id=machine, project_id=project, joint_key=joint_key)
+    wanted = Wanted(
+        kinds=kinds,
+        held_models=held,
+        machine_id=machine,
+        project_id=project,
+        vram_bytes=vram,
+        joint_key=joint_key,
+    )
     fill(shop.store, queue)
     assert taken(shop.store, wanted) == expected(queue, wanted)

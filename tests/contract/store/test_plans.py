@@ -17,8 +17,10 @@ from giornata.store.attempts import LIVE, ahead_statement, history_statement, ru
 from giornata.store.bills import companions_of
 from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
 from giornata.store.database import Database, open_store
+from giornata.store.demand import banned_statement, counted_statement, pinned_statement
 from giornata.store.jobs import take_statement
 from giornata.store.migrate import migrate
+from giornata.store.turns import before_statement, turns_statement
 
 QUEUED_JOBS = 100_000
 ENDED_JOBS = 20_000
@@ -27,13 +29,15 @@ COMPANION = replace(WANTED, joint_key="key-7")
 
 # Every tenth job was interrupted; models and priorities are spread evenly.
 FILL_JOBS = """
-INSERT INTO jobs (id, project_id, kind, name, state, spec, model_key, joint_key, priority, interrupted, labels,
-                  attempt_count, fruitless, step, committed_step, phase, faults, result, created_at_ms)
+INSERT INTO jobs (id, project_id, kind, name, state, spec, model_key, joint_key, priority, turn, interrupted, labels,
+                  attempt_count, fruitless, step, committed_step, phase, faults, result, created_at_ms,
+                  started_at_ms)
 SELECT 'job_' || n, 'default', CASE WHEN n % 100 = 0 THEN 'x-rare' ELSE 'train' END, 'n',
        CASE WHEN n <= {queued} THEN 'queued' WHEN n % 20 = 0 THEN 'running' ELSE 'succeeded' END, '{{}}',
        'model-' || (n % 50),
        CASE WHEN n % 3 = 0 THEN NULL ELSE 'key-' || (n % 50) END,
-       n % 5, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n
+       n % 5, n / 10, n % 10 = 0, '{{}}', 0, 0, 0, 0, '', '[]', '{{}}', 1000000 + n,
+       CASE WHEN n <= {queued} THEN NULL ELSE 1000000 + n END
 FROM {numbers}
 """
 FILL_ATTEMPTS = """
@@ -73,8 +77,9 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         )
         for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES, FILL_COMPANIONS):
             tx.connection.execute(sa.text(statement.format(queued=QUEUED_JOBS, numbers=numbers)))
-        if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life
-            tx.connection.exec_driver_sql("ANALYZE")
+    if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life
+        with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")
     yield database
     database.close()
 
@@ -89,8 +94,12 @@ def _new_database(request: pytest.FixtureRequest, folders: pytest.TempPathFactor
     return url
 
 
-def plan(database: Database, statement: Any) -> str:
-    """The plan as text, one step a line. PostgreSQL's is the generic one: the claim is prepared and used for ever."""
+def plan(database: Database, statement: Any, *, whole_tables: bool = True) -> str:
+    """The plan as text, one step a line. PostgreSQL's is the generic one: the claim is prepared and used for ever.
+
+    Without `whole_tables` PostgreSQL reads one only if it must. The jobs of these tests are short: to count most of
+    them it takes the table rather than an index, which it would not with real ones.
+    """
     if database.dialect_name == "sqlite":
         compiled = statement.compile(dialect=database._reader.dialect, compile_kwargs={"render_postcompile": True})
         values = compiled.construct_params(_check=False)
@@ -103,6 +112,8 @@ def plan(database: Database, statement: Any) -> str:
         dialect=postgresql.dialect(paramstyle="numeric_dollar"), compile_kwargs={"render_postcompile": True}
     )
     with database.begin() as tx:
+        for way in ("seqscan", "bitmapscan"):
+            tx.connection.exec_driver_sql(f"SET LOCAL enable_{way} = {'on' if whole_tables else 'off'}")
         raw = tx.connection.connection.cursor()
         raw.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {compiled}")
         (tree,) = raw.fetchone() or ("[]",)
@@ -166,7 +177,7 @@ def test_a_claim_without_models_reads_one_index(full: Database) -> None:
 
 
 def test_looking_for_work_reads_an_index(full: Database) -> None:
-    text = plan(full, any_queued(WANTED.kinds, eligible(WANTED.machine_id, WANTED.project_id)))
+    text = plan(full, any_queued(WANTED.kinds, eligible(WANTED.machine_id, 7, None), machine_id=WANTED.machine_id))
     assert full_scans(text) == []
     assert "ix_jobs_queue" in text
 
@@ -183,9 +194,9 @@ def test_a_claim_for_a_companion_reads_the_head_of_one_index(full: Database) -> 
 
 
 def test_looking_for_a_companion_reads_its_index(full: Database) -> None:
-    eligible_ones = [*of_key(COMPANION.joint_key), *eligible(COMPANION.machine_id, COMPANION.project_id)]
+    eligible_ones = [*of_key(COMPANION.joint_key), *eligible(COMPANION.machine_id, 7, None)]
     for conditions in (eligible_ones, of_key(COMPANION.joint_key)):
-        text = plan(full, any_queued(COMPANION.kinds, conditions))
+        text = plan(full, any_queued(COMPANION.kinds, conditions, machine_id=None))
         assert full_scans(text) == []
         assert "ix_jobs_queue_joint" in text
 
@@ -220,6 +231,41 @@ def test_leases_that_ran_out_are_found_by_index(full: Database) -> None:
         assert full_scans(text) == []
         assert "ix_attempts_live_lease" in text
         assert "TEMP B-TREE" not in text
+
+
+def test_equal_jobs_are_counted_from_an_index_alone(full: Database) -> None:
+    text = plan(full, counted_statement(), whole_tables=False)
+    assert full_scans(text) == []
+    assert re.search(r"COVERING INDEX ix_jobs_demand|Index Only Scan jobs ix_jobs_demand", text)
+    assert "TEMP B-TREE" not in text, "nothing is sorted: the groups lie in the index one after the other"
+
+
+def test_who_is_banned_or_pinned_is_found_by_index(full: Database) -> None:
+    for statement, index in ((banned_statement(["train"]), "ix_jobs_queue"), (pinned_statement(), "ix_jobs_pinned")):
+        text = plan(full, statement)
+        assert [line for line in full_scans(text) if "bans" not in line] == [], (
+            "bans are few: it may read all of them"
+        )
+        assert index in text
+
+
+def test_a_turn_is_worked_out_from_the_heads_of_three_indexes(full: Database) -> None:
+    text = plan(full, turns_statement(project_id="default", kind="train", priority=0))
+    assert full_scans(text) == []
+    for index in ("ix_jobs_queue", "ix_jobs_handed_out", "ix_jobs_project_turn"):
+        assert len(re.findall(rf"{index}\b", text)) == 1
+    assert not re.search(r"TEMP B-TREE|^Sort|Bitmap", text, re.MULTILINE), "their heads, not all of them"
+
+
+def test_who_stands_before_a_job_is_counted_from_the_queues_index(full: Database) -> None:
+    text = plan(full, before_statement(kind="train", interrupted=False, priority=0, turn=7, job_id="job_1"))
+    assert full_scans(text) == []
+    assert re.search(r"ix_jobs_queue\b", text)
+
+
+def test_the_jobs_of_a_machine_are_found_by_index(full: Database) -> None:
+    text = plan(full, take_statement(shape_of(WANTED).form))
+    assert text.count("ix_jobs_pinned") == 1
 
 
 def test_the_claim_takes_the_first_of_a_long_queue(full: Database) -> None:

@@ -14,7 +14,9 @@ from fake_node_api import FakeNodeApi
 
 from giornata.agent.agent import Agent
 from giornata.agent.departure import Departure
+from giornata.agent.instruments import Instruments
 from giornata.agent.main import launch
+from giornata.agent.provider import Provider
 from giornata.agent.settings import AgentSettings
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
@@ -28,7 +30,14 @@ class Node:
     """An agent, and what a test wants to reach of it. `naps` holds how long it wanted to wait between tries."""
 
     def __init__(
-        self, api: FakeNodeApi, work_dir: Path, workloads: dict[str, tuple[str, ...]], **settings: Any
+        self,
+        api: FakeNodeApi,
+        work_dir: Path,
+        workloads: dict[str, tuple[str, ...]],
+        *,
+        instruments: Instruments | None = None,
+        provider: Provider | None = None,
+        **settings: Any,
     ) -> None:
         self.api, self.work_dir = api, work_dir
         self.departure = Departure()
@@ -56,6 +65,8 @@ class Node:
             monotonic_s=time.monotonic,
             rng=random.Random(7),
             sleep=self.naps.append,
+            instruments=instruments,
+            provider=provider,
         )
 
     def run(self) -> int:

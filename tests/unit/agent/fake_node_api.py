@@ -72,7 +72,7 @@ class FakeNodeApi:
 
     # ---- what tests ask ----
 
-    def routes(self, *, without: tuple[str, ...] = ("heartbeat", "metrics", "log")) -> list[str]:
+    def routes(self, *, without: tuple[str, ...] = ("heartbeat", "metrics", "log", "policy")) -> list[str]:
         return [call.route for call in self.calls if call.route not in without]
 
     def bodies(self, route: str) -> list[dict[str, Any]]:

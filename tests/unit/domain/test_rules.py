@@ -27,7 +27,7 @@ from giornata.domain.reasons import (
     Reason,
     job_fails,
 )
-from giornata.domain.routing import AFFINITY_WINDOW_MS, Candidate, rank
+from giornata.domain.routing import AFFINITY_WINDOW, Candidate, rank
 
 # ---- jobs ----
 
@@ -141,24 +141,27 @@ CANDIDATES = st.builds(
     job_id=st.text("abc", min_size=1, max_size=3),
     interrupted=st.booleans(),
     priority=st.integers(-100, 100),
-    queued_at_ms=st.integers(0, 5 * AFFINITY_WINDOW_MS),
+    pinned=st.booleans(),
+    turn=st.integers(0, 5 * AFFINITY_WINDOW),
     model_held=st.booleans(),
 )
 
 
 @given(CANDIDATES, CANDIDATES)
-def test_the_order_is_interrupted_priority_window_model_age(one: Candidate, two: Candidate) -> None:
+def test_the_order_is_pinned_interrupted_priority_window_model_turn(one: Candidate, two: Candidate) -> None:
     first, second = sorted([one, two], key=rank)
-    if one.interrupted != two.interrupted:
+    if one.pinned != two.pinned:
+        assert first.pinned
+    elif one.interrupted != two.interrupted:
         assert first.interrupted
     elif one.priority != two.priority:
         assert first.priority > second.priority
-    elif abs(one.queued_at_ms - two.queued_at_ms) >= AFFINITY_WINDOW_MS:
-        assert first.queued_at_ms < second.queued_at_ms
-    elif rank(one)[:3] == rank(two)[:3] and one.model_held != two.model_held:
+    elif abs(one.turn - two.turn) >= AFFINITY_WINDOW:
+        assert first.turn < second.turn
+    elif rank(one)[:4] == rank(two)[:4] and one.model_held != two.model_held:
         assert first.model_held
-    elif rank(one)[:4] == rank(two)[:4]:
-        assert (first.queued_at_ms, first.job_id) <= (second.queued_at_ms, second.job_id)
+    elif rank(one)[:5] == rank(two)[:5]:
+        assert (first.turn, first.job_id) <= (second.turn, second.job_id)
 
 
 @given(CANDIDATES, CANDIDATES)

@@ -3,6 +3,7 @@
 Instants are epoch milliseconds of the server's clock; money is integer micro-dollars.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +118,9 @@ class JobRecord:
     started_at_ms: int | None
     ended_at_ms: int | None
     deadline_at_ms: int | None
+    min_vram_bytes: int = 0
+    only_machine_id: str | None = None
+    turn: int = 0  # given when it is queued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +236,9 @@ class NodeRecord:
     draining: bool
     first_seen_at_ms: int
     last_seen_at_ms: int
+    checks: Mapping[str, Any]  # what it found out about itself; empty: nothing
+    instance_id: str | None
+    places: int
     replaced: bool  # a newer process of the same name on the same machine took its place
     job_ids: tuple[str, ...]
     strikes: int
@@ -251,9 +258,13 @@ class QueueView:
     """What stands between a queued job and a node.
 
     `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
-    lately that serve its project and kind and are not leaving; `eligible_nodes` those of them without a ban.
+    lately that serve its project and kind, are not leaving, and are on the one machine that it is for, if it is for
+    one; `large_nodes` those of them with enough GPU memory, as far as is known; `eligible_nodes` those of these without
+    a ban. `largest_bytes` is the most GPU memory that a live node is known to have.
     """
 
     ahead: int
     live_nodes: int
+    large_nodes: int
+    largest_bytes: int | None
     eligible_nodes: int

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.secret_store import Secrets
 from giornata.control.ports.user_store import UserTransaction
@@ -16,6 +17,8 @@ class Transaction(WorkTransaction, UserTransaction, Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def gauges(self) -> GaugeQueries: ...
+    @property
+    def fleets(self) -> Fleets: ...
 
 
 class Store(Protocol):

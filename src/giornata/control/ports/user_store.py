@@ -27,6 +27,7 @@ from giornata.control.ports.records import (
     StandingRecord,
     UploadRecord,
 )
+from giornata.domain.routing import Turns
 
 Before = tuple[int, str] | None
 
@@ -159,8 +160,11 @@ class JobReads(Protocol):
     def finished(self, *, project_id: str, kind: str, model_key: str, limit: int) -> list[FinishedRecord]:
         """The project's latest succeeded attempts of this kind and base model."""
 
-    def ahead(self, *, kind: str, interrupted: bool, priority: int, created_at_ms: int, job_id: str) -> int:
-        """How many queued jobs of the kind, of all projects, go before one that is queued like this."""
+    def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> int:
+        """How many queued jobs of the kind, of all projects, go before one that is queued like this.
+
+        Those for one machine are not counted: they take nobody's turn.
+        """
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView: ...
 
@@ -183,6 +187,13 @@ class Submission(Protocol):
 
         A request of before `since_ms` is forgotten first.
         """
+
+    def turns(self, project_id: str, *, kind: str, priority: int) -> Turns:
+        """What a new job's turn is worked out from."""
+
+    def hold_project(self, project_id: str) -> None:
+        """Wait for other submissions of this project, which would give their jobs the same turn, and make those that
+        come later wait, until this transaction ends. Lock a job before its project."""
 
     def add(self, job: JobRecord) -> None: ...
 

@@ -24,6 +24,7 @@ class JobRow:
     spec: Mapping[str, Any]
     model_key: str
     joint_key: str | None
+    min_vram_bytes: int
     attempt_count: int
     attempt_id: str | None
     fruitless: int
@@ -78,6 +79,8 @@ class NodeSighting:
     machine_id: str
     name: str
     fleet: str
+    instance_id: str | None
+    places: int
     pid: int | None
     engine_pid: int | None
     device: str
@@ -104,6 +107,7 @@ class NodeRow:
     id: str
     project_id: str
     draining: bool
+    vram_bytes: int | None
     last_seen_at_ms: int
 
 
@@ -111,7 +115,8 @@ class NodeRow:
 class Wanted:
     """Which jobs may be handed out: one predicate for looking and for taking.
 
-    `project_id` None means every project's. With a `joint_key` it is a job that may share a batch with those of this
+    `project_id` None means every project's. `vram_bytes` None: nobody knows, and the node is let try; should it be too
+    small, the job is banned from its machine. With a `joint_key` it is a job that may share a batch with those of this
     key, otherwise any.
     """
 
@@ -119,7 +124,24 @@ class Wanted:
     held_models: tuple[str, ...]
     machine_id: str
     project_id: str | None
+    vram_bytes: int | None = None
     joint_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Queued jobs that are alike in what they ask of a node; `count` of them.
+
+    A node may take them when it serves the project and the kind, its GPU memory is at least `min_vram_bytes` or not
+    known, its machine is not among `banned_machines`, and is `only_machine_id` where that is set.
+    """
+
+    kind: str
+    min_vram_bytes: int
+    project_id: str
+    count: int
+    banned_machines: frozenset[str] = frozenset()
+    only_machine_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from giornata.control.ports.work_rows import (
     AttemptRow,
     BlobRow,
     CheckpointRow,
+    Demand,
     InputRow,
     JobRow,
     NewEvent,
@@ -36,6 +37,9 @@ class Nodes(Protocol):
         No two with one id.
         """
 
+    def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
+        """Keep what the node found out about itself, in place of what it said before."""
+
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         """Note that these nodes live; the ids of those that are draining."""
 
@@ -56,7 +60,15 @@ class Jobs(Protocol):
         """As `take` for one after the other, in fewer statements."""
 
     def why_nothing(self, wanted: Wanted) -> str:
-        """`empty-queue`, `no-such-kind`, `no-such-companion` or `banned`, when `take` found nothing."""
+        """`empty-queue`, `no-such-kind`, `no-such-companion`, `banned`, `too-small` or `for-another` (machine),
+        when `take` found nothing."""
+
+    def demand(self) -> list[Demand]:
+        """All that is queued, by what it asks of a node: largest groups first, those for anybody before the others.
+
+        Cheap however long the queue is: equal jobs are counted from an index; only those that were interrupted, which
+        are few and the only ones with bans, and those for one machine are looked at one by one.
+        """
 
     def get(self, job_id: str) -> JobRow | None:
         """The job as it is just now; it may change at any moment."""

@@ -13,6 +13,8 @@ fleets = Table(
     Column("desired", Integer, nullable=False, server_default="0"),
     Column("plan", sa.JSON, nullable=False, server_default="{}"),  # the latest, with its reasons
     Column("trouble", Text, nullable=False, server_default=""),  # what the provider last refused
+    Column("told", Integer),  # what the provider has surely been asked for; None: that is not known
+    Column("price_micro_usd_per_hour", BigInteger),  # of one more node, as last heard
     at("needed_at_ms", nullable=True),  # when there was last work for it
     at("changed_at_ms", nullable=True),  # when the number of nodes that it asks for last changed
     at("seen_at_ms"),

@@ -30,6 +30,33 @@ COLUMNS = {
     ),
 }
 
+PLACE = ("interrupted DESC", "priority DESC", "turn", "id")
+FOR_ANYONE = "state = 'queued' AND only_machine_id IS NULL"
+INDEXES = {
+    "ix_jobs_queue": (("kind", *PLACE, "min_vram_bytes"), FOR_ANYONE),
+    "ix_jobs_queue_model": (("kind", "model_key", *PLACE, "min_vram_bytes"), FOR_ANYONE),
+    "ix_jobs_queue_joint": (
+        ("kind", "joint_key", *PLACE, "min_vram_bytes"),
+        f"{FOR_ANYONE} AND joint_key IS NOT NULL",
+    ),
+    "ix_jobs_pinned": (
+        ("only_machine_id", "kind", *PLACE),
+        "state = 'queued' AND only_machine_id IS NOT NULL",
+    ),
+    "ix_jobs_demand": (
+        ("min_vram_bytes", "kind", "project_id", "created_at_ms", "state", "only_machine_id"),
+        FOR_ANYONE,
+    ),
+    "ix_jobs_project_turn": (
+        ("project_id", "kind", "priority", "turn"),
+        "(state = 'queued' OR started_at_ms IS NOT NULL) AND only_machine_id IS NULL",
+    ),
+    "ix_jobs_handed_out": (
+        ("kind", "priority", "started_at_ms", "turn"),
+        "started_at_ms IS NOT NULL AND only_machine_id IS NULL",
+    ),
+}
+
 
 def upgrade() -> None:
     """Forward only: a backup is the way back."""
@@ -37,10 +64,25 @@ def upgrade() -> None:
         for column in columns:
             op.add_column(table, column)
     op.create_index("ix_nodes_instance", "nodes", ["fleet", "instance_id"])
+    _queue()
     _fleets()
     _instances()
     _machines()
     _reallocations()
+
+
+def _queue() -> None:
+    # Of each project the oldest is first, the next one second: as if all projects had begun to submit now.
+    op.execute(
+        "UPDATE jobs SET turn = ranked.turn FROM"
+        " (SELECT id, row_number() OVER (PARTITION BY project_id, kind, priority ORDER BY created_at_ms, id) AS turn"
+        " FROM jobs WHERE state = 'queued') AS ranked WHERE ranked.id = jobs.id"
+    )
+    for name in ("ix_jobs_queue", "ix_jobs_queue_model", "ix_jobs_queue_joint"):
+        op.drop_index(name, table_name="jobs")
+    for name, (columns, where) in INDEXES.items():
+        keys = [sa.text(column) for column in columns]
+        op.create_index(name, "jobs", keys, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 def _fleets() -> None:
@@ -51,6 +93,8 @@ def _fleets() -> None:
         sa.Column("desired", sa.Integer(), server_default="0", nullable=False),
         sa.Column("plan", sa.JSON(), server_default="{}", nullable=False),
         sa.Column("trouble", sa.Text(), server_default="", nullable=False),
+        sa.Column("told", sa.Integer(), nullable=True),
+        sa.Column("price_micro_usd_per_hour", sa.BigInteger(), nullable=True),
         sa.Column("needed_at_ms", sa.BigInteger(), nullable=True),
         sa.Column("changed_at_ms", sa.BigInteger(), nullable=True),
         sa.Column("seen_at_ms", sa.BigInteger(), nullable=False),

@@ -1,0 +1,132 @@
+"""What is believed of the fleets, as the rules of scaling want to see it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from giornata.control.context import Context
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.store import Transaction
+from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines
+from giornata.domain.fleet_share import Bidder, share_demand
+from giornata.domain.scaling import FleetView
+from giornata.protocol.admin import ROOT_PROJECT
+
+# Nodes that have been silent for longer say nothing about since when an instance is without one.
+REMEMBERED_MS = 24 * 3_600_000
+REALLOCATIONS_PER_MINUTE = 10
+
+
+def offer_of(governed: GovernedFleet) -> Offer:
+    """What a node that is still to come will be able to do."""
+    return Offer(kinds=governed.kinds, vram_bytes=governed.vram_bytes, places=governed.places)
+
+
+def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
+    """The fleet with its share of what waits; None while its provider has not been listed yet."""
+    bidders = {each.view.name: each for each in _bidders(tx, ctx, at_ms=at_ms)}
+    if name not in bidders:
+        return None
+    shares = share_demand(demand_of(tx), tuple(bidders.values()), at_ms)
+    return replace(bidders[name].view, demand=shares.get(name, ()))
+
+
+def demand_of(tx: Transaction) -> tuple[Demand, ...]:
+    """All that is queued, by what it asks of a node and by when it has to be done."""
+    groups = [
+        Demand(
+            kind=each.kind,
+            jobs=each.count,
+            min_vram_bytes=each.min_vram_bytes,
+            project_id=each.project_id,
+            banned_machines=each.banned_machines,
+            only_machine_id=each.only_machine_id,
+        )
+        for each in tx.jobs.demand()
+    ]
+    urgent = [
+        Demand(
+            kind=each.kind,
+            jobs=each.jobs,
+            min_vram_bytes=each.min_vram_bytes,
+            project_id=each.project_id,
+            deadline_at_ms=each.deadline_at_ms,
+        )
+        for each in tx.fleets.deadlines()
+    ]
+    return with_deadlines(groups, urgent)
+
+
+def instance_views(
+    tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int
+) -> tuple[InstanceView, ...]:
+    """The fleet's instances with the nodes on them."""
+    nodes = tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS)
+    unfit = tx.fleets.unfit_machines()
+    heard_since_ms = at_ms - round(ctx.policy.node_gone_after_s * 1000)
+    return tuple(
+        _instance(row, node_on(row, nodes), governed, unfit=unfit, heard_since_ms=heard_since_ms)
+        for row in tx.fleets.instances(governed.name)
+        if row.state != InstanceState.STOPPING or row.ended_at_ms is not None
+    )
+
+
+def node_on(instance: InstanceRow, nodes: Sequence[FleetNode]) -> FleetNode | None:
+    """The node last heard of on it: by what it says it is, or by its machine when it does not know."""
+    for node in nodes:
+        if node.instance_id == instance.id:
+            return node
+    unnamed = (node for node in nodes if node.instance_id is None and node.machine_id == instance.machine_id)
+    return next(unnamed, None)
+
+
+def _bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
+    rows = {row.name: row for row in tx.fleets.all()}
+    return [_bidder(tx, ctx, each, rows[name], at_ms=at_ms) for name, each in ctx.fleets.items() if name in rows]
+
+
+def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRow, *, at_ms: int) -> Bidder:
+    limits = governed.fleet.limits
+    per_minute = limits.reallocations_per_minute
+    recent = tx.fleets.reallocations(governed.name, since_ms=at_ms - 60_000)
+    view = FleetView(
+        name=governed.name,
+        asked=row.desired,
+        offer=offer_of(governed),
+        instances=instance_views(tx, ctx, governed, at_ms=at_ms),
+        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
+        most_nodes=limits.most_nodes,
+        moves=limits.moves,
+        reallocations_left=max(0, (REALLOCATIONS_PER_MINUTE if per_minute is None else per_minute) - recent),
+        needed_at_ms=row.needed_at_ms,
+        changed_at_ms=row.changed_at_ms,
+    )
+    return Bidder(view=view, policy=governed.scaling, in_trouble=bool(row.trouble))
+
+
+def _instance(
+    row: InstanceRow, node: FleetNode | None, governed: GovernedFleet, *, unfit: frozenset[str], heard_since_ms: int
+) -> InstanceView:
+    view = InstanceView(
+        id=row.id,
+        offer=offer_of(governed),
+        machine_id=row.machine_id or (node.machine_id if node else None),
+        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, node.last_seen_at_ms if node else 0),
+        leaving_since_ms=row.leaving_at_ms,
+        ended=row.ended_at_ms is not None,
+    )
+    view = replace(view, sound=view.machine_id not in unfit)
+    if node is None or (node.last_seen_at_ms < heard_since_ms and not node.live):
+        return view
+    serves_all = node.project_id == ROOT_PROJECT
+    offer = Offer(
+        kinds=node.kinds,
+        vram_bytes=governed.vram_bytes if node.vram_bytes is None else node.vram_bytes,
+        places=node.places,
+        project_id=None if serves_all else node.project_id,
+    )
+    use = Use.BUSY if node.live else Use.IDLE
+    return replace(
+        view, offer=offer, use=use, since_ms=node.idle_since_ms, sound=view.sound and not node.draining
+    )

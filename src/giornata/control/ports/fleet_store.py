@@ -1,0 +1,123 @@
+"""What the control plane asks of the store about fleets: what is believed of them, and what was decided.
+
+Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRow:
+    """A fleet as last decided and heard.
+
+    `desired` is what the provider is to have; `told` what it has surely been asked for, None when that is not known.
+    """
+
+    name: str
+    driver: str
+    desired: int
+    told: int | None
+    plan: Mapping[str, Any]
+    trouble: str
+    price_micro_usd_per_hour: int | None
+    needed_at_ms: int | None
+    changed_at_ms: int | None
+    seen_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRow:
+    """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more."""
+
+    fleet: str
+    id: str
+    machine_id: str | None
+    name: str
+    state: str
+    price_micro_usd_per_hour: int
+    first_listed_at_ms: int
+    last_listed_at_ms: int
+    running_at_ms: int | None
+    leaving_at_ms: int | None
+    leaving_reason: str
+    ended_at_ms: int | None
+    gone_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetNode:
+    """A node of a fleet. `live` counts the attempts that it holds, and `idle_since_ms` is when the last one ended."""
+
+    id: str
+    project_id: str
+    machine_id: str
+    name: str
+    instance_id: str | None
+    kinds: tuple[str, ...]
+    vram_bytes: int | None
+    places: int
+    draining: bool
+    first_seen_at_ms: int
+    last_seen_at_ms: int
+    idle_since_ms: int
+    live: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Queued jobs that are alike and have about the same deadline."""
+
+    kind: str
+    min_vram_bytes: int
+    project_id: str
+    deadline_at_ms: int
+    jobs: int
+
+
+class Fleets(Protocol):
+    """Fleets, their instances, and the nodes on them."""
+
+    def get(self, name: str) -> FleetRow | None: ...
+
+    def lock(self, name: str) -> FleetRow | None:
+        """The row, held until the transaction ends."""
+
+    def all(self) -> Sequence[FleetRow]:
+        """By name; also those that are configured no more."""
+
+    def put(self, name: str, *, driver: str, at_ms: int, desired: int) -> None:
+        """Insert the row, unless it is there."""
+
+    def update(self, name: str, **columns: Any) -> None: ...
+
+    def instances(self, fleet: str) -> Sequence[InstanceRow]:
+        """Those that are not gone, by id."""
+
+    def gone_since(self, fleet: str, *, since_ms: int) -> Sequence[InstanceRow]:
+        """Those that went since then."""
+
+    def put_instance(self, instance: InstanceRow) -> None:
+        """Insert the row, or write what was listed over it; what was decided about the instance stays."""
+
+    def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None: ...
+
+    def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
+        """Those heard of since then, the latest first; none that another process of its name has replaced."""
+
+    def drain(self, node_ids: Collection[str]) -> None:
+        """These get no more work, and are told to leave."""
+
+    def unfit_machines(self) -> frozenset[str]:
+        """Machines that get no jobs, of one kind at least."""
+
+    def add_reallocation(
+        self, fleet: str, instance_id: str, *, machine_id: str | None, reason: str, at_ms: int
+    ) -> None: ...
+
+    def reallocations(self, fleet: str, *, since_ms: int) -> int:
+        """How many there were since then."""
+
+    def deadlines(self) -> Sequence[Deadline]:
+        """What is queued for any machine and has to be done by some time, in steps of five minutes."""

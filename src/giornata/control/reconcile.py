@@ -1,0 +1,147 @@
+"""Compare what is believed of a fleet with what its provider lists: one loop for each fleet.
+
+Only a listing says that an instance is there, runs, or is gone; no answer to a call does. What is listed although it
+should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no work
+and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from giornata.control.context import Context
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.ports.fleet import Instance, InstanceState
+from giornata.control.ports.fleet_store import FleetRow, InstanceRow
+from giornata.control.ports.store import Transaction
+from giornata.domain.errors import FleetUnavailable
+
+LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
+SETTLES_WITHIN_MS = 60_000  # providers take their time
+ZOMBIE_AFTER_MS = 30_000
+ZOMBIES_FOR_MS = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """A listing, and what was believed when it came."""
+
+    fleet: str
+    listed: Mapping[str, Instance]
+    believed: Mapping[str, InstanceRow]
+    price: int
+    at_ms: int
+
+
+def reconcile_fleet(ctx: Context, name: str) -> str:
+    """One turn for the fleet `name`; what was found, in words, or nothing. A loop calls it again and again.
+
+    Raises FleetUnavailable and FleetRefused; nothing is concluded from a listing that failed.
+    """
+    governed = ctx.fleets[name]
+    listed = {each.id: each for each in governed.fleet.list()}
+    price = _price(governed)
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        row = _row(tx, governed, listed, at_ms=now_ms)
+        price = row.price_micro_usd_per_hour if price is None else price
+        believed = {each.id: each for each in tx.fleets.instances(name)}
+        look = _Look(fleet=name, listed=listed, believed=believed, price=price or 0, at_ms=now_ms)
+        found = [*_note_listed(tx, look), *_note_gone(tx, look), *_differences(tx, look, row), *_zombies(tx, look)]
+        tx.fleets.update(name, seen_at_ms=now_ms, price_micro_usd_per_hour=price, driver=governed.driver)
+    return "; ".join(found)
+
+
+def _price(governed: GovernedFleet) -> int | None:
+    """None: the provider cannot say just now, and the price heard last stands."""
+    try:
+        return governed.fleet.price().micro_usd_per_hour
+    except FleetUnavailable:
+        return None
+
+
+def _row(tx: Transaction, governed: GovernedFleet, listed: Mapping[str, Instance], *, at_ms: int) -> FleetRow:
+    """The fleet's row. A fleet that is looked at for the first time is to stay as it is until there is a plan."""
+    staying = [each for each in listed.values() if each.state is not InstanceState.STOPPING]
+    tx.fleets.put(governed.name, driver=governed.driver, at_ms=at_ms, desired=len(staying))
+    row = tx.fleets.lock(governed.name)
+    assert row is not None
+    return row
+
+
+def _note_listed(tx: Transaction, look: _Look) -> list[str]:
+    found = []
+    for each in look.listed.values():
+        before = look.believed.get(each.id)
+        runs = each.state is InstanceState.RUNNING
+        now = InstanceRow(
+            fleet=look.fleet,
+            id=each.id,
+            machine_id=each.machine_id,
+            name=each.name,
+            state=each.state,
+            price_micro_usd_per_hour=look.price,
+            first_listed_at_ms=look.at_ms,
+            last_listed_at_ms=look.at_ms,
+            running_at_ms=(each.running_since_ms or look.at_ms) if runs else None,
+            leaving_at_ms=None,
+            leaving_reason="",
+            ended_at_ms=None,
+            gone_at_ms=None,
+        )
+        if before is None:
+            found.append(f"{each.id} is there")
+        if before is None or _has_changed(before, now):
+            tx.fleets.put_instance(now)
+    return found
+
+
+def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:
+    same = (before.state, before.machine_id, before.name) == (now.state, now.machine_id, now.name)
+    return not same or before.last_listed_at_ms + LISTED_EVERY_MS <= now.last_listed_at_ms
+
+
+def _note_gone(tx: Transaction, look: _Look) -> list[str]:
+    gone = sorted(set(look.believed) - set(look.listed))
+    if gone:
+        tx.fleets.update_instances(look.fleet, gone, gone_at_ms=look.at_ms)
+    return [f"{each} is gone" for each in gone]
+
+
+def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
+    """Have the next turn of scaling ask again, where the provider has not done what it was asked for in good time."""
+    long_ago_ms = look.at_ms - SETTLES_WITHIN_MS
+    staying = [each for each in look.listed.values() if each.state is not InstanceState.STOPPING]
+    orphans = [
+        each.id
+        for each in staying
+        if (before := look.believed.get(each.id)) is not None and (before.ended_at_ms or look.at_ms) < long_ago_ms
+    ]
+    found = [f"{each} was asked to end and is still there" for each in orphans]
+    if len(staying) != row.desired and (row.changed_at_ms or 0) < long_ago_ms:
+        found.append(f"{len(staying)} are listed, {row.desired} were asked for")
+    if found and row.told is not None:
+        tx.fleets.update(look.fleet, told=None)
+        return found
+    return []
+
+
+def _zombies(tx: Transaction, look: _Look) -> list[str]:
+    gone = {each.id: each for each in tx.fleets.gone_since(look.fleet, since_ms=look.at_ms - ZOMBIES_FOR_MS)}
+    zombies = [
+        node
+        for node in tx.fleets.nodes(look.fleet, seen_since_ms=look.at_ms - ZOMBIES_FOR_MS)
+        if node.instance_id in gone
+        and not node.draining
+        and node.last_seen_at_ms > (gone[node.instance_id].gone_at_ms or 0) + ZOMBIE_AFTER_MS
+    ]
+    if zombies:
+        tx.fleets.drain([each.id for each in zombies])
+    return [f"{each.id} beats on {each.instance_id}, which is gone: it is told to leave" for each in zombies]
+
+
+def unconfigured(rows: Sequence[FleetRow], configured: Mapping[str, GovernedFleet]) -> list[FleetRow]:
+    """Fleets that were looked after once and are no longer named in the settings."""
+    return [replace(row, trouble=row.trouble or NOT_CONFIGURED) for row in rows if row.name not in configured]
+
+
+NOT_CONFIGURED = "not configured any more: nobody looks after what its provider still has for it"

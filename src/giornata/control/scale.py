@@ -1,0 +1,143 @@
+"""Have as many nodes as the queue needs: one loop for each fleet.
+
+What is decided is written down before the provider is asked, and what it was surely asked for afterwards. Whatever is
+lost in between (a reply, this process) is mended by the next turn, which asks again: every call may be repeated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from giornata.control.context import Context
+from giornata.control.fleet_views import node_on, view_of
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.ports.store import Transaction
+from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
+from giornata.domain.scaling import FleetView, Plan, Step, plan_fleet
+
+# That there is still work for a fleet is written down this often.
+NEEDED_EVERY_MS = 10_000
+
+
+def scale_fleet(ctx: Context, name: str) -> str:
+    """One turn for the fleet `name`; what was done, in words, or nothing. A loop calls it again and again.
+
+    Raises FleetUnavailable and FleetRefused, after it has noted them; the loop comes back later.
+    """
+    governed = ctx.fleets[name]
+    if governed.fleet.limits.most_nodes == 0:
+        return ""  # its nodes come and go by themselves
+    decided = _decide(ctx, governed)
+    try:
+        asked = _ask_provider(ctx, governed)
+        moved = [_reallocate(ctx, governed, step) for step in decided.reallocate] if decided else []
+    except (FleetUnavailable, FleetRefused) as error:
+        _note_trouble(ctx, name, f"{error.code}: {error}")
+        raise
+    _note_trouble(ctx, name, "")
+    return "; ".join(filter(None, [asked, *moved]))
+
+
+def _decide(ctx: Context, governed: GovernedFleet) -> Plan | None:
+    """The plan, written down; None while the provider has not been listed yet."""
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        row, view = tx.fleets.get(governed.name), view_of(tx, ctx, governed.name, at_ms=now_ms)
+    if row is None or view is None:
+        return None
+    plan = plan_fleet(view, governed.scaling, now_ms)
+    if not _is_news(row, view, plan, now_ms):
+        return plan
+    with ctx.store.begin() as tx:
+        # Seen again while nobody else writes: a node that was idle a moment ago may have a job by now.
+        row, view = tx.fleets.lock(governed.name), view_of(tx, ctx, governed.name, at_ms=now_ms)
+        if row is None or view is None:
+            return None
+        plan = plan_fleet(view, governed.scaling, now_ms)
+        _write(tx, row, view, plan, at_ms=now_ms)
+    return plan
+
+
+def _is_news(row: FleetRow, view: FleetView, plan: Plan, now_ms: int) -> bool:
+    stale = plan.needed and (row.needed_at_ms or 0) + NEEDED_EVERY_MS <= now_ms
+    acts = plan.desired != view.asked or plan.leaving or plan.ending or plan.reallocate
+    return bool(acts or stale or row.plan != in_words(plan))
+
+
+def in_words(plan: Plan) -> Mapping[str, Any]:
+    """The plan as it is kept and shown."""
+    kept = asdict(plan)
+    return {
+        "jobs": plan.jobs,
+        "desired": plan.desired,
+        "reasons": list(plan.reasons),
+        **{name: [each["instance_id"] for each in kept[name]] for name in ("leaving", "reallocate")},
+        "ending": list(plan.ending),
+    }
+
+
+def _write(tx: Transaction, row: FleetRow, view: FleetView, plan: Plan, *, at_ms: int) -> None:
+    columns: dict[str, Any] = {"plan": in_words(plan), "desired": plan.desired}
+    if plan.needed:
+        columns["needed_at_ms"] = at_ms
+    if plan.desired != view.asked or plan.leaving or plan.reallocate:
+        columns["changed_at_ms"] = at_ms
+    if plan.desired != row.told or plan.ending:
+        columns["told"] = None
+    tx.fleets.update(row.name, **columns)
+    for step in (*plan.leaving, *plan.reallocate):
+        _mark_leaving(tx, row.name, step, at_ms=at_ms)
+    if plan.ending:
+        tx.fleets.update_instances(row.name, plan.ending, ended_at_ms=at_ms)
+    machines = {each.id: each.machine_id for each in view.instances}
+    for step in plan.reallocate:
+        tx.fleets.add_reallocation(
+            row.name,
+            step.instance_id,
+            machine_id=machines.get(step.instance_id),
+            reason=step.reason,
+            at_ms=at_ms,
+        )
+
+
+def _mark_leaving(tx: Transaction, fleet: str, step: Step, *, at_ms: int) -> None:
+    tx.fleets.update_instances(fleet, [step.instance_id], leaving_at_ms=at_ms, leaving_reason=step.reason)
+    nodes = tx.fleets.nodes(fleet, seen_since_ms=at_ms - 3_600_000)
+    for instance in tx.fleets.instances(fleet):
+        node = node_on(instance, nodes) if instance.id == step.instance_id else None
+        if node is not None:
+            tx.fleets.drain([node.id])
+
+
+def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
+    """Ask for what is written down, unless that has been asked for."""
+    with ctx.store.read() as tx:
+        row = tx.fleets.get(governed.name)
+        leaving = [each.id for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
+    if row is None or row.told == row.desired:
+        return ""
+    governed.fleet.desired(row.desired, leaving=leaving)
+    with ctx.store.begin() as tx:
+        now = tx.fleets.lock(governed.name)
+        if now is not None and now.desired == row.desired:
+            tx.fleets.update(governed.name, told=row.desired)
+    return f"{row.desired} nodes" + (f", without {', '.join(leaving)}" if leaving else "")
+
+
+def _reallocate(ctx: Context, governed: GovernedFleet, step: Step) -> str:
+    try:
+        governed.fleet.reallocate(step.instance_id, reason=step.reason)
+    except InstanceGone:
+        pass  # what was wanted of it has happened
+    with ctx.store.begin() as tx:
+        tx.fleets.update_instances(governed.name, [step.instance_id], ended_at_ms=ctx.clock.now_ms())
+    return f"{step.instance_id} is replaced: {step.reason}"
+
+
+def _note_trouble(ctx: Context, name: str, trouble: str) -> None:
+    with ctx.store.read() as tx:
+        row = tx.fleets.get(name)
+    if row is not None and row.trouble != trouble:
+        with ctx.store.begin() as tx:
+            tx.fleets.update(name, trouble=trouble)

@@ -1,0 +1,101 @@
+"""Which fleet the waiting jobs are for, where there are several: the cheapest that can deliver in time."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place
+from giornata.domain.scaling import FleetView, ScalingPolicy
+
+UNKNOWN_PRICE = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bidder:
+    """A fleet that could take jobs. `in_trouble`: its provider refuses, or is away."""
+
+    view: FleetView
+    policy: ScalingPolicy
+    in_trouble: bool = False
+
+    @property
+    def price(self) -> int:
+        """Of one more node; the dearest of all when nobody says."""
+        price = self.view.price_micro_usd_per_hour
+        return UNKNOWN_PRICE if price is None else price
+
+    def free(self, now_ms: int) -> list[InstanceView]:
+        """What it has, or asked for and does not have yet, if that can be expected to come."""
+        staying = [each for each in self.view.instances if each.stays]
+        going = [each for each in self.view.instances if not each.stays and not each.ended]
+        expected = not self.in_trouble and not self.full(now_ms)
+        unlisted = max(0, self.view.asked - len(going) - len(staying)) if expected else 0
+        to_come = [InstanceView(id=f"to come {number}", offer=self.view.offer) for number in range(unlisted)]
+        return [*(each for each in staying if each.use is not Use.BUSY), *to_come]
+
+    def room(self, now_ms: int) -> int:
+        """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""
+        ceiling, price = self.policy.max_price_micro_usd_per_hour, self.view.price_micro_usd_per_hour
+        if self.in_trouble or (ceiling is not None and price is not None and price > ceiling) or self.full(now_ms):
+            return 0
+        _, most = self.policy.bounds(now_ms)
+        most = most if self.view.most_nodes is None else min(most, self.view.most_nodes)
+        return max(0, most - self.view.asked)
+
+    def full(self, now_ms: int) -> bool:
+        """Whether the provider has had less than was asked of it for too long."""
+        listed = len([each for each in self.view.instances if not each.ended])
+        asked_since_ms = self.view.changed_at_ms or now_ms
+        return listed < self.view.asked and now_ms - asked_since_ms > self.policy.start_within_s * 1000
+
+
+def share_demand(demand: Sequence[Demand], bidders: Sequence[Bidder], now_ms: int) -> dict[str, tuple[Demand, ...]]:
+    """Every fleet's share, by its name.
+
+    First what fleets have already, the cheaper ones before the dearer ones; then what they could have more: of those
+    whose nodes come in time for the deadline the cheapest, and the next one when that is full, too dear for its
+    policy, or refused. What nobody can deliver counts for the cheapest that could, which says why it does not.
+    """
+    shares: dict[str, list[Demand]] = defaultdict(list)
+    cheapest_first = sorted(bidders, key=lambda each: (each.price, each.view.name))
+    left = list(demand)
+    for bidder in cheapest_first:
+        placed = place(left, bidder.free(now_ms))
+        shares[bidder.view.name] += _taken(left, placed.left)
+        left = placed.left
+    room = {each.view.name: each.room(now_ms) * each.view.offer.places for each in cheapest_first}
+    for group in sorted(left, key=lambda each: (each.deadline_at_ms is None, each.deadline_at_ms or 0)):
+        _to_new_nodes(group, cheapest_first, room, shares, now_ms)
+    return {name: tuple(_merged(groups)) for name, groups in shares.items()}
+
+
+def _to_new_nodes(
+    group: Demand, bidders: Sequence[Bidder], room: dict[str, int], shares: dict[str, list[Demand]], now_ms: int
+) -> None:
+    able = [each for each in bidders if could_take(group, each.view.offer, machine_id=None)]
+    jobs = group.jobs
+    for bidder in sorted(able, key=lambda each: (_too_late(group, each, now_ms), each.price, each.view.name)):
+        taken = min(jobs, room[bidder.view.name])
+        if taken:
+            shares[bidder.view.name].append(replace(group, jobs=taken))
+            room[bidder.view.name] -= taken
+            jobs -= taken
+    if jobs and able:
+        shares[able[0].view.name].append(replace(group, jobs=jobs))
+
+
+def _too_late(group: Demand, bidder: Bidder, now_ms: int) -> bool:
+    return group.deadline_at_ms is not None and now_ms + bidder.policy.usual_start_s * 1000 > group.deadline_at_ms
+
+
+def _taken(before: Sequence[Demand], after: Sequence[Demand]) -> list[Demand]:
+    left = {replace(group, jobs=0): group.jobs for group in after}
+    taken = ((group, group.jobs - left.get(replace(group, jobs=0), 0)) for group in before)
+    return [replace(group, jobs=jobs) for group, jobs in taken if jobs]
+
+
+def _merged(groups: Sequence[Demand]) -> list[Demand]:
+    jobs: dict[Demand, int] = defaultdict(int)
+    for group in groups:
+        jobs[replace(group, jobs=0)] += group.jobs
+    return [replace(group, jobs=count) for group, count in jobs.items()]

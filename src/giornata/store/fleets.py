@@ -1,0 +1,113 @@
+"""Fleets, their instances, and the nodes on them. See `giornata.control.ports.fleet_store`."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow
+from giornata.store.dialect_insert import insert_for
+from giornata.store.node_succession import replaced
+from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
+
+QUARANTINED = "quarantined"
+_FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
+_INSTANCE = tuple(instances.c[name] for name in InstanceRow.__slots__)
+# What a listing says; the rest is our own.
+_LISTED = ("machine_id", "name", "state", "price_micro_usd_per_hour", "last_listed_at_ms", "gone_at_ms")
+_NODE = (
+    *("id", "project_id", "machine_id", "name", "instance_id", "kinds", "vram_bytes", "places", "draining"),
+    *("first_seen_at_ms", "last_seen_at_ms"),
+)
+# To five minutes: jobs with deadlines of their own would be groups of one.
+_DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("deadline_at_ms")
+QUEUED = jobs.c.state == sa.literal_column("'queued'")
+
+
+class Fleets:
+    """See `giornata.control.ports.fleet_store.Fleets`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection, self._dialect_name = connection, dialect_name
+
+    def get(self, name: str) -> FleetRow | None:
+        return self._one(sa.select(*_FLEET).where(fleets.c.name == name))
+
+    def lock(self, name: str) -> FleetRow | None:
+        return self._one(sa.select(*_FLEET).where(fleets.c.name == name).with_for_update())
+
+    def all(self) -> Sequence[FleetRow]:
+        return [FleetRow(**row._mapping) for row in self._connection.execute(sa.select(*_FLEET).order_by("name"))]
+
+    def put(self, name: str, *, driver: str, at_ms: int, desired: int) -> None:
+        row = {"name": name, "driver": driver, "desired": desired, "seen_at_ms": at_ms}
+        self._connection.execute(insert_for(self._dialect_name, fleets).values(**row).on_conflict_do_nothing())
+
+    def update(self, name: str, **columns: Any) -> None:
+        self._connection.execute(sa.update(fleets).where(fleets.c.name == name).values(**columns))
+
+    def instances(self, fleet: str) -> Sequence[InstanceRow]:
+        return self._instances(instances.c.fleet == fleet, instances.c.gone_at_ms.is_(None))
+
+    def gone_since(self, fleet: str, *, since_ms: int) -> Sequence[InstanceRow]:
+        return self._instances(instances.c.fleet == fleet, instances.c.gone_at_ms >= since_ms)
+
+    def put_instance(self, instance: InstanceRow) -> None:
+        insert = insert_for(self._dialect_name, instances)
+        statement = insert.values({name: getattr(instance, name) for name in InstanceRow.__slots__})
+        listed = {name: statement.excluded[name] for name in _LISTED}
+        listed["running_at_ms"] = sa.func.coalesce(instances.c.running_at_ms, statement.excluded.running_at_ms)
+        self._connection.execute(
+            statement.on_conflict_do_update(index_elements=[instances.c.fleet, instances.c.id], set_=listed)
+        )
+
+    def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None:
+        which = (instances.c.fleet == fleet, instances.c.id.in_(sorted(ids)))
+        self._connection.execute(sa.update(instances).where(*which).values(**columns))
+
+    def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
+        of_node = attempts.c.node_id == nodes.c.id
+        live = sa.select(sa.func.count()).where(of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
+        ended = sa.select(sa.func.max(attempts.c.ended_at_ms)).where(of_node).scalar_subquery()
+        idle_since = sa.func.coalesce(ended, nodes.c.first_seen_at_ms)
+        query = (
+            sa.select(*(nodes.c[name] for name in _NODE))
+            .add_columns(live.label("live"), idle_since.label("idle_since_ms"))
+            .where(nodes.c.fleet == fleet, nodes.c.last_seen_at_ms >= seen_since_ms, ~replaced())
+            .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
+        )
+        rows = (row._mapping for row in self._connection.execute(query))
+        return [FleetNode(**{**row, "kinds": tuple(row["kinds"])}) for row in rows]
+
+    def drain(self, node_ids: Collection[str]) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id.in_(sorted(node_ids))).values(draining=True))
+
+    def unfit_machines(self) -> frozenset[str]:
+        query = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
+        return frozenset(self._connection.scalars(query))
+
+    def add_reallocation(
+        self, fleet: str, instance_id: str, *, machine_id: str | None, reason: str, at_ms: int
+    ) -> None:
+        row = {"fleet": fleet, "instance_id": instance_id, "machine_id": machine_id, "reason": reason, "at_ms": at_ms}
+        self._connection.execute(sa.insert(reallocations).values(row))
+
+    def reallocations(self, fleet: str, *, since_ms: int) -> int:
+        query = sa.select(sa.func.count()).select_from(reallocations)
+        found = query.where(reallocations.c.fleet == fleet, reallocations.c.at_ms >= since_ms)
+        return self._connection.scalar(found) or 0
+
+    def deadlines(self) -> Sequence[Deadline]:
+        alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)
+        waiting = (QUEUED, jobs.c.deadline_at_ms.is_not(None), jobs.c.only_machine_id.is_(None))
+        query = sa.select(*alike, sa.func.count().label("jobs")).where(*waiting).group_by(*alike)
+        return [Deadline(**row._mapping) for row in self._connection.execute(query)]
+
+    def _one(self, query: sa.Select[Any]) -> FleetRow | None:
+        row = self._connection.execute(query).first()
+        return None if row is None else FleetRow(**row._mapping)
+
+    def _instances(self, *conditions: sa.ColumnElement[bool]) -> Sequence[InstanceRow]:
+        query = sa.select(*_INSTANCE).where(*conditions).order_by(instances.c.id)
+        return [InstanceRow(**row._mapping) for row in self._connection.execute(query)]
+
