@@ -40,6 +40,9 @@ class Options(FleetOptions):
     cache_claim: str | None = Field(
         None, pattern=NAME, description="A PersistentVolumeClaim to keep models on (ReadWriteMany), besides scratch."
     )
+    models_in_image: bool = Field(
+        False, description="The image has models in its own HF_HOME. Then its file system is not read-only."
+    )
     environment: dict[str, str] = Field(default_factory=dict, description="More variables of the node.")
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a machine must have.")
     tolerations: tuple[dict[str, Any], ...] = Field(

@@ -85,7 +85,7 @@ def _container(fleet: str, options: Options, url: str) -> dict[str, Any]:
         "volumeMounts": mounts,
         "securityContext": {
             "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
+            "readOnlyRootFilesystem": not options.models_in_image,
             "capabilities": {"drop": ["ALL"]},
         },
     }
@@ -99,8 +99,8 @@ def _environment(fleet: str, options: Options, url: str) -> list[dict[str, Any]]
         "GIORNATA_GRACE_S": str(options.grace_s),
         "GIORNATA_DATA": SCRATCH,
     }
-    if options.cache_claim:
-        plain["HF_HOME"] = MODELS
+    if options.cache_claim or not options.models_in_image:
+        plain["HF_HOME"] = MODELS if options.cache_claim else f"{SCRATCH}/models"
     fields = {
         "GIORNATA_INSTANCE_ID": "metadata.uid",
         "GIORNATA_NODE_NAME": "metadata.name",

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.fixtures.kubernetes_api import Asked, Handler
 from tests.fixtures.kubernetes_cluster import DELETION_COST
 from tests.fixtures.kubernetes_real import real_cluster
 from tests.fixtures.kubernetes_under_test import (
     NAMESPACE,
+    ROOT,
     SERVER,
     KubernetesUnderTest,
     client_of,
@@ -359,3 +361,33 @@ def test_a_kubeconfig_says_where_and_in_which_namespace(tmp_path):
     assert cluster.namespace == "of-one"
     assert open_cluster(Options(kubeconfig=file, context="two"), {}).namespace == "of-two"
     assert open_cluster(Options(kubeconfig=file, namespace="mine"), {}).namespace == "mine"
+
+
+def test_the_shipped_manifests_are_taken_by_a_real_server(tmp_path):
+    with real_cluster(tmp_path) as it:
+        label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+        it.api.call("PATCH", f"/api/v1/namespaces/{it.api.namespace}", label)
+        plurals = {"NetworkPolicy": "networkpolicies", "PriorityClass": None, "Namespace": None}
+        for file in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")):
+            for document in yaml.safe_load_all(file.read_text()):
+                kind, version = document["kind"], document["apiVersion"]
+                plural = plurals.get(kind, f"{kind.lower()}s")
+                if plural is None or file.stem == "server-rbac":
+                    continue  # of the whole cluster, or there already: the fixture applies them for real
+                document["metadata"]["namespace"] = it.api.namespace
+                where = f"/apis/{version}" if "/" in version else f"/api/{version}"
+                path = f"{where}/namespaces/{it.api.namespace}/{plural}?dryRun=All&fieldValidation=Strict"
+                it.api.call("POST", path, document)
+
+
+def test_what_the_driver_makes_may_run_in_a_restricted_namespace(tmp_path):
+    with real_cluster(tmp_path, priority_class="giornata-node") as it:
+        label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+        it.api.call("PATCH", f"/api/v1/namespaces/{it.api.namespace}", label)
+        it.fleet.desired(1)
+        it.settle()
+        (pod,) = it.api.pods()
+        environment = {each["name"]: each.get("valueFrom") for each in pod["spec"]["containers"][0]["env"]}
+        assert environment["GIORNATA_INSTANCE_ID"]["fieldRef"]["fieldPath"] == "metadata.uid"
+        assert it.fleet.list()[0].id == pod["metadata"]["uid"]
+        assert pod["spec"]["priority"] == -10
