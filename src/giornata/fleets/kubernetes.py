@@ -1,7 +1,7 @@
 """Nodes as pods of a Kubernetes cluster: a Deployment, or a StatefulSet, whose size is ours.
 
-A pod is an instance, and its id is the pod's uid: names of a StatefulSet's pods come back, uids do not. Its machine is
-the node of the cluster that it runs on, for the API does not say which of a node's GPUs a pod was given.
+A pod is an instance, and its id is the pod's uid: names of a StatefulSet's pods come back, uids do not. Its machine
+is the node of the cluster that it runs on, for the API does not say which of a node's GPUs a pod was given.
 
 Which pod leaves when there are to be fewer is said by `controller.kubernetes.io/pod-deletion-cost`, and a Deployment
 keeps to it after three rules of its own: pods without a machine go first, then those that do not run yet, then those
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kubernetes.client import ApiClient, V1Pod
+from kubernetes.client import ApiClient
 
 from giornata.control.ports.fleet import Instance, Limits, Price
 from giornata.domain.errors import FleetUnavailable, InstanceGone
@@ -24,7 +24,7 @@ from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes_access import open_cluster
 from giornata.fleets.kubernetes_calls import Calls, Expired, Missing, Taken
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
-from giornata.fleets.kubernetes_pods import instance_of, is_over
+from giornata.fleets.kubernetes_pods import Pod, instance_of, is_over
 from giornata.fleets.kubernetes_workload import TEMPLATE_DIGEST, workload_of
 from giornata.fleets.opening import Surroundings
 
@@ -140,7 +140,7 @@ class KubernetesFleet:
                 except (Missing, Taken):
                     continue  # gone meanwhile
 
-    def _pods(self) -> Sequence[V1Pod]:
+    def _pods(self) -> Sequence[Pod]:
         for _ in range(LISTINGS):
             try:
                 return [pod for pod in self.calls.pods(f"{FLEET_LABEL}={self.name}") if not is_over(pod)]
@@ -148,13 +148,13 @@ class KubernetesFleet:
                 continue
         raise FleetUnavailable("the list of pods changes faster than it can be read")
 
-    def _pod(self, instance_id: str) -> V1Pod:
+    def _pod(self, instance_id: str) -> Pod:
         for pod in self._pods():
             if pod.metadata.uid == instance_id:
                 return pod
         raise InstanceGone(f"no pod of fleet {self.name} has the uid {instance_id}")
 
-    def _on(self, pod: V1Pod, call: Callable[[V1Pod], None]) -> None:
+    def _on(self, pod: Pod, call: Callable[[Pod], None]) -> None:
         try:
             call(pod)
         except (Missing, Taken):  # Taken: the name has another uid now

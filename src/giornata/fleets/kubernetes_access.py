@@ -49,16 +49,18 @@ def open_cluster(options: Options, environment: Mapping[str, str]) -> Cluster:
 
 
 def _of_the_pod(configuration: Configuration, environment: Mapping[str, str]) -> str:
-    loader = InClusterConfigLoader(
+    loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
         token_filename=SERVICE_TOKEN_FILENAME, cert_filename=SERVICE_CERT_FILENAME, environ=environment
     )
-    loader.load_and_set(configuration)
+    loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
     return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.is_file() else ""
 
 
 def _of_a_file(configuration: Configuration, options: Options, environment: Mapping[str, str]) -> str:
     file = str(options.kubeconfig or environment.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-    load_kube_config(file, context=options.context, client_configuration=configuration, persist_config=False)
-    contexts, active = list_kube_config_contexts(file)
+    load_kube_config(  # type: ignore[no-untyped-call]
+        file, context=options.context, client_configuration=configuration, persist_config=False
+    )
+    contexts, active = list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
     chosen = next((each for each in contexts if each["name"] == options.context), active)
     return str(chosen["context"].get("namespace") or "")

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import urllib3.exceptions
-from kubernetes.client import ApiClient, AppsV1Api, CoreV1Api, V1Pod
+from kubernetes.client import ApiClient, AppsV1Api, CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
 from giornata.domain.errors import FleetRefused, FleetUnavailable
+from giornata.fleets.kubernetes_pods import Pod
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -64,9 +65,11 @@ class Calls:
         self._workload_call("create_namespaced_{}", self.namespace, dict(manifest))
 
     def renew_workload(self, there: Any, manifest: Mapping[str, Any]) -> None:
-        """Give the workload `there`, as it was read, the manifest's pods; FleetUnavailable when it was changed since."""
-        body = self.client.sanitize_for_serialization(there)
-        body["metadata"]["annotations"] = body["metadata"].get("annotations", {}) | manifest["metadata"]["annotations"]
+        """Give the workload, as it was read, the manifest's pods. FleetUnavailable when it was changed since."""
+        body = self.client.sanitize_for_serialization(there)  # type: ignore[no-untyped-call]
+        body["metadata"]["annotations"] = (
+            body["metadata"].get("annotations", {}) | manifest["metadata"]["annotations"]
+        )
         body["spec"]["template"] = manifest["spec"]["template"]
         # The whole object, not a patch: a patch would keep what the new pods leave out.
         try:
@@ -74,9 +77,9 @@ class Calls:
         except Taken:
             raise FleetUnavailable(f"{self.described} was changed at the same time") from None
 
-    def pods(self, label_selector: str) -> list[V1Pod]:
+    def pods(self, label_selector: str) -> list[Pod]:
         """All of them, page by page. Raises Expired."""
-        found: list[V1Pod] = []
+        found: list[Pod] = []
         token: str | None = None
         while True:
             page = self._call(
@@ -91,18 +94,18 @@ class Calls:
             if not token:
                 return found
 
-    def annotate_pod(self, pod: V1Pod, annotations: Mapping[str, str | None]) -> None:
+    def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
         """Set annotations of the pod; None takes one away. Raises Missing, and Taken when the name is another's."""
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": dict(annotations)}}
         patch = CoreV1Api(self.client).patch_namespaced_pod
         self._call(patch, pod.metadata.name, self.namespace, body, _content_type=MERGE_PATCH)
 
-    def delete_pod(self, pod: V1Pod) -> None:
+    def delete_pod(self, pod: Pod) -> None:
         """With the pod's own grace. Raises Missing, and Taken when the name is another's."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.metadata.uid}}
         self._call(CoreV1Api(self.client).delete_namespaced_pod, pod.metadata.name, self.namespace, body=body)
 
-    def evict_pod(self, pod: V1Pod) -> None:
+    def evict_pod(self, pod: Pod) -> None:
         """Delete it as far as disruption budgets allow. Raises Missing, and Taken when the name is another's."""
         body = {
             "apiVersion": "policy/v1",
@@ -115,7 +118,7 @@ class Calls:
 
     def close(self) -> None:
         """Let go of connections."""
-        self.client.close()
+        self.client.close()  # type: ignore[no-untyped-call]
         self.client.rest_client.pool_manager.clear()
 
     def _workload_call(self, method: str, *arguments: Any, **named: Any) -> Any:

@@ -12,12 +12,14 @@ NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # RFC 1123, as the cluster has it
 
 
 class Options(FleetOptions):
-    """Where the cluster is, and what a pod of the fleet is. Without `image` the workload is the operator's to make."""
+    """Where the cluster is, and what a pod is. Without `image` the workload is the operator's to make."""
 
     # the cluster
     kubeconfig: Path | None = Field(None, description="File. Default: the pod's own account, else KUBECONFIG.")
     context: str | None = Field(None, description="Context of the kubeconfig.")
-    namespace: str | None = Field(None, pattern=NAME, description="Default: the pod's own, the context's, or default.")
+    namespace: str | None = Field(
+        None, pattern=NAME, description="Default: the pod's own, the context's, or default."
+    )
     timeout_s: float = Field(20.0, gt=0, le=300, description="For one answer of the cluster's API.")
 
     # the workload
@@ -36,7 +38,9 @@ class Options(FleetOptions):
     gpu_resource: str = Field("nvidia.com/gpu", min_length=1, description="What the device plugin calls a GPU.")
     cpu: str = Field("4", min_length=1, description="CPUs that a pod asks for, as a Kubernetes quantity.")
     memory: str = Field("24Gi", min_length=1, description="Memory that a pod asks for and may have.")
-    cache_size: str = Field("60Gi", min_length=1, description="Bound of the scratch volume: models, inputs, checkpoints.")
+    cache_size: str = Field(
+        "60Gi", min_length=1, description="Bound of the scratch volume: models, inputs, checkpoints."
+    )
     cache_claim: str | None = Field(
         None, pattern=NAME, description="A PersistentVolumeClaim to keep models on (ReadWriteMany), besides scratch."
     )
@@ -54,8 +58,13 @@ class Options(FleetOptions):
         description="Taints that a pod bears. Default: those of GPU machines and of spot machines.",
     )
     priority_class: str | None = Field(None, pattern=NAME, description="PriorityClass of the pods.")
-    service_account: str | None = Field(None, pattern=NAME, description="ServiceAccount; no token is given either way.")
+    service_account: str | None = Field(
+        None, pattern=NAME, description="ServiceAccount; no token is given either way."
+    )
     grace_s: int = Field(
-        30, ge=1, le=3600, description="Time for the last checkpoint; the cluster kills 15 s later, spot machines at 25 s."
+        30,
+        ge=1,
+        le=3600,
+        description="Time for the last checkpoint; the cluster kills 15 s later, spot machines at 25 s.",
     )
     run_as: int = Field(10001, ge=1, description="User and group of the node's processes.")

@@ -16,7 +16,11 @@ MODELS = "/models"
 
 def workload_of(fleet: str, name: str, options: Options, url: Callable[[], str], nodes: int) -> dict[str, Any]:
     """The manifest, for so many nodes."""
-    labels = {"app.kubernetes.io/name": "giornata-node", "app.kubernetes.io/managed-by": "giornata", FLEET_LABEL: fleet}
+    labels = {
+        "app.kubernetes.io/name": "giornata-node",
+        "app.kubernetes.io/managed-by": "giornata",
+        FLEET_LABEL: fleet,
+    }
     template = {"metadata": {"labels": labels}, "spec": _pod(fleet, options, url())}
     spec: dict[str, Any] = {
         "replicas": nodes,

@@ -62,7 +62,9 @@ class SkyPilotFleet:
         present = {name: state for name, state in records.items() if not state.going and not state.broken}
         for _ in range(nodes - len(present)):
             self._launch(self.options.infra)
-        order = sorted(present, key=lambda name: (name not in leaving, present[name].up, -present[name].since_s, name))
+        order = sorted(
+            present, key=lambda name: (name not in leaving, present[name].up, -present[name].since_s, name)
+        )
         for name in order[: max(0, len(present) - nodes)]:
             self._down(name)
 
@@ -106,7 +108,9 @@ class SkyPilotFleet:
                 all_regions=bool(self.options.infra),
             )
             offers = self.sky.get(request).get(accelerator, [])
-        prices = [offer.spot_price if self.options.use_spot else offer.price for offer in offers if self._allowed(offer)]
+        prices = [
+            offer.spot_price if self.options.use_spot else offer.price for offer in offers if self._allowed(offer)
+        ]
         known = [price for price in prices if price is not None and not math.isnan(price)]  # NaN: none there
         if not known:
             raise FleetUnavailable(f"SkyPilot's catalogue has no price of {self.options.accelerators}")
@@ -164,15 +168,16 @@ class SkyPilotFleet:
     def _asking(self) -> Iterator[None]:
         """SkyPilot's errors have no common root: those that it names, and those that its HTTP client has."""
         named = vars(self.sky.exceptions)
-        refused = tuple(named[name] for name in REFUSED if name in named)
-        errors = tuple(each for each in named.values() if isinstance(each, type) and issubclass(each, Exception))
+        refused: tuple[type[Exception], ...] = tuple(named[name] for name in REFUSED if name in named)
+        known = (each for each in named.values() if isinstance(each, type) and issubclass(each, Exception))
+        errors: tuple[type[Exception], ...] = (*known, RuntimeError, OSError)
         try:
             yield
         except GiornataError:
             raise
         except refused as error:
             raise FleetRefused(f"SkyPilot refuses: {_said(error)}") from error
-        except (*errors, RuntimeError, OSError) as error:
+        except errors as error:
             raise FleetUnavailable(f"SkyPilot cannot be asked: {_said(error)}") from error
         except (ValueError, TypeError) as error:
             raise FleetRefused(f"SkyPilot does not take it: {_said(error)}") from error

@@ -8,22 +8,28 @@ from pydantic import Field
 from giornata.fleets.opening import FleetOptions
 
 # A launch whose answer was lost may be repeated on the same cluster, as a second job: one node is enough.
-RUN = "exec flock --nonblock /tmp/giornata-node.lock {command}"  # noqa: S108
+RUN = "exec flock --nonblock /tmp/giornata-node.lock {command}"
 WORK = "/tmp/giornata"  # noqa: S108
 
 
 class Options(FleetOptions):
     """What machines to ask for, where, and what runs on them."""
 
-    accelerators: str = Field("RTX4090:1", pattern=r"^[\w.-]+(:\d+)?$", description="NAME[:COUNT], as SkyPilot has it.")
+    accelerators: str = Field(
+        "RTX4090:1", pattern=r"^[\w.-]+(:\d+)?$", description="NAME[:COUNT], as SkyPilot has it."
+    )
     use_spot: bool = Field(True, description="Spot machines, which may vanish at any moment.")
     infra: tuple[str, ...] = Field((), description="Where: aws/us-east-1, runpod, … Default: the cheapest anywhere.")
     cpus: str | None = Field(None, description="Such as 8+.")
     memory: str | None = Field(None, description="GB, such as 32+.")
     disk_size: int | None = Field(None, ge=20, description="GB.")
-    max_hourly_cost: float | None = Field(None, gt=0, description="US dollars an hour that a machine may cost at most.")
+    max_hourly_cost: float | None = Field(
+        None, gt=0, description="US dollars an hour that a machine may cost at most."
+    )
     image: str | None = Field(None, description="Container image of a node. Default: the cloud's, and `setup`.")
-    setup: str = Field("pip install 'giornata[train]'", description="Shell, once on a new machine; not with an image.")
+    setup: str = Field(
+        "pip install 'giornata[train]'", description="Shell, once on a new machine; not with an image."
+    )
     command: str = Field("giornata node", description="What runs the node.")
     environment: dict[str, str] = Field(default_factory=dict, description="More variables of the node.")
     grace_s: int = Field(30, ge=1, le=3600, description="Time for the last checkpoint after SIGTERM.")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.fixtures.kubernetes_api import Asked, Handler
+from tests.fixtures.kubernetes_api import Asked
 from tests.fixtures.kubernetes_cluster import DELETION_COST
+from tests.fixtures.kubernetes_http import Handler
 from tests.fixtures.kubernetes_real import real_cluster
 from tests.fixtures.kubernetes_under_test import (
     NAMESPACE,
@@ -200,14 +201,16 @@ def test_an_account_without_rights_is_refused_and_says_what_is_missing(strict):
 
 def test_a_token_that_is_not_known_is_refused(opened, tmp_path):
     with opened() as it:
-        client = client_of(it.fleet.calls.client.configuration.host, "nobody", ca=it.fleet.calls.client.configuration.ssl_ca_cert)
+        client = client_of(
+            it.fleet.calls.client.configuration.host, "nobody", ca=it.fleet.calls.client.configuration.ssl_ca_cert
+        )
         stranger = fleet_on(client, it.api.namespace, "gpu", Options(image="it"), surroundings(tmp_path))
         with pytest.raises(FleetRefused, match="401: Unauthorized"):
             stranger.list()
 
 
 def test_a_pod_that_the_cluster_would_not_take_is_refused_with_its_words(opened):
-    with opened(memory="a lot") as it, pytest.raises(FleetRefused, match="memory|quantit"):
+    with opened(memory="a lot") as it, pytest.raises(FleetRefused, match=r"memory|quantit"):
         it.fleet.desired(1)
 
 
@@ -293,7 +296,7 @@ def test_the_shipped_role_allows_what_the_driver_does_and_nothing_more(tmp_path)
     used: set[tuple[str, str, str]] = set()
     for kind in ("Deployment", "StatefulSet"):
         with strict_cluster(tmp_path, workload_kind=kind) as it:
-            first, second, _ = raised(it, 3)
+            _, second, _ = raised(it, 3)
             it.fleet.desired(2, leaving=[second])
             it.settle()
             it.fleet.drain(it.fleet.list()[0].id)
@@ -352,7 +355,8 @@ def test_a_kubeconfig_says_where_and_in_which_namespace(tmp_path):
         "clusters": [{"name": "c", "cluster": {"server": "https://cluster.example"}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
         "contexts": [
-            {"name": name, "context": {"cluster": "c", "user": "u", "namespace": f"of-{name}"}} for name in ("one", "two")
+            {"name": name, "context": {"cluster": "c", "user": "u", "namespace": f"of-{name}"}}
+            for name in ("one", "two")
         ],
     }  # fmt: skip
     file.write_text(json.dumps(config))

@@ -60,7 +60,9 @@ def test_the_package_takes_our_task():
     import sky
 
     options = Options(infra=("aws/us-east-1", "runpod"), image="registry.example/node:1", cpus="4+", memory="24+")
-    task = sky.Task.from_yaml_config(task_of("gpu", "giornata-gpu-1", options, options.infra, url="https://x", key="k"))
+    task = sky.Task.from_yaml_config(
+        task_of("gpu", "giornata-gpu-1", options, options.infra, url="https://x", key="k")
+    )
     assert {str(each.cloud) for each in task.resources} == {"AWS", "RunPod"}
     assert all(each.use_spot for each in task.resources)
     assert task.secrets["GIORNATA_NODE_KEY"].get_secret_value() == "k"

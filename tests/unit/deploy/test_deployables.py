@@ -94,7 +94,9 @@ def test_a_manifest_with_a_wrong_field_is_found():
 
 def test_every_variable_that_is_set_is_a_setting():
     known = {f"GIORNATA_{name.upper()}" for name in Settings.model_fields}
-    texts = {str(file.relative_to(ROOT)): file.read_text() for file in [*DOCKERFILES, *MANIFESTS, DEPLOY / "compose.yaml"]}
+    texts = {
+        str(file.relative_to(ROOT)): file.read_text() for file in [*DOCKERFILES, *MANIFESTS, DEPLOY / "compose.yaml"]
+    }
     options = Options(image="it", cache_claim="models")
     texts["kubernetes driver"] = str(workload_of("gpu", "it", options, lambda: "https://it", 1))
     texts["skypilot driver"] = str(task_of("gpu", "it", SkyOptions(), (), url="https://it", key="it"))
@@ -179,7 +181,9 @@ def test_names_that_belong_together_are_the_same():
     (nodes,) = yaml.safe_load_all((DEPLOY / "kubernetes/nodes.yaml").read_text())
     assert nodes["spec"]["template"]["spec"]["priorityClassName"] in classes
     labels = nodes["spec"]["template"]["metadata"]["labels"]
-    budgets = {each["metadata"]["name"]: each["spec"]["selector"]["matchLabels"] for each in of_kind("PodDisruptionBudget")}
+    budgets = {
+        each["metadata"]["name"]: each["spec"]["selector"]["matchLabels"] for each in of_kind("PodDisruptionBudget")
+    }
     assert budgets["giornata-nodes"].items() <= labels.items()
     (service,) = of_kind("Service")
     assert service["spec"]["selector"] == budgets["giornata-server"]
@@ -218,7 +222,10 @@ def extras_in_project() -> dict[str, list[str]]:
 
 def brought_by(dockerfile: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(line for extra in extras_of(dockerfile) for line in extras_in_project()[extra])]
+    wanted = [
+        *project["dependencies"],
+        *(line for extra in extras_of(dockerfile) for line in extras_in_project()[extra]),
+    ]
     seen: set[tuple[str, frozenset[str]]] = set()
     requirements = map(Requirement, wanted)
     return set().union(*(needed(canonicalize_name(each.name), frozenset(each.extras), seen) for each in requirements))
@@ -232,7 +239,9 @@ def test_the_servers_image_has_no_torch_and_the_nodes_has():
 
 
 def test_what_images_copy_is_there_and_not_ignored():
-    allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")}
+    allowed = {
+        line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")
+    }
     for file in DOCKERFILES:
         copies = re.findall(r"^COPY (?!--from)(.+) \S+$", file.read_text(), re.MULTILINE)
         names = {name for line in copies for name in line.split()}
