@@ -10,6 +10,10 @@ from tests.contract.fleets.under_test import FleetUnderTest
 DRIVERS = [
     "local",
     "salad",
+    "kubernetes",
+    "kubernetes_stateful_set",
+    "kubernetes_real",
+    "skypilot",
 ]
 # Processes of one's own can always be asked.
 NEVER_AWAY = {

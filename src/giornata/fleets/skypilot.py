@@ -1,0 +1,246 @@
+"""Nodes on whatever cloud SkyPilot reaches: each is a SkyPilot cluster of one machine that runs `giornata node`.
+
+A cluster is an instance, and its name is the id: `giornata-FLEET-…`, never used twice, so that whatever bears it is
+found by listing. Launching and taking down take minutes and are asked for without waiting; until the clouds have
+acted, SkyPilot's own list of requests says what is on its way. The machine is new with each cluster, so it has the
+cluster's name too.
+"""
+
+import logging
+import math
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, GiornataError, InstanceGone, InvalidInput
+from giornata.domain.money import MICRO_USD
+from giornata.fleets.opening import Surroundings
+from giornata.fleets.skypilot_task import Options, task_of
+
+__all__ = ["Options", "SkyPilotFleet", "open_fleet"]
+
+log = logging.getLogger(__name__)
+
+PRICE_KEPT_MS = 3_600_000
+REQUESTS = 2000  # that are not finished; more of them are not read
+REFUSED = (
+    "APINotSupportedError", "APIVersionMismatchError", "ApiServerAuthenticationError", "CloudUserIdentityError",
+    "ClusterOwnerIdentityMismatchError", "InvalidCloudConfigs", "InvalidCloudCredentials", "InvalidClusterNameError",
+    "InvalidSkyPilotConfigError", "NoCloudAccessError", "NotSupportedError", "PermissionDeniedError",
+    "UserRequestRejectedByPolicy",
+)  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class SkyPilotFleet:
+    """See `giornata.control.ports.fleet.Fleet`. `sky` is the package, or what a test has instead of it."""
+
+    name: str
+    sky: Any
+    options: Options
+    server_url: Callable[[], str]
+    node_key: Callable[[], str]
+    now_ms: Callable[[], int]
+    _price: tuple[int, Price] | None = field(default=None)
+
+    @property
+    def limits(self) -> Limits:
+        """As the settings say: SkyPilot knows the quotas of no cloud."""
+        return Limits(most_nodes=self.options.most_nodes)
+
+    def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
+        """Launch what is missing, or take down what is too much: those `leaving`, then what has not started yet, then
+        the youngest. What SkyPilot says is broken is taken down and made good."""
+        records = self._records()
+        for name, state in records.items():
+            if state.broken and not state.going:
+                self._down(name)
+        present = {name: state for name, state in records.items() if not state.going and not state.broken}
+        for _ in range(nodes - len(present)):
+            self._launch(self.options.infra)
+        order = sorted(
+            present, key=lambda name: (name not in leaving, present[name].up, -present[name].since_s, name)
+        )
+        for name in order[: max(0, len(present) - nodes)]:
+            self._down(name)
+
+    def list(self) -> Sequence[Instance]:
+        """Every cluster whose name is of this fleet, and those that are asked for and not made yet."""
+        return [state.instance(name) for name, state in sorted(self._records().items())]
+
+    def reallocate(self, instance_id: str, *, reason: str) -> None:
+        """Take the cluster down and launch another, not in its region if there are others to choose from."""
+        state = self._record(instance_id)
+        if state.going:
+            return
+        log.info("fleet %s: cluster %s is taken down: %s", self.name, instance_id, reason)
+        self._down(instance_id)
+        elsewhere = tuple(each for each in self.options.infra if not state.is_in(each))
+        self._launch(elsewhere or self.options.infra)
+
+    def drain(self, instance_id: str) -> None:
+        """SkyPilot has no way of its own to tell a node; the server tells it. Raises InstanceGone."""
+        self._record(instance_id)
+
+    def price(self) -> Price:
+        """As the settings say; else the cheapest that SkyPilot's catalogue has, kept for an hour."""
+        if self.options.price_usd_per_hour is not None:
+            micro = round(self.options.price_usd_per_hour * MICRO_USD)
+            return Price(micro_usd_per_hour=micro, source="settings")
+        now_ms = self.now_ms()
+        if self._price is None or now_ms - self._price[0] >= PRICE_KEPT_MS:
+            self._price = now_ms, self._catalogue_price()
+        return self._price[1]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _catalogue_price(self) -> Price:
+        accelerator, _, count = self.options.accelerators.partition(":")
+        with self._asking():
+            request = self.sky.list_accelerators(
+                name_filter=f"^{re.escape(accelerator)}$",
+                quantity_filter=int(count or 1),
+                all_regions=bool(self.options.infra),
+            )
+            offers = self.sky.get(request).get(accelerator, [])
+        prices = [
+            offer.spot_price if self.options.use_spot else offer.price for offer in offers if self._allowed(offer)
+        ]
+        known = [price for price in prices if price is not None and not math.isnan(price)]  # NaN: none there
+        if not known:
+            raise FleetUnavailable(f"SkyPilot's catalogue has no price of {self.options.accelerators}")
+        return Price(micro_usd_per_hour=round(min(known) * MICRO_USD), source="provider")
+
+    def _known_price(self) -> float | None:
+        if self.options.price_usd_per_hour is not None or self._price is None:
+            return self.options.price_usd_per_hour
+        return self._price[1].micro_usd_per_hour / MICRO_USD
+
+    def _allowed(self, offer: Any) -> bool:
+        state = _State(cloud=offer.cloud, region=offer.region)
+        return not self.options.infra or any(state.is_in(each) for each in self.options.infra)
+
+    def _launch(self, infra: Sequence[str]) -> None:
+        name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}"
+        config = task_of(self.name, name, self.options, infra, url=self.server_url(), key=self.node_key())
+        if (price := self._known_price()) is not None:
+            config["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] = f"{price:g}"
+        with self._asking():
+            self.sky.launch(self.sky.Task.from_yaml_config(config), cluster_name=name)
+
+    def _down(self, name: str) -> None:
+        with self._asking():
+            try:
+                self.sky.down(name)
+            except self.sky.exceptions.ClusterDoesNotExist:
+                return
+
+    @property
+    def _prefix(self) -> str:
+        return f"giornata-{self.name}-"
+
+    def _record(self, instance_id: str) -> "_State":
+        found = self._records().get(instance_id)
+        if found is None:
+            raise InstanceGone(f"SkyPilot lists no cluster {instance_id}")
+        return found
+
+    def _records(self) -> dict[str, "_State"]:
+        """What is asked for and what is there. First the requests: one that ends in between is a cluster then."""
+        with self._asking():
+            pending = self.sky.api_status(limit=REQUESTS)
+            clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))
+        found = {each.name: _State.of(each) for each in clusters if each.name.startswith(self._prefix)}
+        for request in pending:
+            name, verb = request.cluster_name or "", request.name.removeprefix("sky.")
+            if name.startswith(self._prefix) and verb == "launch":
+                found.setdefault(name, _State())
+            if name in found and verb == "down":
+                found[name].going = True
+        return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """SkyPilot's errors have no common root: those that it names, and those that its HTTP client has."""
+        named = vars(self.sky.exceptions)
+        refused: tuple[type[Exception], ...] = tuple(named[name] for name in REFUSED if name in named)
+        known = (each for each in named.values() if isinstance(each, type) and issubclass(each, Exception))
+        errors: tuple[type[Exception], ...] = (*known, RuntimeError, OSError)
+        try:
+            yield
+        except GiornataError:
+            raise
+        except refused as error:
+            raise FleetRefused(f"SkyPilot refuses: {_said(error)}") from error
+        except errors as error:
+            raise FleetUnavailable(f"SkyPilot cannot be asked: {_said(error)}") from error
+        except (ValueError, TypeError) as error:
+            raise FleetRefused(f"SkyPilot does not take it: {_said(error)}") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class _State:
+    """One cluster, there or asked for."""
+
+    up: bool = False
+    broken: bool = False
+    going: bool = False
+    since_s: int = 0
+    cloud: str = ""
+    region: str = ""
+
+    @classmethod
+    def of(cls, record: Any) -> "_State":
+        status = record.status.value
+        unhealthy = status == "INIT" and record.init_kind == "unhealthy"
+        return cls(
+            up=status == "UP",
+            broken=status == "STOPPED" or unhealthy,
+            going=status == "AUTOSTOPPING",
+            since_s=record.launched_at,
+            cloud=record.cloud or "",
+            region=record.region or "",
+        )
+
+    def instance(self, name: str) -> Instance:
+        """As the control plane sees it."""
+        state = InstanceState.RUNNING if self.up else InstanceState.STARTING
+        if self.going or self.broken:
+            state = InstanceState.STOPPING
+        since_ms = self.since_s * 1000 if self.up and self.since_s else None
+        return Instance(id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms)
+
+    def is_in(self, infra: str) -> bool:
+        """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""
+        cloud, _, rest = infra.lower().partition("/")
+        region = rest.partition("/")[0]
+        return cloud in ("*", self.cloud.lower()) and region in ("", "*", self.region.lower())
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:
+    """Clusters of the SkyPilot API server that this machine's SkyPilot is set up for.
+
+    Raises InvalidInput when SkyPilot is not installed. Importing it takes seconds, so nobody else does.
+    """
+    try:
+        import sky
+    except ModuleNotFoundError as error:
+        message, hint = f"the driver skypilot needs {error.name}", "pip install 'giornata[skypilot]'"
+        raise InvalidInput([Fault(where=f"fleets.{name}.driver", message=message, hint=hint)]) from None
+    return SkyPilotFleet(
+        name=name,
+        sky=sky,
+        options=options,
+        server_url=surroundings.server_url,
+        node_key=surroundings.node_key,
+        now_ms=surroundings.now_ms,
+    )

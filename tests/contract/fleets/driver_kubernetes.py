@@ -1,0 +1,10 @@
+"""The kubernetes driver with a Deployment, on the strict API server for tests."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.fixtures.kubernetes_under_test import KubernetesUnderTest, strict_cluster
+
+
+def opened(directory: Path) -> AbstractContextManager[KubernetesUnderTest]:
+    return strict_cluster(directory, page=2)  # so that every list has pages

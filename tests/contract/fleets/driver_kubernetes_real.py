@@ -1,0 +1,11 @@
+"""The kubernetes driver on a real API server with its real controllers, where there is one to run."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.fixtures.kubernetes_real import real_cluster
+from tests.fixtures.kubernetes_under_test import KubernetesUnderTest
+
+
+def opened(directory: Path) -> AbstractContextManager[KubernetesUnderTest]:
+    return real_cluster(directory)

@@ -1,0 +1,50 @@
+"""The skypilot driver on a fake of SkyPilot that is held to its signatures."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.fixtures.skypilot_fake import REGIONS, FakeSky
+
+from giornata.fleets.skypilot import SkyPilotFleet
+from giornata.fleets.skypilot_task import Options
+
+
+class SkyPilotUnderTest:
+    """A fleet in three regions."""
+
+    reallocation_moves = True
+    chooses_who_leaves = True
+
+    def __init__(self, **options: Any) -> None:
+        self.sky = FakeSky()
+        clock = itertools.count(1_700_000_000_000)
+        self.fleet = SkyPilotFleet(
+            name="gpu",
+            sky=self.sky,
+            options=Options.model_validate({"price_usd_per_hour": 0.3, "infra": REGIONS} | options),
+            server_url=lambda: "https://giornata.example",
+            node_key=lambda: "the-key-of-nodes",
+            now_ms=lambda: next(clock),
+        )
+
+    def settle(self) -> None:
+        self.sky.act()
+        # The loop asks again and again for what it wants; here it is what was asked for last.
+        self.sky.act()
+
+    def vanish(self, instance_id: str) -> None:
+        """The cloud takes a spot machine: a refreshed status lists it no more; the loop asks for another."""
+        present = len(self.sky.clusters)
+        del self.sky.clusters[instance_id]
+        self.fleet.desired(present)
+
+    def away(self) -> AbstractContextManager[None]:
+        return self.sky.away()
+
+
+@contextmanager
+def opened(_directory: Path) -> Iterator[SkyPilotUnderTest]:
+    yield SkyPilotUnderTest()
