@@ -24,6 +24,7 @@ from giornata.cli import (
     presets,
     secrets,
     serve,
+    simulate,
     train,
 )
 
@@ -73,6 +74,7 @@ for module in (
     model,
     lora,
     demo,
+    simulate,
 ):
     module.register(app)
 
