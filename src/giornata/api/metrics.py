@@ -120,6 +120,7 @@ def _machines(gauges: Gauges) -> Iterator[Metric]:
         replaced.add_metric([fleet], count)
     yield replaced
 
+
 def _fleets(gauges: Gauges) -> Iterator[Metric]:
     desired = GaugeMetricFamily("giornata_fleet_desired", "Nodes that the provider is asked for.", labels=["fleet"])
     for name, nodes in sorted(gauges.fleet_desired.items()):

@@ -27,7 +27,7 @@ class NodeReads:
         self._connection = connection
 
     def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> QueueView:
-        """Which nodes could do this job now, by the claim's own predicate and gate. Nothing is said of those ahead."""
+        """Which nodes could do this job now, by the claim's own predicate and gate; nothing of those ahead."""
         vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
         this = jobs.c.id == job_id
         large = sa.exists().where(this, for_machine(nodes.c.machine_id), *large_enough(vram_bytes))
