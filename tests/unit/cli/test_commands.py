@@ -5,6 +5,7 @@ import typer
 from tests.fixtures.served import a_dataset
 
 from giornata.cli.main import app
+from giornata.protocol.node_checks import NodeChecks
 from giornata.protocol.work import Claim, NodeInfo
 
 NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", pid=7, price_micro_usd_per_hour=200_000)
@@ -51,6 +52,18 @@ def test_nodes_show_what_they_are_at(run, served, job):
     claim(served)
     node = run("nodes", "--json").json["items"][0]
     assert (node["machine_id"], node["state"], node["job_ids"], node["pid"]) == ("m-1", "busy", [job.id], 7)
+
+
+def test_nodes_show_what_they_found_out_about_themselves(run, served):
+    for number, lacking in enumerate([(), ("download goes at 0.50 MiB/s; the fleet asks for 5.00",)]):
+        node = NODE.model_copy(update={"node_id": f"node_0000000{number}", "machine_id": f"m-{number}"})
+        body = NodeChecks(node=node, shortcomings=lacking, leaving=bool(lacking)).model_dump(mode="json")
+        served.call("POST", "/v1/node/checks", served.keys.node, json=body)
+    shown = run("nodes", "--json").json["items"]
+    assert sorted(each["checks"]["leaving"] for each in shown) == [False, True]
+    printed = run("nodes").output
+    assert "fit" in printed
+    assert "0.50 MiB/s" in printed
 
 
 def test_events_are_sentences(run, served, job):

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from giornata.agent.settings import engine_command
 from giornata.cli.node import agent_settings_of
 from giornata.cli.serving import _node_command
 from giornata.cli.settings import load_settings
+from giornata.domain.errors import InvalidInput
 from giornata.engine.__main__ import parse
 
 
@@ -20,8 +23,15 @@ def test_a_node_tells_its_engine_and_bounds_itself(tmp_path: Path) -> None:
     )
     settings = agent_settings_of(given)
     assert (settings.places, settings.join_for_s) == (3, 7.0)
-    (command,) = settings.engine_commands().values()
+    (command,) = set(settings.engine_commands().values())
     assert parse(command[3:]).places == 3
+
+
+def test_a_node_says_which_instance_it_is(tmp_path: Path) -> None:
+    given = load_settings(data=tmp_path, url="http://server", node_key="gk", machine_id="m", instance_id="pod/a-1")
+    assert agent_settings_of(given).instance_id == "pod/a-1"
+    with pytest.raises(InvalidInput):
+        load_settings(instance_id="no such name")
 
 
 def test_there_is_one_place_unless_told_otherwise() -> None:
