@@ -99,6 +99,7 @@ class Agent:
                 provider=provider or NoProvider(),
                 instruments=instruments,
                 monotonic_s=monotonic_s,
+                sleep=self._sleep,
             )
         self._at_work = AtWork()
         self._failures = self._claiming.fresh_delays()

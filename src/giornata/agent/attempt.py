@@ -4,14 +4,16 @@ Threads of their own beat, upload, keep the journal and read the engine; they on
 does next is decided in one place: the loop in this file, which runs in the agent's thread.
 """
 
+import collections
 import logging
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from giornata.agent.blame import explained
 from giornata.agent.calls import Calls
 from giornata.agent.courier import Courier
-from giornata.agent.engine_process import EngineProcess
+from giornata.agent.engine_process import TAIL_LINES, EngineProcess
 from giornata.agent.engines import EngineBusy
 from giornata.agent.events import (
     AttemptFailed,
@@ -73,6 +75,7 @@ class Attempt:
             release_s=self._settings.release_s,
         )
         self._undelivered: AttemptFailed | None = None
+        self._muttered: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._engine: EngineProcess | None = None
         self._came_to_others = False
         self.needs_engine = True
@@ -263,6 +266,7 @@ class Attempt:
         """Events that mean the same whether the engine works or not."""
         match event:
             case Muttered():
+                self._muttered.append(event.line)
                 self._journal.line(event.line)
             case Delivered(checkpoint_step=int(step)):
                 self._standing.committed_step = max(step, self._standing.committed_step or 0)
@@ -339,6 +343,7 @@ class Attempt:
         self._journal.stop()
         self._journal.flush()
         tail = list(self._engine.tail) if self._engine is not None else []
+        ending = explained(ending, tuple(self._muttered), self._lease)
         report = Report(self._around.node, self._own_calls, self._standing)
         return report.send(ending, tail=tail, until=lambda: self._orders.leave_by() if self.told_to_leave else None)
 

@@ -24,6 +24,8 @@ from giornata.protocol.work import Lease, LeaseCheckpoint, LeaseInput
 log = logging.getLogger(__name__)
 
 AT_ONCE = 6
+# A link that is slower than this is of no use: a transfer that moves is waited for, but not for ever.
+LEAST_BYTES_PER_S = 2**16
 ROLES: tuple[Literal["instance", "class", "init_lora"], ...] = ("instance", "class", "init_lora")
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # The checkpoint itself is bad or not there; the one before may do.
@@ -118,10 +120,17 @@ class Fetching:
 
     def _download(self, what: Download, path: Path) -> None:
         until_s = self._monotonic_s() + self._patience_s
+        longest_s = until_s + what.size_bytes / LEAST_BYTES_PER_S
+
+        def progress(received_bytes: int) -> None:
+            self._check()
+            if self._monotonic_s() > longest_s:
+                message = f"only {received_bytes} of {what.size_bytes} bytes have come in far too long a time"
+                raise AttemptFailed(Reason.NODE_DOWNLOAD, message)
 
         def fetch(_: Lease) -> None:
             self._check()
-            self._storage.download(what, path, progress=lambda _: self._check())
+            self._storage.download(what, path, progress=progress)
 
         self._calls.persist(fetch, until=lambda: until_s)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from giornata.agent.engines import KernelRoom
 from giornata.agent.workplace import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
-from giornata.protocol.specs import OWN_KIND_PREFIX
+from giornata.protocol.specs import CANARY_KIND, OWN_KIND_PREFIX
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
@@ -84,14 +84,16 @@ class AgentSettings:
 
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """The command of the engine for each kind; kinds with equal commands share one engine."""
+        # The platform tries out machines by a kind of its own, which every engine of ours can do.
+        kinds = (*self.kinds, CANARY_KIND) if self.kinds and CANARY_KIND not in self.kinds else self.kinds
         built_in = engine_command(
-            self.kinds,
+            kinds,
             threads=self.threads,
             device=self.device,
             model_cache_bytes=self.model_cache_bytes,
             places=self.places,
         )
-        return dict.fromkeys(self.kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
+        return dict.fromkeys(kinds, built_in) | {kind: tuple(own) for kind, own in self.workloads.items()}
 
     def kernels(self) -> KernelRoom:
         """Compiled kernels outlive engines and nodes, in the node's own directory."""

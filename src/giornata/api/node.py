@@ -85,7 +85,7 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 
 
 @router.get("/policy", responses=refusals(401, 403))
-def policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(min_length=1, max_length=128)]) -> NodePolicy:
+def policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
     """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
     return asking_for_policy.node_policy(ctx, caller, fleet)
 

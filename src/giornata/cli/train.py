@@ -127,8 +127,7 @@ def train(
             )
         alone.refuse_options()
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
-        memory = None if min_vram is None else parse_size(min_vram, option="--min-vram")
-        _refuse(spec, directory, continued, init_lora)
+        memory = _refuse(spec, directory, continued, init_lora, min_vram)
         folder = None
         if directory is not None:
             masked = spec.get("masked_loss", spec.get("alpha_mask"))
@@ -184,8 +183,14 @@ def _spec(
     return spec | parse_assignments(assignments or [])
 
 
-def _refuse(spec: dict[str, Any], directory: Path | None, continued: str | None, init_lora: Path | None) -> None:
-    """Raises InvalidInput with everything that is missing, or too much."""
+def _refuse(
+    spec: dict[str, Any],
+    directory: Path | None,
+    continued: str | None,
+    init_lora: Path | None,
+    min_vram: str | None,
+) -> int | None:
+    """The memory in bytes, if it was given. Raises InvalidInput with all that is missing, wrong or too much."""
     faults = []
     if continued is None and not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
         hint = (
@@ -198,8 +203,14 @@ def _refuse(spec: dict[str, Any], directory: Path | None, continued: str | None,
     if continued is not None and init_lora is not None:
         message = "starts from a file, and --continue from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
+    memory = None
+    try:
+        memory = None if min_vram is None else parse_size(min_vram, option="--min-vram")
+    except InvalidInput as wrong:
+        faults += wrong.faults
     if faults:
         raise InvalidInput(faults)
+    return memory
 
 
 def _refuse_with_standalone(given: Mapping[str, object]) -> None:

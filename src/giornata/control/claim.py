@@ -228,9 +228,10 @@ def _draining() -> ClaimReply:
 
 def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
     reason = tx.jobs.why_nothing(wanted)
+    memory = _gigabytes(wanted.vram_bytes)
     details = {
         "empty-queue": "no job is waiting",
-        "too-small": f"every job that waits needs more GPU memory than the {_gigabytes(wanted.vram_bytes)} of this node",
+        "too-small": f"every job that waits needs more GPU memory than the {memory} of this node",
         "for-another": "the jobs that wait are each for one other machine",
         "banned": "every job that waits has failed on this machine before; another machine is needed",
         "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",

@@ -14,7 +14,7 @@ from giornata.domain.scaling import FleetView
 from giornata.protocol.admin import ROOT_PROJECT
 
 # Nodes that have been silent for longer say nothing about since when an instance is without one.
-REMEMBERED_MS = 24 * 3_600_000
+REMEMBERED_MS = 3_600_000
 REALLOCATIONS_PER_MINUTE = 10
 
 
@@ -60,23 +60,27 @@ def demand_of(tx: Transaction) -> tuple[Demand, ...]:
 
 def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int) -> tuple[InstanceView, ...]:
     """The fleet's instances with the nodes on them."""
-    nodes = tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS)
+    nodes = NodesOn(tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS))
     unfit = tx.fleets.unfit_machines()
     heard_since_ms = at_ms - round(ctx.policy.node_gone_after_s * 1000)
     return tuple(
-        _instance(row, node_on(row, nodes), governed, unfit=unfit, heard_since_ms=heard_since_ms)
+        _instance(row, nodes.of(row), governed, unfit=unfit, heard_since_ms=heard_since_ms)
         for row in tx.fleets.instances(governed.name)
-        if row.state != InstanceState.STOPPING or row.ended_at_ms is not None
+        if row.state != InstanceState.STOPPING or row.ended_at_ms is not None or row.leaving_at_ms is not None
     )
 
 
-def node_on(instance: InstanceRow, nodes: Sequence[FleetNode]) -> FleetNode | None:
-    """The node last heard of on it: by what it says it is, or by its machine when it does not know."""
-    for node in nodes:
-        if node.instance_id == instance.id:
-            return node
-    unnamed = (node for node in nodes if node.instance_id is None and node.machine_id == instance.machine_id)
-    return next(unnamed, None)
+class NodesOn:
+    """Finds the node last heard of on an instance: by what it says it is, or by its machine when it does not know."""
+
+    def __init__(self, nodes: Sequence[FleetNode]) -> None:
+        # The latest come first, and are written over the others.
+        self._by_instance = {each.instance_id: each for each in reversed(nodes) if each.instance_id is not None}
+        self._by_machine = {each.machine_id: each for each in reversed(nodes) if each.instance_id is None}
+
+    def of(self, instance: InstanceRow) -> FleetNode | None:
+        """None: nobody has been heard of."""
+        return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "")
 
 
 def _bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:

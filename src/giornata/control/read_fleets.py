@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from giornata.control.context import Caller, Context
-from giornata.control.fleet_views import node_on
+from giornata.control.fleet_views import NodesOn
 from giornata.control.instants import instant
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
@@ -40,7 +40,7 @@ def _rows(tx: Transaction, ctx: Context) -> Sequence[FleetRow]:
 
 
 def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
-    nodes = tx.fleets.nodes(row.name, seen_since_ms=ctx.clock.now_ms() - NODES_SEEN_WITHIN_MS)
+    nodes = NodesOn(tx.fleets.nodes(row.name, seen_since_ms=ctx.clock.now_ms() - NODES_SEEN_WITHIN_MS))
     instances = tx.fleets.instances(row.name)
     governed = ctx.fleets.get(row.name)
     return Fleet(
@@ -51,15 +51,14 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         trouble=row.trouble,
         plan=FleetPlan.model_validate(row.plan or {}),
-        instances=tuple(_instance(each, nodes) for each in instances),
+        instances=tuple(_instance(each, nodes.of(each)) for each in instances),
         listed_at=instant(row.seen_at_ms),
         changed_at=None if row.changed_at_ms is None else instant(row.changed_at_ms),
         needed_at=None if row.needed_at_ms is None else instant(row.needed_at_ms),
     )
 
 
-def _instance(row: InstanceRow, nodes: Sequence[FleetNode]) -> FleetInstance:
-    node = node_on(row, nodes)
+def _instance(row: InstanceRow, node: FleetNode | None) -> FleetInstance:
     return FleetInstance(
         id=row.id,
         state=_standing(row),

@@ -1,8 +1,8 @@
 """Compare what is believed of a fleet with what its provider lists: one loop for each fleet.
 
 Only a listing says that an instance is there, runs, or is gone; no answer to a call does. What is listed although
-it should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no work
-and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
+it should have ended is asked to end again. A node that beats on an instance which the provider lists no more gets no
+work and is told to leave; it can do no harm in the meantime, for what it writes is fenced by its attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,8 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
         price = row.price_micro_usd_per_hour if price is None else price
         believed = {each.id: each for each in tx.fleets.instances(name)}
         look = _Look(fleet=name, listed=listed, believed=believed, price=price or 0, at_ms=now_ms)
-        found = [*_note_listed(tx, look), *_note_gone(tx, look), *_differences(tx, look, row), *_zombies(tx, look)]
+        found = [*_note_listed(tx, look), *_note_gone(tx, look, row)]
+        found += [*_differences(tx, look, row), *_zombies(tx, look)]
         tx.fleets.update(name, seen_at_ms=now_ms, price_micro_usd_per_hour=price, driver=governed.driver)
     return "; ".join(found)
 
@@ -101,11 +102,15 @@ def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:
     return not same or before.last_listed_at_ms + LISTED_EVERY_MS <= now.last_listed_at_ms
 
 
-def _note_gone(tx: Transaction, look: _Look) -> list[str]:
-    gone = sorted(set(look.believed) - set(look.listed))
+def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
+    gone = [each for key, each in sorted(look.believed.items()) if key not in look.listed]
     if gone:
-        tx.fleets.update_instances(look.fleet, gone, gone_at_ms=look.at_ms)
-    return [f"{each} is gone" for each in gone]
+        tx.fleets.update_instances(look.fleet, [each.id for each in gone], gone_at_ms=look.at_ms)
+    # A node that is told to leave may be quicker than its provider is asked: nobody is to come in its place.
+    left = len([each for each in gone if each.leaving_at_ms is not None and each.ended_at_ms is None])
+    if left:
+        tx.fleets.update(look.fleet, desired=max(0, row.desired - left), told=None, changed_at_ms=look.at_ms)
+    return [f"{each.id} is gone" for each in gone]
 
 
 def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:

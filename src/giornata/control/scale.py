@@ -4,13 +4,13 @@ What is decided is written down before the provider is asked, and what it was su
 lost in between (a reply, this process) is mended by the next turn, which asks again: every call may be repeated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.fleet_views import node_on, view_of
+from giornata.control.fleet_views import NodesOn, view_of
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
@@ -19,6 +19,7 @@ from giornata.domain.scaling import FleetView, Plan, Step, plan_fleet
 
 # That there is still work for a fleet is written down this often.
 NEEDED_EVERY_MS = 10_000
+HEARD_WITHIN_MS = 3_600_000
 
 
 def scale_fleet(ctx: Context, name: str) -> str:
@@ -87,8 +88,7 @@ def _write(tx: Transaction, row: FleetRow, view: FleetView, plan: Plan, *, at_ms
     if plan.desired != row.told or plan.ending:
         columns["told"] = None
     tx.fleets.update(row.name, **columns)
-    for step in (*plan.leaving, *plan.reallocate):
-        _mark_leaving(tx, row.name, step, at_ms=at_ms)
+    _mark_leaving(tx, row.name, (*plan.leaving, *plan.reallocate), at_ms=at_ms)
     if plan.ending:
         tx.fleets.update_instances(row.name, plan.ending, ended_at_ms=at_ms)
     machines = {each.id: each.machine_id for each in view.instances}
@@ -102,13 +102,14 @@ def _write(tx: Transaction, row: FleetRow, view: FleetView, plan: Plan, *, at_ms
         )
 
 
-def _mark_leaving(tx: Transaction, fleet: str, step: Step, *, at_ms: int) -> None:
-    tx.fleets.update_instances(fleet, [step.instance_id], leaving_at_ms=at_ms, leaving_reason=step.reason)
-    nodes = tx.fleets.nodes(fleet, seen_since_ms=at_ms - 3_600_000)
-    for instance in tx.fleets.instances(fleet):
-        node = node_on(instance, nodes) if instance.id == step.instance_id else None
-        if node is not None:
-            tx.fleets.drain([node.id])
+def _mark_leaving(tx: Transaction, fleet: str, steps: Sequence[Step], *, at_ms: int) -> None:
+    for step in steps:
+        tx.fleets.update_instances(fleet, [step.instance_id], leaving_at_ms=at_ms, leaving_reason=step.reason)
+    if steps:
+        nodes = NodesOn(tx.fleets.nodes(fleet, seen_since_ms=at_ms - HEARD_WITHIN_MS))
+        told = {step.instance_id for step in steps}
+        found = (nodes.of(each) for each in tx.fleets.instances(fleet) if each.id in told)
+        tx.fleets.drain([node.id for node in found if node is not None])
 
 
 def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:

@@ -8,4 +8,11 @@ def _matters(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 
 
+def _is_missed(record: logging.LogRecord) -> bool:
+    """transformers says of each class for pictures that it reads them with Pillow, for want of torchvision. Nothing
+    here gives it pictures: diffusers only names the classes when samples are drawn."""
+    return "requires torchvision (not installed); falling back to" not in str(record.msg)
+
+
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_matters)
+logging.getLogger("transformers.utils.import_utils").addFilter(_is_missed)

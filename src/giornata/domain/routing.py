@@ -3,9 +3,9 @@
 Turns are fair between projects: start-time fair queuing (P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queueing: A
 Scheduling Algorithm for Integrated Services Packet Switching Networks", SIGCOMM 1996), with projects for flows, every
 project of equal weight, and every job of length 1, since nobody knows before how long it will take. A job's turn is
-its start tag: one after the project's job before it, and not before the queue's present turn. So of two projects that
-both wait each has its job at every turn, a project that comes late with few jobs stands near the head, one that floods
-waits behind its own jobs, and a project that is alone sees first in, first out.
+its start tag: one after the project's job before it, and not before the queue's present turn. So of two projects
+that both wait each has its job at every turn, a project that comes late with few jobs stands near the head, one that
+floods waits behind its own jobs, and a project that is alone sees first in, first out.
 
 Turns are given at submission and never change: a claim reads them from an index.
 """
@@ -13,8 +13,9 @@ Turns are given at submission and never change: a claim reads them from an index
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# Within one such window of turns the node's warm model decides. What is won by that is the load of a model, minutes of
-# a job's hour; what it costs is fairness: one of two projects that wait may be ahead by up to twice the window.
+# Within one such window of turns the node's warm model decides. What is won by that is the load of a model, a minute
+# or more of a job's hour, and the window holds that many jobs of every project that waits, among which one on the
+# held model is likely. What it costs is fairness: of two projects that wait one may get ahead by twice the window.
 AFFINITY_WINDOW = 16
 # As if a node had this much GPU memory when nobody knows how much it has: it is let try.
 ENDLESS_BYTES = 2**63 - 1
@@ -70,9 +71,9 @@ def next_turn(turns: Turns) -> int:
     """The turn of a project's new job: one after the project's latest, and not before the queue's present turn.
 
     The present turn is the head's. A head that no present node may take would hold it back, and every newcomer would
-    go before those who have waited for long; then it is the begin of the window from which the latest jobs were handed
-    out, or from which the slowest of them was. When nothing is queued it is one after the largest turn that was just
-    handed out, as the paper has it for the end of a busy period.
+    go before those who have waited for long; then it is the begin of the window of the slowest of the jobs that were
+    handed out latest, so that a project that waits still gets the turn after its latest. When nothing is queued it is
+    one after the largest turn that was just handed out, as the paper has it for the end of a busy period.
     """
     if turns.head is None:
         present = max(turns.recent, default=0) + 1

@@ -51,7 +51,8 @@ class FleetView:
     """A fleet as believed now. Instants are epoch ms.
 
     `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is
-    this fleet's share. `moves`: what is reallocated comes back on another machine; `reallocations_left` in this minute.
+    this fleet's share. `moves`: what is reallocated comes back on another machine. `reallocations_left` are those
+    that the provider still allows in this minute.
     """
 
     name: str
@@ -121,9 +122,7 @@ class _Now:
     def paused(self) -> bool:
         """The number was changed a moment ago, and is one that is allowed."""
         changed_at_ms = self.view.changed_at_ms
-        lately = (
-            changed_at_ms is not None and self.at_ms - changed_at_ms < self.policy.pause_after_change_s * 1000
-        )
+        lately = changed_at_ms is not None and self.at_ms - changed_at_ms < self.policy.pause_after_change_s * 1000
         return lately and self.fewest <= self.count <= self.most
 
 
@@ -184,7 +183,7 @@ def _need(now: _Now) -> _Need:
     view, policy = now.view, now.policy
     stuck = [each for each in now.staying if is_stuck(each, policy, now.at_ms)]
     busy = [each for each in now.staying if each.use is Use.BUSY]
-    free = [each for each in now.staying if each.use is not Use.BUSY and each not in stuck]
+    free = [each for each in now.staying if each.use is not Use.BUSY and not is_stuck(each, policy, now.at_ms)]
     # Asked for and not listed yet, or to come in the place of another.
     coming = max(0, now.count - len(now.staying)) + min(len(stuck), view.reallocations_left)
     to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]

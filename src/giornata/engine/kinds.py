@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.engine.workload import Workload
+from giornata.protocol.specs import CANARY_KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,15 @@ def _train(device: str, places: int, model_cache_bytes: int | None, kernels: Ker
     return TrainWorkload(device=device, places=places, model_cache_bytes=model_cache_bytes, compiler=compiler)
 
 
-FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType({"train": _train})
+def _canary(device: str, _places: int, _model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
+    from giornata.workloads.canary.workload import CanaryWorkload
+
+    return CanaryWorkload(device=device)
+
+
+FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType(
+    {"train": _train, CANARY_KIND: _canary}
+)
 
 
 def check_kinds(kinds: Sequence[str]) -> None:

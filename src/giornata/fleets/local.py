@@ -2,8 +2,8 @@
 
 Each node is `giornata node …` in a session of its own, in a slot: the slot names the hardware, so that bans and kept
 models stay when its process is replaced. A node that ends is started again, later each time when it ends at once;
-each start is an instance of its own. Ending is SIGTERM, on which a node writes a checkpoint, commits it and gives its job
-back; what is still there after the grace time is killed with everything that it started.
+each start is an instance of its own. Ending is SIGTERM, on which a node writes a checkpoint, commits it and gives its
+job back; what is still there after the grace time is killed with everything that it started.
 
 On a machine with several GPUs each slot has one of them.
 """
@@ -73,12 +73,12 @@ class LocalFleet:
         return Limits(most_nodes=len(self.gpus) or None, moves=False)
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
-        """Ask for this many nodes. Fewer than now: those that are leaving go, then those of the highest slots."""
+        """Ask for this many nodes. Fewer than now: those that are leaving go, then those that came last."""
         with self._lock:
             if self._stopping.is_set():
                 return
             while len(self._slots) > nodes:
-                number = max(self._slots, key=lambda each: (self._slots[each].instance_id in leaving, each))
+                number = max(self._slots, key=lambda each: self._first_to_go(self._slots[each], leaving))
                 self._let_go(self._slots.pop(number))
             free = (number for number in range(nodes + len(self._slots)) if number not in self._slots)
             for number in [next(free) for _ in range(nodes - len(self._slots))]:
@@ -160,6 +160,11 @@ class LocalFleet:
     def _keep_tending(self) -> None:
         while not self._stopping.wait(POLL_S):
             self.tend()
+
+    @staticmethod
+    def _first_to_go(slot: Slot, leaving: Collection[str]) -> tuple[bool, bool, float, int]:
+        # What was started last may stand in the place of one that has left by itself.
+        return slot.instance_id in leaving, not slot.alive, slot.started_at_s, slot.number
 
     def _let_go(self, slot: Slot) -> None:
         if slot.process is not None:

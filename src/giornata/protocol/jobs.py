@@ -10,7 +10,6 @@ from giornata.domain.reasons import Blame, Reason
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
 
-
 MinVram = Annotated[
     int | None,
     Field(

@@ -1,10 +1,10 @@
 """The statement that hands out jobs.
 
-The order is that of `domain.routing.rank`. Each kind has one arm that reads the head of ix_jobs_queue, one that reads
-the head of ix_jobs_pinned for the jobs of this very machine, and one for each model that the node holds that reads the
-head of ix_jobs_queue_model; the best of these heads is the best of the queue: the first by rank is either a job of
-this machine, or a job of a held model, and then the head of that arm, or neither, and then no other job can stand
-before it in its kind's arm. So a claim costs a few index probes however long the queue is.
+The order is that of `domain.routing.rank`. Each kind has one arm that reads the head of ix_jobs_queue, one that
+reads the head of ix_jobs_pinned for the jobs of this very machine, and one for each model that the node holds that
+reads the head of ix_jobs_queue_model; the best of these heads is the best of the queue: the first by rank is either a
+job of this machine, or a job of a held model, and then the head of that arm, or neither, and then no other job can
+stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
 
 A claim for a companion, which names a joint key, has one arm for each kind, which reads the head of
 ix_jobs_queue_joint: jobs of one key are on one model, so held models decide nothing; and what is for one machine
@@ -76,7 +76,9 @@ def memory_of(wanted: Wanted) -> int:
 
 def eligible(machine_id: Text, vram_bytes: Bytes, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     """What makes a queued job one that this machine may have. The only place that says so."""
-    banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
+    ban = sa.select(bans.c.job_id).where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
+    # The machine may be a column of whatever statement this stands in.
+    banned = ban.correlate_except(bans).exists()
     return [for_machine(machine_id), ~banned, *large_enough(vram_bytes), *in_project(project_id)]
 
 

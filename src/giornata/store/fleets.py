@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow
 from giornata.store.dialect_insert import insert_for
-from giornata.store.node_succession import replaced
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"
@@ -69,11 +68,14 @@ class Fleets:
         of_node = attempts.c.node_id == nodes.c.id
         live = sa.select(sa.func.count()).where(of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
         ended = sa.select(sa.func.max(attempts.c.ended_at_ms)).where(of_node).scalar_subquery()
-        idle_since = sa.func.coalesce(ended, nodes.c.first_seen_at_ms)
+        # Of nodes at work nobody asks, and they have the longest histories.
+        idle_since = sa.case(
+            (live > 0, nodes.c.last_seen_at_ms), else_=sa.func.coalesce(ended, nodes.c.first_seen_at_ms)
+        )
         query = (
             sa.select(*(nodes.c[name] for name in _NODE))
             .add_columns(live.label("live"), idle_since.label("idle_since_ms"))
-            .where(nodes.c.fleet == fleet, nodes.c.last_seen_at_ms >= seen_since_ms, ~replaced())
+            .where(nodes.c.fleet == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
             .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
         )
         rows = (row._mapping for row in self._connection.execute(query))

@@ -12,7 +12,7 @@ from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     postgres_template,
 )
 from tests.fixtures.work import NODE_CALLER, Workshop
-from tests.fixtures.world import START_MS, CountedNames, FinePictures, ManualClock
+from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.claim import Asked, claim_each

@@ -455,3 +455,22 @@ def test_demand_is_what_waits_with_bans_and_deadlines(shop):
     assert 0 <= now_ms + 3_600_000 - urgent.deadline_at_ms < 300_000
     (group,) = (each for each in demand if each.banned_machines)
     assert (group.jobs, group.banned_machines) == (1, {"m"})
+
+
+def test_a_node_that_leaves_before_its_provider_is_asked_is_not_followed_by_another(yard, shop):
+    """Where processes that end are started again, the next one is another instance, and nobody wants it."""
+    instance = draining(yard, shop)
+    del yard.provider.instances[instance.id]
+    yard.turns(3)
+    assert yard.present() == []
+    assert yard.row()["desired"] == 0
+
+
+def test_a_node_that_vanishes_untold_is_followed_by_another(yard, shop):
+    shop.add_job()
+    yard.turn()
+    (instance,) = yard.present()
+    del yard.provider.instances[instance.id]
+    yard.turns(3)
+    assert len(yard.present()) == 1
+    assert yard.row()["desired"] == 1

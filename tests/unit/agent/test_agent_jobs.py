@@ -1,6 +1,7 @@
 """A node and its jobs, end to end: a real engine process, a server steered by the test."""
 
 import hashlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -366,6 +367,45 @@ def test_an_engine_without_a_step_is_ended(api: FakeNodeApi, node: NodeFactory) 
     node(script="hello()\nhear()\nhear()\n", stall_s=0.3).run()
     [failed] = api.bodies("fail")
     assert failed["reason"] == "too_slow"
+
+
+STUCK_ENGINE = """
+import threading, time
+hello()
+start = hear()
+
+def tick():
+    while True:
+        say("alive")
+        time.sleep(0.05)
+
+threading.Thread(target=tick, daemon=True).start()
+for done in range(start["spec"]["phases"]):
+    say("phase", attempt=start["attempt"], name="caching", done=done)
+    time.sleep(0.1)
+if start["spec"].get("ends"):
+    say("done", attempt=start["attempt"], step=0)
+time.sleep(1000)
+"""
+
+
+def test_an_engine_whose_work_is_stuck_is_ended_however_alive_it_is(api: FakeNodeApi, node: NodeFactory) -> None:
+    """As with a kernel that never comes back: the thread that says alive knows nothing of it."""
+    api.leases = [lease(spec={"phases": 1})]
+    made = node(script=STUCK_ENGINE, stall_s=0.8, alive_s=5.0)
+    made.run()
+    [failed] = api.bodies("fail")
+    assert failed["reason"] == "too_slow"
+    pid = next(body["engine_pid"] for body in api.bodies("heartbeat") if body["engine_pid"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_phases_that_go_on_are_no_stall(api: FakeNodeApi, node: NodeFactory) -> None:
+    api.leases = [lease(spec={"phases": 14, "ends": True})]
+    node(script=STUCK_ENGINE, stall_s=0.8, alive_s=5.0).run()
+    assert api.bodies("fail") == []
+    assert len(api.bodies("complete")) == 1
 
 
 def test_an_engine_that_said_alive_and_fell_silent_is_ended(api: FakeNodeApi, node: NodeFactory) -> None:

@@ -51,6 +51,15 @@ def test_not_ready_says_why(served: Served) -> None:
     assert body["loops"] == [{"name": "lapse", "runs": 9, "errors": 3, "last_success_age_s": 500.0, "late": True}]
 
 
+def test_a_fleet_that_is_away_leaves_the_server_ready(served: Served) -> None:
+    def late() -> Sequence[LoopStatus]:
+        return [LoopStatus(name="scale:gpu", every_s=1.0, errors=3, last_success_age_s=500.0, vital=False)]
+
+    status, body = answer(create_app(served.ctx, loops_status=late), served, "/readyz")
+    assert (status, body["ready"]) == (200, True)
+    assert [(each["name"], each["late"]) for each in body["loops"]] == [("scale:gpu", True)]
+
+
 def test_metrics_count(served: Served) -> None:
     for kind in ("x-count", "x-other", "x-other"):
         served.call("POST", "/v1/jobs", served.keys.member, json={**JOB, "kind": kind})

@@ -61,6 +61,8 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/secrets": ADMIN,
     "PUT /v1/secrets/{name}": Route(allowed=ADMINS, body={"value": "hf_something"}),
     "DELETE /v1/secrets/{name}": ADMIN,
+    "GET /v1/node/policy": Route(allowed=frozenset({"node", "other_node"})),
+    "POST /v1/node/checks": Route(allowed=frozenset({"node", "other_node"}), body={"node": NODE}),
     "POST /v1/node/claim": Route(
         allowed=frozenset({"node", "other_node"}),
         body={"request_id": "request-1", "node": NODE, "kinds": ["x-count"]},

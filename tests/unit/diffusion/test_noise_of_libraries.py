@@ -6,6 +6,7 @@ import logging
 
 import bitsandbytes.backends.cpu.ops as kernels
 import pytest
+import transformers.utils.import_utils as lazy
 
 import giornata.diffusion  # noqa: F401  (sets the filter)
 
@@ -17,6 +18,15 @@ def test_only_the_kernel_that_nobody_wants_goes_unsaid(caplog: pytest.LogCapture
     logger.warning(said[0], "No module named 'kernels'")
     logger.warning("Failed to load the library: %s", "libgomp is missing")
     assert caplog.messages == ["Failed to load the library: libgomp is missing"]
+
+
+def test_only_the_library_that_nobody_misses_goes_unsaid(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger(lazy.__name__)
+    (said,) = [text for text in _texts(lazy) if "requires torchvision" in text]
+    logger.warning(f"`CLIPImageProcessor{said}CLIPImageProcessorPil` for backward compatibility.")
+    logger.warning("`Sam3Model` requires torchvision")
+    logger.warning("requires torch >= 2.4, but found torch 2.1")
+    assert caplog.messages == ["`Sam3Model` requires torchvision", "requires torch >= 2.4, but found torch 2.1"]
 
 
 def _texts(module: object) -> list[str]:

@@ -195,7 +195,7 @@ def test_draining_asks_and_reallocating_does_not(fleet_of, nodes):
         assert nodes.next().slot == 0
 
 
-def test_those_named_go_first_and_then_those_of_the_highest_slots(fleet_of, nodes):
+def test_those_named_go_first_and_then_those_that_came_last(fleet_of, nodes):
     with fleet_of(3) as fleet:
         first, second, third = sorted((nodes.next() for _ in range(3)), key=lambda caller: caller.slot)
         fleet.desired(2, leaving=[second.instance])

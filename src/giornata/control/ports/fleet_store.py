@@ -48,7 +48,7 @@ class InstanceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetNode:
-    """A node of a fleet. `live` counts the attempts that it holds, and `idle_since_ms` is when the last one ended."""
+    """A node of a fleet. `live` counts the attempts that it holds; without any, the last ended at `idle_since_ms`."""
 
     id: str
     project_id: str
@@ -104,7 +104,7 @@ class Fleets(Protocol):
     def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None: ...
 
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
-        """Those heard of since then, the latest first; none that another process of its name has replaced."""
+        """Those heard of since then, the latest first."""
 
     def drain(self, node_ids: Collection[str]) -> None:
         """These get no more work, and are told to leave."""

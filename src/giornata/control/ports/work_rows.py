@@ -115,9 +115,9 @@ class NodeRow:
 class Wanted:
     """Which jobs may be handed out: one predicate for looking and for taking.
 
-    `project_id` None means every project's. `vram_bytes` None: nobody knows, and the node is let try; should it be too
-    small, the job is banned from its machine. With a `joint_key` it is a job that may share a batch with those of this
-    key, otherwise any.
+    `project_id` None means every project's. `vram_bytes` None: nobody knows, and the node is let try; should it be
+    too small, the job is banned from its machine. With a `joint_key` it is a job that may share a batch with those of
+    this key, otherwise any.
     """
 
     kinds: tuple[str, ...]

@@ -11,6 +11,7 @@ from pydantic import SecretStr, ValidationError
 from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.eight_bits import held_base
 from giornata.diffusion.hub import HuggingFaceHub
+from giornata.diffusion.hub_arrival import arriving
 from giornata.diffusion.hub_cache import HubCache
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
@@ -77,7 +78,7 @@ class TrainWorkload:
         spec = parse(start)
         with self._kept(), blamed():
             reporter.phase("loading")
-            base = taught(self._warm(spec, start.hub_token), spec)
+            base = taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
             return Attempt(
                 start=start,
                 spec=spec,
@@ -110,7 +111,7 @@ class TrainWorkload:
         with self._kept(), blamed():
             spec = parse(start)
             reporter.phase("loading")
-            base = self._warm(spec, start.hub_token)
+            base = self._warm(spec, start.hub_token, lambda: reporter.phase("loading"))
             room = self._room_of(base.device)
             places = places_within(sizes_in_a_place(base, spec), spec, room, most=self.places)
             if room is not None:
@@ -154,15 +155,17 @@ class TrainWorkload:
             self._drop()  # nobody knows in which state it left the model
             raise
 
-    def _warm(self, spec: TrainSpec, token: SecretStr | None) -> BaseModel:
-        """The base that the spec names; the one before is let go first, two might not fit.
+    def _warm(self, spec: TrainSpec, token: SecretStr | None, arrives: Callable[[], None]) -> BaseModel:
+        """The base that the spec names; the one before is let go first, two might not fit. `arrives` is called while
+        it comes from the hub, however slowly.
 
         What was opened with one project's token is opened again for whoever has another: the hub decides.
         """
         key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
             self._drop()
-            with closing(HuggingFaceHub(token, HubCache(bound_bytes=self._model_cache_bytes))) as hub:
+            cache = HubCache(bound_bytes=self._model_cache_bytes)
+            with closing(HuggingFaceHub(token, cache)) as hub, arriving(cache.directory, arrives):
                 base = self._load(spec, device=self._loads_onto(spec), dtype=dtype, hub=hub)
             self._base_sha256 = base_sha256(base)  # of the weights as they were loaded, whatever they are held in
             self._base = held_base(base, spec.base_quantization, self._device)
