@@ -25,13 +25,14 @@ from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 LOCAL_FLEET = "local"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Fleets:
     """Those that the loops look after, and a local one of a fixed size, which nobody has to."""
 
     context: Context
     fixed: GovernedFleet | None = None
     fixed_nodes: int = 0
+    _closed: bool = False
 
     def start(self) -> None:
         """Start what needs no loop. The server answers already."""
@@ -40,6 +41,9 @@ class Fleets:
 
     def close(self) -> None:
         """Let go of every fleet; local nodes write their last checkpoints. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
         with ExitStack() as closing:
             for each in (*self.context.fleets.values(), *filter(None, [self.fixed])):
                 closing.callback(each.fleet.close)

@@ -186,7 +186,10 @@ BANNED = (Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-a"}))
 
 
 def test_a_job_banned_on_the_only_node_gets_another_machine():
-    assert plan(fleet(node("a"), demand=BANNED)).desired == 2, "there is room for another node"
+    roomy = plan(fleet(node("a"), demand=BANNED))
+    assert (roomy.desired, replaced(roomy)) == (2, []), "there is room for another node"
+    paused = plan(fleet(node("a"), demand=BANNED, changed_at_ms=NOW), replace(POLICY, pause_after_change_s=60))
+    assert (paused.desired, replaced(paused)) == (1, []), "there will be"
     decided = plan(fleet(node("a"), demand=BANNED), replace(POLICY, max_nodes=1))
     assert replaced(decided) == ["a"]
     assert decided.desired == 1
@@ -316,8 +319,9 @@ def test_what_never_came_is_not_asked_for_any_more():
 
 
 def test_what_never_came_stays_asked_for_beside_work_lest_the_provider_chooses():
-    view = fleet(node("a", Use.BUSY), asked=3, needed_at_ms=NOW, changed_at_ms=ago(9999))
+    view = fleet(node("a", Use.BUSY), asked=3, needed_at_ms=ago(9999), changed_at_ms=ago(9999))
     assert plan(view).desired == 3
+    assert plan(replace(view, instances=(node("a", Use.IDLE),))).desired == 1
 
 
 def test_hours_of_the_week_have_their_own_bounds():

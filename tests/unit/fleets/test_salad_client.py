@@ -134,6 +134,8 @@ def test_pages_of_a_gateway_are_survived(rented, status):
 
 def test_a_page_instead_of_a_list_is_no_empty_list(rented):
     fleet = one(rented)
+    rented.cloud.befalls(200, page=True, only="/instances")
+    assert len(fleet.list()) == 1, "it is asked for again"
     rented.cloud.befalls(200, page=True, times=5, only="/instances")
     with pytest.raises(FleetUnavailable):
         fleet.list()

@@ -139,6 +139,22 @@ def test_d44_when_the_costs_cannot_be_set_the_number_does_not_fall(rented):
     assert rented.group.replicas == 3
 
 
+def test_a_cost_that_is_refused_keeps_the_number_only_where_work_is_at_stake(rented):
+    fleet = rented.fleet()
+    ids = grown(rented, fleet, 2)
+    fleet.desired(4)
+    starting = [each.id for each in rented.group.instances if each.id not in ids]
+    for instance_id in starting:
+        rented.cloud.befalls(400, only=instance_id)
+    fleet.desired(2)
+    rented.settle()
+    assert running(rented) == set(ids)
+    rented.cloud.befalls(403, only=ids[1])
+    with pytest.raises(FleetRefused):
+        fleet.desired(1, leaving=ids[1:])
+    assert rented.group.replicas == 2
+
+
 def test_when_more_go_than_are_named_those_who_have_not_begun_go_before_those_at_work(rented):
     fleet = rented.fleet()
     ids = grown(rented, fleet, 2)

@@ -237,3 +237,16 @@ def test_an_opened_fleet_recognises_its_nodes_when_it_knows_its_organisation():
     rented = Rented(SaladCloud())
     assert rented.fleet(organization_id=ORGANIZATION_ID).identities is not None
     assert rented.fleet().identities is None
+
+
+def test_groups_of_one_name_in_two_organisations_are_two_fleets():
+    world, elsewhere = World(), "11111111-2222-3333-4444-555555555555"
+    fleets = {
+        "ours": Options(**SOME, group="loras", organization_id=ORGANIZATION_ID),
+        "theirs": Options(**SOME, group="loras", organization_id=elsewhere),
+    }
+    transport = httpx.MockTransport(world.keys.answer)
+    identities = open_identities(fleets, now_ms=world.clock.now_ms, transport=transport)
+    assert identities.recognise(world.workload.token()).fleet == "ours"
+    assert identities.recognise(world.workload.token(aud=elsewhere)).fleet == "theirs"
+    assert identities.recognise(world.workload.token(aud=["else", elsewhere])).fleet == "theirs"

@@ -209,9 +209,15 @@ class SaladFleet:
             if instance.state is InstanceState.STOPPING:
                 continue
             cost = deletion_cost(instance, leaving=instance.id in leaving)
-            if row.get("deletion_cost") != cost:
+            if row.get("deletion_cost") == cost:
+                continue
+            try:
                 # One that is not there any more needs none.
                 self.calls.set_deletion_cost(instance.id, cost)
+            except FleetRefused:
+                # Whoever has not begun loses nothing by going first. For one at work the number must not fall.
+                if instance.state is InstanceState.RUNNING:
+                    raise
 
     def _listed(self, instance_id: str) -> Instance | None:
         """The instance of that id, or on the machine of that id, if the provider lists one."""
