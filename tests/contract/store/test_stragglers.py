@@ -28,10 +28,10 @@ def lease(shop: Workshop, number: int, *, device: str = "RTX 4090", shape: str =
 
 
 def idle_node(shop: Workshop, number: int = 90, device: str = "RTX 4090") -> None:
-    """A node that waits for work; asks while the queue is empty."""
+    """A node that waits for any work; asks while the queue is empty."""
     node = shop.node(number).model_copy(update={"device": device})
-    request_id = f"request-{number}-{shop.clock.now_ms()}"
-    assert claim_once(shop.ctx, NODE_CALLER, Claim(request_id=request_id, node=node, kinds=("train",))).lease is None
+    claim = Claim(request_id=f"request-{number}-{shop.clock.now_ms()}", node=node, kinds=("train", "x-own"))
+    assert claim_once(shop.ctx, NODE_CALLER, claim).lease is None
 
 
 def run(shop: Workshop, steps_s: dict[str, float], *, seconds: float = 600.0, first_step_s: float = 30.0) -> None:
@@ -134,14 +134,36 @@ def test_one_of_a_cohort_goes_at_a_time(shop: Workshop) -> None:
 def test_what_only_looks_slow_keeps_its_job(shop: Workshop, slow_s: float, count: int, slow: dict[str, Any]) -> None:
     if "kind" in slow:
         shop.add_job(kind="x-own", shape_key="shape-a", total_steps=STEPS)
-        held = shop.lease(1, kinds=("x-own",))
+        node = shop.node(1).model_copy(update={"device": "RTX 4090"})
+        held = shop.lease(node, kinds=("x-own",))
         others = [lease(shop, number) for number in range(2, 2 + count)]
         run(shop, {held.attempt_id: slow_s, **{each.attempt_id: 1.0 for each in others}})
     else:
         held, _ = cohort(shop, count, slow_s=slow_s, **slow)
-    idle_node(shop)
+    idle_node(shop, device=slow.get("device", "RTX 4090"))
     assert move_stragglers(shop.ctx) == 0
     assert order_of(shop, held) is Order.CONTINUE
+
+
+def test_several_in_one_batch_are_not_compared_with_one_alone(shop: Workshop) -> None:
+    """Two share a step of 3 seconds, where others alone take one."""
+    others = [lease(shop, number) for number in range(2, 9)]
+    pair = [lease(shop, 1, joint_key="key"), shop.add_job(shape_key="shape-a", total_steps=STEPS, joint_key="key")]
+    node = shop.node(1).model_copy(update={"device": "RTX 4090"})
+    beside = shop.lease(node, joint_key="key")
+    assert beside.job_id == pair[1]
+    steps_s = {pair[0].attempt_id: 3.0, beside.attempt_id: 3.0, **{each.attempt_id: 1.0 for each in others}}
+    run(shop, steps_s)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 0
+
+
+def test_busy_nodes_will_be_done_in_time(shop: Workshop) -> None:
+    """Seven jobs of 1,400 seconds: one of them ends soon, where the slow one has hours to go."""
+    slow, others = cohort(shop)
+    assert len(others) == 7
+    assert move_stragglers(shop.ctx) == 1
+    assert order_of(shop, slow) is Order.RELEASE
 
 
 def test_a_first_step_that_compiles_does_not_count(shop: Workshop) -> None:
@@ -164,6 +186,15 @@ def test_the_last_steps_are_made_where_it_is(shop: Workshop) -> None:
     run(shop, steps_s)
     with shop.store.begin() as tx:
         tx.jobs.update(slow.job_id, total_steps=53)  # two to go
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 0
+
+
+def test_nothing_is_said_of_a_few_steps(shop: Workshop) -> None:
+    others = [lease(shop, number) for number in range(2, 9)]
+    run(shop, {each.attempt_id: 1.0 for each in others})
+    new = lease(shop, 1)
+    run(shop, {new.attempt_id: 12.0, **{each.attempt_id: 1.0 for each in others}}, seconds=90)
     idle_node(shop)
     assert move_stragglers(shop.ctx) == 0
 

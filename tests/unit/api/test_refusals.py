@@ -93,9 +93,9 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
-# What is put under a name is put there for one's own project; fleets are the operator's.
-NOBODYS = ("PUT /v1/secrets", "GET /v1/fleets")
-FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(NOBODYS)]
+# What is put under a name is put there for one's own project; fleets and machines are the operator's.
+OWNERLESS = ("PUT /v1/secrets", "GET /v1/fleets", "POST /v1/machines")
+FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(OWNERLESS)]
 UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
 
 
