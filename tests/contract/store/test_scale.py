@@ -358,6 +358,7 @@ def test_a_node_on_an_instance_that_is_gone_is_told_to_leave_and_gets_no_work(ya
     assert heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1)).order is Order.CONTINUE, (
         "it may be on its way out"
     )
+    assert reconcile_fleet(yard.ctx, "gpu") == "", "it may be on its way out"
     shop.clock.advance_s(5)
     assert heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=2)).order is Order.CONTINUE
     assert "told to leave" in reconcile_fleet(yard.ctx, "gpu")
