@@ -461,6 +461,7 @@ def test_demand_is_what_waits_with_bans_and_deadlines(shop):
 def test_a_node_that_leaves_before_its_provider_is_asked_is_not_followed_by_another(yard, shop):
     """Where processes that end are started again, the next one is another instance, and nobody wants it."""
     instance = draining(yard, shop)
+    yard.govern(POLICY)  # under which one that came would be kept for a while
     del yard.provider.instances[instance.id]
     yard.turns(3)
     assert yard.present() == []
