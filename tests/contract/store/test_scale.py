@@ -358,6 +358,7 @@ def test_a_node_on_an_instance_that_is_gone_is_told_to_leave_and_gets_no_work(ya
     assert heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1)).order is Order.CONTINUE, (
         "it may be on its way out"
     )
+    assert reconcile_fleet(yard.ctx, "gpu") == "", "it may be on its way out"
     shop.clock.advance_s(5)
     assert heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=2)).order is Order.CONTINUE
     assert "told to leave" in reconcile_fleet(yard.ctx, "gpu")
@@ -460,6 +461,7 @@ def test_demand_is_what_waits_with_bans_and_deadlines(shop):
 def test_a_node_that_leaves_before_its_provider_is_asked_is_not_followed_by_another(yard, shop):
     """Where processes that end are started again, the next one is another instance, and nobody wants it."""
     instance = draining(yard, shop)
+    yard.govern(POLICY)  # under which one that came would be kept for a while
     del yard.provider.instances[instance.id]
     yard.turns(3)
     assert yard.present() == []
