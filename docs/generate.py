@@ -96,6 +96,8 @@ PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
     "settings.md": {"settings": settings_table, "fleets": fleet_tables},
     "fleets/local.md": {"options": partial(driver_options, "local")},
+    "fleets/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
+    "fleets/skypilot.md": {"options": partial(driver_options, "skypilot")},
     "fleets/static.md": {"options": partial(driver_options, "static")},
     "training.md": {"spec": train_spec_table},
 }

@@ -1,6 +1,6 @@
 # The server, without torch:  docker build -f deploy/docker/server.Dockerfile -t giornata-server .
 FROM python:3.11-slim-bookworm AS build
-ARG EXTRAS=server,postgres,s3,kubernetes
+ARG EXTRAS=server,postgres,s3,salad,kubernetes
 WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
