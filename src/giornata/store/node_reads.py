@@ -8,12 +8,13 @@ import sqlalchemy as sa
 
 from giornata.control.ports.records import NodeRecord, QueueView
 from giornata.control.ports.user_store import Before
+from giornata.domain.health import MachineState
 from giornata.domain.routing import ENDLESS_BYTES
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.claiming import eligible, for_machine, large_enough
 from giornata.store.node_succession import replaced
 from giornata.store.record_columns import columns
-from giornata.store.schema import attempts, jobs, nodes, strikes
+from giornata.store.schema import attempts, jobs, machines, nodes, strikes
 
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
@@ -31,9 +32,18 @@ class NodeReads:
         this = jobs.c.id == job_id
         large = sa.exists().where(this, for_machine(nodes.c.machine_id), *large_enough(vram_bytes))
         may = sa.exists().where(this, *eligible(nodes.c.machine_id, vram_bytes, None))
+        quarantined = sa.exists().where(
+            machines.c.machine_id == nodes.c.machine_id,
+            machines.c.kind == kind,
+            machines.c.state == MachineState.QUARANTINED,
+        )
         right = sa.exists().where(this, for_machine(nodes.c.machine_id))
         query = sa.select(
-            nodes.c.kinds, nodes.c.vram_bytes, right.label("right"), large.label("large"), may.label("may")
+            nodes.c.kinds,
+            nodes.c.vram_bytes,
+            right.label("right"),
+            large.label("large"),
+            (may & ~quarantined).label("may"),
         ).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,

@@ -70,6 +70,26 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a quarantined machine gets work",
+        patches=(
+            Patch(
+                file="domain/admission.py",
+                old="    if health.state is MachineState.QUARANTINED:\n",
+                new="    if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a bad job is held against machines",
+        patches=(
+            Patch(
+                file="control/judge_machines.py",
+                old="    if job_failed and not canary:\n",
+                new="    if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="delete N before N+1 is in",
         patches=(
             Patch(

@@ -261,7 +261,7 @@ class QueueView:
     `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
     lately that serve its project and kind, are not leaving, and are on the one machine that it is for, if it is for
     one; `large_nodes` those of them with enough GPU memory, as far as is known; `eligible_nodes` those of these
-    without a ban. `largest_bytes` is the most GPU memory that a live node is known to have.
+    that are neither banned nor quarantined. `largest_bytes` is the most GPU memory that a live node is known to have.
     """
 
     ahead: int
