@@ -5,6 +5,7 @@ times tokens); I inputs, O outputs of the layer; R rank. Job j gets W·x + scale
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,13 +13,17 @@ from torch.nn import functional
 
 from giornata.diffusion.eight_bits import EightBitLinear, Held
 
+if TYPE_CHECKING:
+    from giornata.diffusion.slot_siblings import Siblings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """The adapters of the jobs in the batch, for one layer; float32 leaves whose gradients go to buffers of theirs.
 
     A rank below R is filled up with zeros. They stay zeros: where a row of A is zero, so is the gradient of B's
-    column, and the other way round; and no optimizer moves a zero without a gradient.
+    column, and the other way round; and no optimizer moves a zero without a gradient. Siblings all
+    have the A of all of them, one under the other.
     """
 
     a_JRI: torch.Tensor
@@ -43,19 +48,25 @@ class SlotLinear(nn.Linear):
         self.bias = original.bias
         self.train(original.training)
         self.stack: Stack | None = None
+        self.siblings: Siblings | None = None
+        self.number = 0  # among them
 
     def wear(self, stack: Stack | None) -> None:
         """Add these adapters from now on. Twice for every layer in every step: around the module's own way of setting
         an attribute, which looks for parameters and buffers and takes longer than a small product."""
         self.__dict__["stack"] = stack
+        if self.siblings is not None:
+            self.siblings.forget()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """inputs (J·rows, …, I) → (J·rows, …, O)."""
+        stack, siblings = self.stack, self.siblings
+        if siblings is not None and stack is not None:
+            return siblings.answer(self.number, inputs)
         held = self.held
         outputs = (
             functional.linear(inputs, self.weight, self.bias) if held is None else held.linear(inputs, self.bias)
         )
-        stack = self.stack
         if stack is None:
             return outputs
         if stack.a_JRI.shape[0] == 1:

@@ -2,12 +2,13 @@
 
 Shapes: J places; M numbers of a place; R the rank that all are padded to; I inputs, O outputs of a layer. The weights
 of a place are one row of values_JM: those of the text encoders, then those of the UNet, of each layer A (R × I) and
-then B (O × R). So a layer's adapters of all jobs are one strided view, for one batched product, and what
-has to be done to a whole job (an optimizer step, clipping, a copy) is done to one row.
+then B (O × R); of siblings, which are given one tensor, the A of all and then their B. So a layer's adapters of all
+jobs are one strided view, for one batched product, and what has to be done to a whole job (an optimizer step,
+clipping, a copy) is done to one row.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -21,6 +22,7 @@ from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import TEXT_TARGETS, UNET, Adapters, initialise, public_name
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.slot_layer import SlotLinear, Stack
+from giornata.diffusion.slot_siblings import Siblings, families
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -60,10 +62,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Layers that are given one tensor: the A of all as one tensor, and the B of each. Most have one member."""
+
+    a: Place
+    b: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """What lies where in a row. `groups` are those that learn at a rate of their own, by their ends in the row."""
 
     places: tuple[Place, ...]
+    families: tuple[Family, ...]
     groups: dict[str, tuple[int, int]]
 
     @property
@@ -88,8 +99,9 @@ class Slots:
         self, base: BaseModel, *, count: int, rank: int, targets: tuple[str, ...], text_encoders: bool
     ) -> None:
         self.count, self.rank, self.device = count, rank, base.device
-        self._adapted = _replaced(base, targets, text_encoders=text_encoders)
-        self.layout = _layout(self._adapted, rank)
+        self._families = _replaced(base, targets, text_encoders=text_encoders)
+        self._adapted = tuple(each for family in self._families for each in family)
+        self.layout = _layout(self._families, rank)
         self.values_JM = torch.zeros((count, self.layout.width), dtype=torch.float32, device=base.device)
         self.gradients_JM = torch.zeros_like(self.values_JM)
         self.scales_J = torch.zeros(count, dtype=torch.float32, device=base.device)
@@ -103,11 +115,16 @@ class Slots:
         if not 1 <= width <= self.count:
             raise ValueError(f"a batch of {width} places out of {self.count}")
         self.width = width
-        self._stacks = [
-            Stack(
-                a_JRI=self._leaf(a, width), b_JOR=self._leaf(b, width), scale_J11=self.scales_J[:width].view(-1, 1, 1)
-            )
-            for a, b in zip(self.layout.places[::2], self.layout.places[1::2], strict=True)
+        scale_J11 = self.scales_J[:width].view(-1, 1, 1)
+        self._stacks = self._stacked(lambda place: self._leaf(place, width), scale_J11)
+
+    def _stacked(self, tensor: Callable[[Place], torch.Tensor], scale_J11: torch.Tensor) -> list[Stack]:
+        """One for each of the adapted layers, in their order."""
+        return [
+            Stack(a_JRI=a_JRI, b_JOR=tensor(b), scale_J11=scale_J11)
+            for family in self.layout.families
+            for a_JRI in [tensor(family.a)]
+            for b in family.b
         ]
 
     def _leaf(self, place: Place, width: int) -> torch.Tensor:
@@ -131,16 +148,15 @@ class Slots:
     def only(self, place: int) -> Iterator[None]:
         """Within, batches of any size go through the adapter in this place alone, and no gradients are kept."""
         before = [each.layer.stack for each in self._adapted]
-        places = self.layout.places
+        stacks = self._stacked(lambda part: self._part(part, place), self.scales_J[place].view(1, 1, 1))
         try:
-            for each, a, b in zip(self._adapted, places[::2], places[1::2], strict=True):
-                scale_J11 = self.scales_J[place].view(1, 1, 1)
-                each.layer.stack = Stack(a_JRI=self._part(a, place), b_JOR=self._part(b, place), scale_J11=scale_J11)
+            for each, stack in zip(self._adapted, stacks, strict=True):
+                each.layer.wear(stack)
             with torch.no_grad():
                 yield
         finally:
-            for each, stack in zip(self._adapted, before, strict=True):
-                each.layer.stack = stack
+            for each, former in zip(self._adapted, before, strict=True):
+                each.layer.wear(former)
 
     def _part(self, part: Place, place: int) -> torch.Tensor:
         return self.values_JM[place, part.start : part.end].view(1, part.rows, part.columns)
@@ -167,7 +183,7 @@ class Slots:
         """Give the base back as it was. May be called again."""
         for each in self._adapted:
             each.undo()
-        self._adapted = ()
+        self._adapted, self._families = (), ()
 
     def __enter__(self) -> Self:
         return self
@@ -250,8 +266,8 @@ class _Adapted:
         _put(self.model, self.name, self.original)
 
 
-def _replaced(base: BaseModel, targets: tuple[str, ...], *, text_encoders: bool) -> tuple[_Adapted, ...]:
-    """Put a SlotLinear into the place of every target, in the order of their public names; all or none."""
+def _replaced(base: BaseModel, targets: tuple[str, ...], *, text_encoders: bool) -> tuple[tuple[_Adapted, ...], ...]:
+    """Put a SlotLinear into the place of every target; all or none. Siblings together, otherwise by public names."""
     models: list[tuple[str, nn.Module, tuple[str, ...]]] = [(UNET, base.unet, targets)]
     if text_encoders:
         named = zip(base.family.encoder_names, base.text_encoders, strict=True)
@@ -262,8 +278,8 @@ def _replaced(base: BaseModel, targets: tuple[str, ...], *, text_encoders: bool)
         message = f"{other[0]} is no plain linear layer" if other else "name no layer of the UNet"
         fault = Fault(where="spec.target_modules", message=message, hint="train this job alone")
         raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
-    adapted = [
-        _Adapted(
+    adapted = {
+        public_name(prefix, name): _Adapted(
             model=model,
             name=name,
             public=public_name(prefix, name),
@@ -271,10 +287,26 @@ def _replaced(base: BaseModel, targets: tuple[str, ...], *, text_encoders: bool)
             layer=SlotLinear(layer),
         )
         for prefix, model, name, layer in found
+    }
+    related = [
+        [public_name(prefix, name) for name in names] for prefix, model, _ in models for names in families(model)
     ]
-    for each in adapted:
+    for each in adapted.values():
         _put(each.model, each.name, each.layer)
-    return tuple(sorted(adapted, key=lambda each: each.public))
+    return _families(adapted, related)
+
+
+def _families(adapted: dict[str, _Adapted], related: list[list[str]]) -> tuple[tuple[_Adapted, ...], ...]:
+    """Those of the related that are adapted work together; every other layer is a family of its own."""
+    left = dict(adapted)
+    found = []
+    for names in related:
+        members = tuple(left.pop(name) for name in names if name in left)
+        if len(members) > 1:
+            Siblings([each.layer for each in members])
+        found += [members] if members else []
+    found += [(each,) for each in left.values()]
+    return tuple(sorted(found, key=lambda family: min(each.public for each in family)))
 
 
 def _targets(model: nn.Module, suffixes: tuple[str, ...]) -> list[tuple[str, nn.Module]]:
@@ -287,16 +319,22 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, layer)
 
 
-def _layout(adapted: tuple[_Adapted, ...], rank: int) -> Layout:
+def _layout(adapted: tuple[tuple[_Adapted, ...], ...], rank: int) -> Layout:
     places: list[Place] = []
+    families: list[Family] = []
     groups: dict[str, tuple[int, int]] = {}
-    end = 0
-    for each in adapted:
-        begin, original = end, each.original
-        shapes = {"A": (rank, original.in_features), "B": (original.out_features, rank)}
-        for letter, (rows, columns) in shapes.items():
-            places.append(Place(name=f"{each.public}.lora_{letter}.weight", start=end, rows=rows, columns=columns))
-            end = places[-1].end
-        group = UNET_GROUP if each.public.startswith(f"{UNET}.") else TEXT_GROUP
-        groups[group] = (groups.get(group, (begin, end))[0], end)
-    return Layout(places=tuple(places), groups=groups)
+    for members in adapted:
+        begin = places[-1].end if places else 0
+        for letter in "AB":
+            for each in members:
+                original = each.original
+                rows, columns = (rank, original.in_features) if letter == "A" else (original.out_features, rank)
+                start = places[-1].end if places else 0
+                name = f"{each.public}.lora_{letter}.weight"
+                places.append(Place(name=name, start=start, rows=rows, columns=columns))
+        own = places[-2 * len(members) :]
+        joined = replace(own[0], rows=rank * len(members))
+        families.append(Family(a=joined, b=tuple(own[len(members) :])))
+        group = UNET_GROUP if members[0].public.startswith(f"{UNET}.") else TEXT_GROUP
+        groups[group] = (groups.get(group, (begin, begin))[0], places[-1].end)
+    return Layout(places=tuple(places), families=tuple(families), groups=groups)

@@ -251,15 +251,18 @@ def test_the_base_is_given_back_in_8_bits(tiny_base: BaseModel) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_slot_on_8_bits_gets_the_gradients_of_a_plain_base(tiny_base: BaseModel, kind: BaseQuantization) -> None:
     spec = spec_of(tiny_base, target_modules=("to_q", "to_k", "ff.net.0.proj"))
-    rows = []
+    gradients = []
     for base in twins(tiny_base, kind):
         before = [(name, type(module)) for name, module in base.unet.named_modules()]
         with slots_on(base, spec) as slots:
             answer(base).square().mean().backward()
-            rows.append(slots.gradients_JM.clone())
+            views = [slots.layout.views(row, rank=4) for row in slots.gradients_JM]
+            gradients.append([{name: view.clone() for name, view in of_job.items()} for of_job in views])
         assert [(name, type(module)) for name, module in base.unet.named_modules()] == before
-    assert bool(rows[1].any())
-    assert torch.equal(rows[0], rows[1])
+    largest = max(float(view.abs().max()) for of_job in gradients[1] for view in of_job.values())
+    assert largest > 0
+    # On plain weights q, k and v are one product, which may round otherwise.
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5 * largest, rtol=1e-4)
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def test_each_job_gets_the_formula_of_peft(tiny_base: BaseModel, specs: list[Tra
         slots.set_width(4)
         with slots.on():
             found = noise_of(tiny_base, 8)
-    torch.testing.assert_close(found, torch.cat(wanted), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(found, torch.cat(wanted), atol=5e-5, rtol=1e-4)
     bare_by = (noise_of(tiny_base, 8) - found).abs().amax(dim=(1, 2, 3))
     assert float(bare_by.min()) > 1e-3  # ten times what rounding explains: every row has its adapter
 
