@@ -31,19 +31,19 @@ class NodeReads:
         vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
         this = jobs.c.id == job_id
         large = sa.exists().where(this, for_machine(nodes.c.machine_id), *large_enough(vram_bytes))
-        may = sa.exists().where(this, *eligible(nodes.c.machine_id, vram_bytes, None))
         quarantined = sa.exists().where(
             machines.c.machine_id == nodes.c.machine_id,
             machines.c.kind == kind,
             machines.c.state == MachineState.QUARANTINED,
         )
+        may = sa.exists().where(this, *eligible(nodes.c.machine_id, vram_bytes, None)) & ~quarantined
         right = sa.exists().where(this, for_machine(nodes.c.machine_id))
         query = sa.select(
             nodes.c.kinds,
             nodes.c.vram_bytes,
             right.label("right"),
             large.label("large"),
-            (may & ~quarantined).label("may"),
+            may.label("may"),
         ).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,
