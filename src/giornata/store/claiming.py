@@ -76,7 +76,9 @@ def memory_of(wanted: Wanted) -> int:
 
 def eligible(machine_id: Text, vram_bytes: Bytes, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     """What makes a queued job one that this machine may have. The only place that says so."""
-    banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
+    ban = sa.select(bans.c.job_id).where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
+    # The machine may be a column of whatever statement this stands in.
+    banned = ban.correlate_except(bans).exists()
     return [for_machine(machine_id), ~banned, *large_enough(vram_bytes), *in_project(project_id)]
 
 

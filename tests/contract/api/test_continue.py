@@ -61,12 +61,17 @@ def test_what_a_job_has_trained_is_where_the_next_begins(served: Served, tmp_pat
 
 
 def test_the_sdk_continues_and_tells_what_is_wrong(served: Served, tmp_path: Path) -> None:
-    old = served.client().submit({**SPEC, "dataset": a_dataset(served.client(), tmp_path).id})
+    spec = {**SPEC, "dataset": a_dataset(served.client(), tmp_path).id}
+    old = served.client().submit(spec, min_vram_bytes=9)
     refused = served.call("POST", f"/v1/jobs/{old.id}/continue", served.keys.member, json={})
     assert (refused.status_code, refused.json()["code"]) == (409, "illegal-transition")
     with httpx.Client(base_url=served.url) as http:
         train_it(served, NodeClient(http, node_key=served.keys.node))
-    job = served.client().continue_job(old.id, {"rank": 8}, name="more", priority=3, labels={"team": "a"})
+    job = served.client().continue_job(
+        old.id, {"rank": 8}, name="more", priority=3, labels={"team": "a"}, min_vram_bytes=7
+    )
+    assert (old.min_vram_bytes, job.min_vram_bytes) == (9, 7)
+    assert served.client().continue_job(old.id).min_vram_bytes == 9
     assert (job.spec["rank"], job.name, job.priority) == (8, "more", 3)
     assert job.labels == {"team": "a", "continued-from": old.id}
     wrong = {"spec": {"rank": 0, "init_lora": "0" * 64}, "speed": 1}

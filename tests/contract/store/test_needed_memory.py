@@ -66,7 +66,7 @@ def test_banned_is_told_from_too_small(shop: Workshop) -> None:
 def test_several_claims_at_once_each_get_what_fits(shop: Workshop) -> None:
     large = [shop.add_job(min_vram_bytes=20 * GB) for _ in range(3)]
     small = [shop.add_job() for _ in range(2)]
-    own = shop.add_job(only_machine_id="machine-5", priority=-5)
+    own = shop.add_job(only_machine_id="machine-1", priority=-5)
     shop.add_job(only_machine_id="machine-9", priority=99)
     sizes = (8 * GB, 24 * GB, 8 * GB, 8 * GB, 8 * GB, None)
     claims = [
@@ -77,7 +77,7 @@ def test_several_claims_at_once_each_get_what_fits(shop: Workshop) -> None:
         for number, vram_bytes in enumerate(sizes, 1)
     ]
     got = [lease_of(reply) for reply in claim_each(shop.ctx, claims)]
-    assert got == [small[0], large[0], small[1], None, own, large[1]]
+    assert got == [own, large[0], small[0], small[1], None, large[1]]
 
 
 # ---- what a job learns
@@ -167,6 +167,18 @@ def test_a_job_says_that_no_node_is_large_enough(shop: Workshop) -> None:
     )
 
 
+def test_a_ban_on_one_node_is_none_on_another(shop: Workshop) -> None:
+    job_id = shop.add_job()
+    for number in (1, 2):
+        shop.claim(number, kinds=("train",), joint_key="none has it")
+    with shop.store.begin() as tx:
+        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+    assert get_job(shop.ctx, ROOT, job_id).waiting_because == "waiting for its turn, position 1 in the queue"
+    with shop.store.begin() as tx:
+        tx.judgements.ban(job_id, "machine-2", Reason.CRASHED, at_ms=1)
+    assert "every connected node (2)" in (get_job(shop.ctx, ROOT, job_id).waiting_because or "")
+
+
 # ---- jobs for one machine
 
 
@@ -187,6 +199,7 @@ def test_nobody_else_gets_it_and_is_told_so(shop: Workshop) -> None:
         "no node for jobs of kind train on machine machine-1, which alone it is for, is connected"
     )
     shop.claim(1, kinds=("train", "x-own"), joint_key="joins nobody's batch")
+    shop.add_job(interrupted=True)
     assert get_job(shop.ctx, ROOT, job_id).waiting_because == "waiting for its turn, position 1 in the queue"
     assert shop.lease(1).job_id == job_id
 
@@ -196,3 +209,7 @@ def test_a_job_for_one_machine_is_not_handed_to_it_once_it_is_banned_there(shop:
     with shop.store.begin() as tx:
         tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert shop.claim(1).reason == "banned"
+    assert shop.claim(2).reason == "for-another"
+    assert get_job(shop.ctx, ROOT, job_id).waiting_because == (
+        "every connected node (1) has failed this job before and is banned from it"
+    )

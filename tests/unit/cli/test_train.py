@@ -141,6 +141,32 @@ def test_a_lora_to_start_from_is_sent_and_named_by_its_hash(run, served, picture
     assert "none.safetensors" in str(done.json["error"])
 
 
+def test_the_memory_that_a_job_needs_is_sent_in_bytes(run, pictures):
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--min-vram", "20GB", "--json")
+    assert done.json["min_vram_bytes"] == 20 * 10**9
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--json")
+    assert done.json["min_vram_bytes"] == 0
+
+
+def test_memory_that_is_no_size_is_told_with_all_the_rest(run, pictures):
+    done = run("train", str(pictures), *PROMPT, "--min-vram", "much", "--json")
+    assert done.status == 2
+    assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--model", "--min-vram"]
+    done = run("train", str(pictures), *PROMPT, "--min-vram", "20GB", "--standalone")
+    assert done.status == 2
+    assert "--min-vram" in done.errors
+
+
+def test_the_most_that_a_job_may_cost_is_sent_in_micro_dollars(run, pictures):
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--max-cost", "0.50", "--json")
+    assert done.json["budget_micro_usd"] == 500_000
+    done = run("train", str(pictures), *PROMPT, "--max-cost", "much", "--min-vram", "more", "--json")
+    assert done.status == 2
+    assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--model", "--min-vram", "--max-cost"]
+    done = run("train", str(pictures), *PROMPT, "--max-cost", "1", "--standalone")
+    assert (done.status, "--max-cost" in done.errors) == (2, True)
+
+
 def test_without_pictures_nothing_is_trained(run):
     done = run("train", "--json")
     assert done.status == 2

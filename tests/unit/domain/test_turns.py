@@ -77,12 +77,16 @@ HAND_OUT = st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([1, 3, 20
 
 @given(st.lists(SUBMIT | HAND_OUT, max_size=60))
 @example([("a", 0, 40), ("b", 1, 40), (0, 20), (0, 20)])
+@example([("a", 0, 40), ("b", 1, 40), (None, 32), ("b", 0, 40), (0, 14), *[(0, 3)] * 2, ("a", 0, 1)])
 def test_of_two_projects_that_wait_none_is_far_ahead(story: list[tuple[str | int | None, int, int] | tuple]) -> None:
     """By a window at the begin of the time in which both wait, and by one at its end."""
     queue, tally = Queue(), Tally()
     for step in story:
         if len(step) == 3:
+            waits, before = step[0] in {whose for whose, _, _ in queue.waiting.values()}, queue.turns(step[0]).own
             queue.submit(step[0], step[1], step[2])
+            if waits and before is not None:
+                assert queue.turns(step[0]).own == before + step[2], "who waits leaves out no turn"
             continue
         for _ in range(step[1]):
             tally.note(queue, queue.hand_out(step[0]))
@@ -133,6 +137,15 @@ def test_sending_one_job_after_the_other_is_no_way_past_those_who_wait() -> None
             queue.submit("drip")
         counts[queue.hand_out()] += 1
     assert abs(counts["drip"] - counts["flood"]) <= 2
+
+
+def test_who_waits_leaves_out_no_turn_while_others_models_are_preferred() -> None:
+    queue = Queue()
+    for project in ("a", "b", "c"):
+        queue.submit(project, 0 if project == "a" else 1, count=1 if project == "a" else 40)
+    assert "a" not in [queue.hand_out(held=1) for _ in range(2 * (AFFINITY_WINDOW - 2))]
+    queue.submit("a")
+    assert [turn for whose, turn, _ in queue.waiting.values() if whose == "a"] == [1, 2]
 
 
 def test_a_head_that_nobody_may_take_does_not_let_newcomers_past_those_who_wait_for_long() -> None:
