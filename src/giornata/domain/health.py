@@ -242,13 +242,14 @@ def void_failures(failures: Iterable[tuple[str, str, Reason]], *, alike_on: int)
     )
 
 
-def common_cause(*, failing: Collection[str], fine: Collection[str], policy: HealthPolicy) -> bool:
+def common_cause(*, failing: Collection[str], fine: Collection[str], jobs: int, policy: HealthPolicy) -> bool:
     """Whether so many machines fail alike within the burst's minutes that none of them can be the cause.
 
-    `failing` had such an end, `fine` did a first step or a whole job meanwhile; one that did both is failing.
+    `failing` had such an end, with so many different `jobs`: if it was one job, that may be the bad one. `fine` did a
+    first step or a whole job meanwhile; a machine that did both is failing.
     """
     sick = set(failing)
-    return len(sick) >= policy.common_cause_machines and len(sick) > len(set(fine) - sick)
+    return jobs > 1 and len(sick) >= policy.common_cause_machines and len(sick) > len(set(fine) - sick)
 
 
 def _verdict(health: Health, *, policy: HealthPolicy, at_ms: int) -> tuple[MachineState, str]:
@@ -277,8 +278,10 @@ def _why(failures: Iterable[Failure]) -> str:
 
 def _worse(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
     state, reason = _verdict(health, policy=policy, at_ms=at_ms)
-    if health.by_hand or _SEVERITY[state] <= _SEVERITY[health.state]:
+    if health.by_hand or _SEVERITY[state] < _SEVERITY[health.state]:
         return health
+    if state is health.state:
+        return replace(health, reason=reason)
     more = int(state is MachineState.QUARANTINED)
     moved = _moved(health, state, reason, at_ms=at_ms)
     return replace(moved, quarantines=health.quarantines + more, quarantined_times=health.quarantined_times + more)

@@ -211,6 +211,14 @@ def test_a_suspicion_that_proves_right_weighs_as_a_fault() -> None:
     assert confirmed(sure, {"att_1"}, policy=POLICY, at_ms=START_MS) == sure
 
 
+def test_the_reason_says_what_is_held_against_it_now() -> None:
+    new = newcomer("machine-1", "train", policy=POLICY, at_ms=START_MS)
+    suspected = after(new, failure(1, START_MS, Reason.CRASHED))
+    sure = confirmed(suspected, {"att_1"}, policy=POLICY, at_ms=START_MS)
+    assert (suspected.reason, sure.reason) == ("0.5 strikes: 1 × crashed", "1.0 strikes: 1 × crashed")
+    assert sure.since_ms == suspected.since_ms
+
+
 def test_a_suspicion_of_another_attempt_is_left_alone() -> None:
     suspected = after(proven(), failure(1, START_MS, Reason.CRASHED))
     assert confirmed(suspected, {"att_7"}, policy=POLICY, at_ms=START_MS) == suspected
@@ -273,8 +281,9 @@ def test_a_crash_is_void_when_the_job_failed_and_a_fault_when_it_had_it_everywhe
 def test_when_most_machines_fail_alike_none_of_them_is_the_cause(failing: int, fine: int, expected: bool) -> None:
     sick = {f"sick-{number}" for number in range(failing)}
     well = {f"well-{number}" for number in range(fine)}
-    assert common_cause(failing=sick, fine=well, policy=POLICY) is expected
-    assert common_cause(failing=sick, fine=well | sick, policy=POLICY) is expected
+    assert common_cause(failing=sick, fine=well, jobs=2, policy=POLICY) is expected
+    assert common_cause(failing=sick, fine=well | sick, jobs=2, policy=POLICY) is expected
+    assert not common_cause(failing=sick, fine=well, jobs=1, policy=POLICY), "then the job may be the cause"
 
 
 REASONS = st.sampled_from([Reason.NODE_DRIVER, Reason.CRASHED, Reason.NODE_DISK, Reason.TOO_SLOW])
