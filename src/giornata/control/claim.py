@@ -3,9 +3,10 @@
 Whatever came in while the database was at work is done in one transaction: its cost is shared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from giornata.control.admit import Admitted, admit_each, canary_of
 from giornata.control.build_lease import build_lease
 from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
@@ -86,7 +87,10 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
             return None
         if node.draining:
             return _draining()
-        return None if tx.jobs.claimable(asked.wanted) else _why_nothing(tx, asked.wanted)
+        if not tx.jobs.claimable(asked.wanted):
+            return _why_nothing(tx, asked.wanted)
+        (admitted,) = admit_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
+        return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
 
 
 def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict]:
@@ -118,20 +122,39 @@ def _known(asked: Asked, node: NodeRow, earlier: AttemptRow | None) -> ClaimRepl
 
 
 def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: int) -> list[ClaimReply]:
-    takings = [Taking(wanted=each.wanted, attempt_id=ctx.names.new("att")) for each in asked]
-    jobs = tx.jobs.take_each(takings, at_ms=at_ms)
+    admitted = admit_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
+    replies = [each.refusal for each in admitted]
     begun: list[_Begun] = []
-    replies = []
-    for each, taking, job in zip(asked, takings, jobs, strict=True):
+    for number, (taking, job) in _taken(tx, ctx, admitted, at_ms=at_ms).items():
+        each = asked[number]
         if job is None:
-            replies.append(_why_nothing(tx, each.wanted))
+            replies[number] = replies[number] or _why_nothing(tx, taking.wanted)
             continue
         _end_silent(tx, job, each.claim.node, at_ms=at_ms)
         attempt = _attempt(ctx, job, each.claim.node, taking.attempt_id, at_ms=at_ms)
         begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
-        replies.append(ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms)))
+        replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
     _begin(tx, begun, at_ms=at_ms)
-    return replies
+    return [reply for reply in replies if reply is not None]
+
+
+def _taken(
+    tx: Transaction, ctx: Context, admitted: Sequence[Admitted], *, at_ms: int
+) -> Mapping[int, tuple[Taking, JobRow | None]]:
+    """By the number of the claim: what it asked for, and what it got. A canary goes before everything else."""
+    taken: dict[int, tuple[Taking, JobRow | None]] = {}
+    for number, each in enumerate(admitted):
+        if each.on_trial:
+            wanted = canary_of(tx, ctx, each, at_ms=at_ms)
+            taking = Taking(wanted=wanted, attempt_id=ctx.names.new("att"))
+            taken[number] = taking, tx.jobs.take(taking, at_ms=at_ms)
+    rest = {
+        number: Taking(wanted=each.wanted, attempt_id=ctx.names.new("att"))
+        for number, each in enumerate(admitted)
+        if each.wanted is not None and (number not in taken or taken[number][1] is None)
+    }
+    jobs = tx.jobs.take_each(list(rest.values()), at_ms=at_ms) if rest else []
+    return taken | {number: (rest[number], job) for number, job in zip(rest, jobs, strict=True)}
 
 
 def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_ms: int) -> AttemptRow:

@@ -3,6 +3,7 @@
 from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.fence import locked, refuse_ended
+from giornata.control.judge_machines import judge_success
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.errors import Conflict
@@ -37,6 +38,7 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
         )
         end_attempt(tx, job, attempt, reason=Reason.SUCCEEDED, at_ms=now_ms, alive=True, step=report.step)
         _blame_machines(tx, job, attempt, at_ms=now_ms)
+        judge_success(tx, ctx, job, attempt, at_ms=now_ms)
         data = {"step": report.step}
         tx.events.add(job.id, job.project_id, EventType.JOB_SUCCEEDED, attempt.number, data, now_ms)
         return AttemptEnded(job_state=state)

@@ -1,6 +1,7 @@
 """A node says that its attempt cannot go on, and why."""
 
 from giornata.control.context import Context
+from giornata.control.judge_machines import judge_failure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.reported_end import end_as_reported, end_by_report
@@ -8,6 +9,7 @@ from giornata.control.requeue import fail_job, fruitless_after, requeue, verdict
 from giornata.control.shared_fault import settle_shared_fault, shared_fault
 from giornata.domain.job import JobState
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, STRIKE
+from giornata.protocol.specs import CANARY_KIND
 from giornata.protocol.work import AttemptEnded, FailAttempt
 
 
@@ -21,9 +23,14 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
         fault = shared_fault(tx, job, attempt, report)
         end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
         if fault is not None:
+            if attempt.id == fault.speaker:
+                judge_failure(tx, ctx, job, attempt, report.reason, at_ms=at_ms, job_failed=False)
             return settle_shared_fault(tx, job, attempt, report, fault, at_ms=at_ms)
         _judge(tx, job, attempt, report, at_ms=at_ms)
-        return _settle(tx, ctx, job, attempt, report, at_ms=at_ms)
+        state = _settle(tx, ctx, job, attempt, report, at_ms=at_ms)
+        failed = state is JobState.FAILED
+        judge_failure(tx, ctx, job, attempt, report.reason, at_ms=at_ms, job_failed=failed)
+        return state
 
     return end_as_reported(ctx, attempt_id, report, settle, allowed=REPORTABLE_FAILURES)
 
@@ -40,6 +47,8 @@ def _settle(
 ) -> JobState:
     fruitless = fruitless_after(job, attempt)
     why = verdict(tx, ctx, job, attempt, reason=report.reason, fruitless=fruitless)
+    if why is None and job.kind == CANARY_KIND:
+        why = "it was for this machine only"
     if why is None:
         return requeue(tx, job, attempt, at_ms=at_ms, fruitless=fruitless)
     error = f"{report.message} ({report.reason}: {why})"

@@ -6,6 +6,7 @@ wrong; they are cut to one lease from now, which is later than their nodes count
 
 from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
+from giornata.control.judge_machines import judge_failure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import fail_job, fruitless_after, verdict
@@ -59,6 +60,7 @@ def _lapse(ctx: Context, attempt_id: str) -> bool:
             _back_to_queue(tx, job, attempt, fruitless=fruitless, at_ms=now_ms)
         else:
             _give_up(tx, job, attempt, why=why, at_ms=now_ms)
+            judge_failure(tx, ctx, job, attempt, Reason.LEASE_EXPIRED, at_ms=now_ms, job_failed=True)
         return True
 
 

@@ -1,6 +1,8 @@
 """The numbers that an operator may turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from giornata.domain.health import HealthPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +26,4 @@ class Policy:
     garbage_after_s: float = 24 * 3600.0
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000
+    health: HealthPolicy = field(default_factory=HealthPolicy)

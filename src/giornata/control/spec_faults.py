@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from giornata.control.texts import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, TrainSpec, spec_type
+from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, TrainSpec, spec_type
 from giornata.protocol.training.epochs import NOT_OFFERED, steps_of
 
 
@@ -21,6 +21,9 @@ def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list
     Contradictions between fields are looked for when each field is fine by itself.
     """
     expected = spec_type(kind)
+    if kind in PLATFORM_KINDS:
+        hint = "the server makes such a job when a machine is on probation"
+        return None, [Fault(where="kind", message=f"{kind} is the platform's own kind", hint=hint)]
     if expected is None:
         return None, [_unknown_kind(kind)]
     faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]

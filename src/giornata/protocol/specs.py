@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from pydantic import AliasChoices, model_validator
+from pydantic import AliasChoices, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from giornata.domain.errors import Fault
@@ -61,7 +61,15 @@ class ScriptSpec(Message):
     model_config = Message.model_config | {"extra": "allow"}
 
 
+class CanarySpec(Message):
+    """The platform's own trial of a machine that is on probation. Nobody submits it."""
+
+    steps: int = Field(20, ge=1, le=10_000, description="Steps of a small training that every node can do.")
+
+
 KINDS: Mapping[str, type[Message]] = MappingProxyType({"train": TrainSpec})
+CANARY_KIND = "canary"
+PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec})
 OWN_KIND_PREFIX = "x-"
 
 
@@ -69,7 +77,7 @@ def spec_type(kind: str) -> type[Message] | None:
     """The spec of a kind; None when there is no such kind."""
     if kind.startswith(OWN_KIND_PREFIX):
         return ScriptSpec
-    return KINDS.get(kind)
+    return KINDS.get(kind) or PLATFORM_KINDS.get(kind)
 
 
 def model_key(kind: str, spec: Mapping[str, Any]) -> str:

@@ -67,7 +67,8 @@ def shape_of(wanted: Wanted) -> Shape:
 def eligible(machine_id: Text, project_id: Text | None) -> list[sa.ColumnElement[bool]]:
     """What makes a queued job one that this machine may have. The only place that says so."""
     banned = sa.exists().where(bans.c.job_id == jobs.c.id, bans.c.machine_id == machine_id)
-    return [~banned, *in_project(project_id)]
+    pinned = jobs.c.only_machine_id.is_(None) | (jobs.c.only_machine_id == machine_id)
+    return [~banned, pinned, *in_project(project_id)]
 
 
 def in_project(project_id: Text | None) -> list[sa.ColumnElement[bool]]:

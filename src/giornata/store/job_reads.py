@@ -22,6 +22,7 @@ from giornata.control.ports.user_store import Before
 from giornata.domain.job import JobState
 from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.reasons import Reason
+from giornata.protocol.specs import CANARY_KIND
 from giornata.store.bills import shared_amounts
 from giornata.store.node_reads import NodeReads
 from giornata.store.record_columns import columns, record_of
@@ -59,8 +60,8 @@ class JobReadQueries:
         query = query.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
         if states:
             query = query.where(jobs.c.state.in_(states))
-        if kind is not None:
-            query = query.where(jobs.c.kind == kind)
+        # The platform's own trials are nobody's work; whoever wants to see them asks for them.
+        query = query.where(jobs.c.kind != CANARY_KIND if kind is None else jobs.c.kind == kind)
         if before is not None:
             query = query.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
         query = query.order_by(jobs.c.created_at_ms.desc(), jobs.c.id.desc()).limit(limit)

@@ -17,6 +17,7 @@ from giornata.store.jobs import Jobs
 from giornata.store.judgements import Judgements
 from giornata.store.keys import KeyQueries
 from giornata.store.ledger import Ledger
+from giornata.store.machines import Machines
 from giornata.store.nodes import Nodes
 from giornata.store.projects import ProjectQueries
 from giornata.store.reports import Reports
@@ -103,6 +104,10 @@ class Tx:
     @cached_property
     def garbage(self) -> GarbageQueries:
         return GarbageQueries(self.connection, self.dialect_name)
+
+    @cached_property
+    def machines(self) -> Machines:
+        return Machines(self.connection, self.dialect_name)
 
     @cached_property
     def gauges(self) -> GaugeQueries:

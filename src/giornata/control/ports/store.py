@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from giornata.control.ports.gauges import GaugeQueries
+from giornata.control.ports.machine_store import Machines
 from giornata.control.ports.secret_store import Secrets
 from giornata.control.ports.user_store import UserTransaction
 from giornata.control.ports.work_store import WorkTransaction
@@ -14,6 +15,8 @@ class Transaction(WorkTransaction, UserTransaction, Protocol):
 
     @property
     def secrets(self) -> Secrets: ...
+    @property
+    def machines(self) -> Machines: ...
     @property
     def gauges(self) -> GaugeQueries: ...
 

@@ -55,6 +55,7 @@ class AttemptRow:
     last_step: int
     committed_step: int
     order: str
+    order_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Fleets, what their providers run for them, and what is held against machines."""
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, String, Table, Text
 
 from giornata.store.schema.columns import RowId, at, metadata
 
@@ -50,9 +50,14 @@ machines = Table(  # how a machine fares with jobs of a kind
     at("scored_at_ms"),
     Column("quota", Integer, nullable=False),
     Column("successes_in_a_row", Integer, nullable=False, server_default="0"),
-    Column("recent_failures", sa.JSON, nullable=False, server_default="[]"),  # instants, epoch ms
+    Column("recent_failures", sa.JSON, nullable=False, server_default="[]"),  # each with its attempt and its weight
     Column("canary_job_id", String(40)),
+    Column("proven", Boolean, nullable=False, server_default=sa.false()),  # it succeeded since its last quarantine
+    Column("quarantines", Integer, nullable=False, server_default="0"),  # in a row
+    Column("quarantined_times", Integer, nullable=False, server_default="0"),  # ever
+    Column("by_hand", Boolean, nullable=False, server_default=sa.false()),  # an operator quarantined it
     Index("ix_machines_state", "state"),
+    Index("ix_machines_canary", "canary_job_id"),
 )
 
 reallocations = Table(

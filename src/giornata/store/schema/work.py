@@ -157,6 +157,8 @@ attempts = Table(
     Column("committed_step", BigInteger, nullable=False, server_default="0"),
     Column("phase", String(64), nullable=False, server_default=""),
     Column("order", String(16), nullable=False, server_default="continue"),
+    Column("first_step", BigInteger),  # how far it was at first_step_at_ms
+    at("stepped_at_ms", nullable=True),  # when its latest step became known
     Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
     Index("uq_attempts_job_number", "job_id", "number", unique=True),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),
@@ -172,6 +174,7 @@ attempts = Table(
         sqlite_where=sa.text("ended_at_ms IS NULL"),
         postgresql_where=sa.text("ended_at_ms IS NULL"),
     ),
+    Index("ix_attempts_machine", "machine_id", "started_at_ms"),
     # At most one attempt of a job is alive: the database says so too.
     Index(
         "uq_attempts_live_job",

@@ -23,7 +23,11 @@ COLUMNS = {
         sa.Column("reserved_micro_usd", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("budget_warned_at_ms", sa.BigInteger(), nullable=True),
     ),
-    "attempts": (sa.Column("order_reason", sa.String(length=32), nullable=True),),
+    "attempts": (
+        sa.Column("order_reason", sa.String(length=32), nullable=True),
+        sa.Column("first_step", sa.BigInteger(), nullable=True),
+        sa.Column("stepped_at_ms", sa.BigInteger(), nullable=True),
+    ),
     "projects": (
         sa.Column("budget_micro_usd", sa.BigInteger(), nullable=True),
         sa.Column("budget_warned_at_ms", sa.BigInteger(), nullable=True),
@@ -37,6 +41,7 @@ def upgrade() -> None:
         for column in columns:
             op.add_column(table, column)
     op.create_index("ix_nodes_instance", "nodes", ["fleet", "instance_id"])
+    op.create_index("ix_attempts_machine", "attempts", ["machine_id", "started_at_ms"])
     _fleets()
     _instances()
     _machines()
@@ -94,9 +99,14 @@ def _machines() -> None:
         sa.Column("successes_in_a_row", sa.Integer(), server_default="0", nullable=False),
         sa.Column("recent_failures", sa.JSON(), server_default="[]", nullable=False),
         sa.Column("canary_job_id", sa.String(length=40), nullable=True),
+        sa.Column("proven", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("quarantines", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("quarantined_times", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("by_hand", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.PrimaryKeyConstraint("machine_id", "kind", name=op.f("pk_machines")),
     )
     op.create_index("ix_machines_state", "machines", ["state"])
+    op.create_index("ix_machines_canary", "machines", ["canary_job_id"])
 
 
 def _reallocations() -> None:

@@ -1,0 +1,150 @@
+"""The gate before the queue: which kinds of job the machine that asks may begin now.
+
+Asked in the claim's transaction, while the node's row is held. Rows of machines that are limited are held too, so
+that two nodes of one machine do not take the last of its quota both. Of the others nothing but their rows is read,
+all of a batch of claims in one statement.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from giornata.control.context import Context
+from giornata.control.ports.machine_store import MachineKey
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import Wanted
+from giornata.domain.admission import Admission, Answer, admit, unlimited
+from giornata.domain.health import MS_PER_HOUR, Health, newcomer
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.events import EventType
+from giornata.protocol.specs import CANARY_KIND, CanarySpec
+from giornata.protocol.work import ClaimReply
+
+CANARY_WAITS_MS = MS_PER_HOUR  # for a machine that does not come back for it
+
+_WORDS: Mapping[Answer, str] = {
+    Answer.QUARANTINED: "this machine is quarantined",
+    Answer.QUOTA: "this machine has failed lately",
+    Answer.PROBATION: "this machine is on probation",
+    Answer.CANARY: "this machine is on probation, and its canary is under way",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What a node may claim: `wanted` with the kinds that it may begin, None for nothing, which `refusal` explains.
+
+    With `on_trial` a canary has to come first: these are the rows that wait for it.
+    """
+
+    wanted: Wanted | None
+    refusal: ClaimReply | None = None
+    on_trial: tuple[Health, ...] = ()
+
+
+def admit_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool) -> list[Admitted]:
+    """For each of them. `hold` the rows of limited machines if anything is to be begun."""
+    known = _known(tx, ctx, asked, at_ms=at_ms, hold=hold)
+    begun: Counter[MachineKey] = Counter()  # by those who asked before in this very batch
+    return [_admit(tx, ctx, each, known, begun, at_ms=at_ms) for each in asked]
+
+
+def canary_of(tx: Transaction, ctx: Context, admitted: Admitted, *, at_ms: int) -> Wanted:
+    """What to claim for the machine to get its canary, which is made if there is none.
+
+    The rows in `on_trial` must be held.
+    """
+    waiting = {health.canary_job_id for health in admitted.on_trial if health.canary_job_id is not None}
+    live = sorted(job_id for job_id in waiting if tx.machines.is_live(job_id))
+    machine_id = admitted.on_trial[0].machine_id
+    job_id = live[0] if live else _make_canary(tx, ctx, machine_id, at_ms=at_ms)
+    for health in admitted.on_trial:
+        if health.canary_job_id != job_id:
+            tx.machines.put(replace(health, canary_job_id=job_id))
+    return Wanted(kinds=(CANARY_KIND,), held_models=(), machine_id=machine_id, project_id=None)
+
+
+def _known(
+    tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool
+) -> Mapping[MachineKey, Health]:
+    policy = ctx.policy.health
+    keys = {(wanted.machine_id, kind) for wanted in asked for kind in wanted.kinds if kind != CANARY_KIND}
+    known = dict(tx.machines.get_each([key[0] for key in keys], [key[1] for key in keys])) if keys else {}
+    limited = sorted(key for key in keys if not unlimited(known.get(key), policy=policy))
+    for key in limited:
+        if key not in known:
+            known[key] = newcomer(*key, policy=policy, at_ms=at_ms)
+            if hold:
+                tx.machines.make_sure(known[key])
+    return {**known, **tx.machines.lock_each(limited)} if hold and limited else known
+
+
+def _admit(
+    tx: Transaction,
+    ctx: Context,
+    wanted: Wanted,
+    known: Mapping[MachineKey, Health],
+    begun: Counter[MachineKey],
+    *,
+    at_ms: int,
+) -> Admitted:
+    answers = {
+        kind: _answer(tx, ctx, wanted, known.get((wanted.machine_id, kind)), begun, kind=kind, at_ms=at_ms)
+        for kind in wanted.kinds
+        if kind != CANARY_KIND
+    }
+    trial = tuple(known[wanted.machine_id, kind] for kind, said in answers.items() if said.answer is Answer.CANARY)
+    kinds = tuple(kind for kind, said in answers.items() if said.answer is Answer.YES)
+    for kind in kinds:
+        begun[wanted.machine_id, kind] += 1
+    if not kinds:
+        return Admitted(wanted=None, refusal=_refusal(list(answers.values()), at_ms=at_ms), on_trial=trial)
+    return Admitted(wanted=replace(wanted, kinds=kinds), on_trial=trial)
+
+
+def _answer(
+    tx: Transaction,
+    ctx: Context,
+    wanted: Wanted,
+    health: Health | None,
+    begun: Counter[MachineKey],
+    *,
+    kind: str,
+    at_ms: int,
+) -> Admission:
+    policy = ctx.policy.health
+    if health is None or unlimited(health, policy=policy):
+        return Admission(answer=Answer.YES)
+    engaged = tx.machines.engagement(wanted.machine_id, kind, since_ms=at_ms - MS_PER_HOUR)
+    just_now = begun[wanted.machine_id, kind]
+    return admit(
+        health,
+        live=engaged.live + just_now,
+        at_stake_ms=[*engaged.at_stake_ms, *[at_ms] * just_now],
+        # Who looks for a companion is at work: that is no moment for a trial.
+        offers_canary=CANARY_KIND in wanted.kinds and wanted.joint_key is None,
+        policy=policy,
+        at_ms=at_ms,
+    )
+
+
+def _refusal(answers: Sequence[Admission], *, at_ms: int) -> ClaimReply:
+    if not answers:
+        return ClaimReply(reason="no-such-kind", detail="this node takes no kind of job but the platform's own")
+    said = answers[0]
+    # A wait that ends is told before one of which nobody knows.
+    again_ms = min((each.again_at_ms for each in answers if each.again_at_ms is not None), default=None)
+    when = "" if again_ms is None else f"; more in {max(1, -(-(again_ms - at_ms) // 1000))} s"
+    reason = said.answer if said.answer is not Answer.CANARY else Answer.PROBATION
+    return ClaimReply(reason=reason.value, detail=f"{_WORDS[said.answer]} ({said.detail}){when}")
+
+
+def _make_canary(tx: Transaction, ctx: Context, machine_id: str, *, at_ms: int) -> str:
+    job_id = ctx.names.new("job")
+    spec = CanarySpec().model_dump(mode="json")
+    tx.machines.insert_canary(
+        job_id, machine_id=machine_id, spec=spec, at_ms=at_ms, deadline_at_ms=at_ms + CANARY_WAITS_MS
+    )
+    data = {"kind": CANARY_KIND, "retry_of": None}
+    tx.events.add(job_id, ROOT_PROJECT, EventType.JOB_SUBMITTED, None, data, at_ms)
+    return job_id

@@ -1,0 +1,186 @@
+"""How machines fare."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.machine_store import Engagement, MachineKey, Outcomes, Reallocation, Seat
+from giornata.domain.health import Failure, Health, MachineState
+from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.reasons import BLAME, Blame, Reason
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.specs import CANARY_KIND
+from giornata.store.dialect_insert import insert_for
+from giornata.store.schema import attempts, jobs, machines, nodes, reallocations
+
+_AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})
+_KEY = (machines.c.machine_id, machines.c.kind)
+_SOME = sa.select(machines).where(
+    machines.c.machine_id.in_(sa.bindparam("machines", expanding=True)),
+    machines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+)
+_LIVE = attempts.c.ended_at_ms.is_(None)
+
+
+class Machines:
+    """See `giornata.control.ports.machine_store.Machines`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection = connection
+        self._dialect_name = dialect_name
+
+    def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
+        found = self._connection.execute(_SOME, {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))})
+        return _by_key(found)
+
+    def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
+        if not keys:
+            return {}
+        wanted = sa.or_(*((machines.c.machine_id == machine) & (machines.c.kind == kind) for machine, kind in keys))
+        query = sa.select(machines).where(wanted).order_by(*_KEY).with_for_update()
+        return _by_key(self._connection.execute(query))
+
+    def make_sure(self, health: Health) -> None:
+        self._connection.execute(
+            insert_for(self._dialect_name, machines).values(_values(health)).on_conflict_do_nothing()
+        )
+
+    def put(self, health: Health) -> None:
+        mine = (machines.c.machine_id == health.machine_id) & (machines.c.kind == health.kind)
+        self._connection.execute(sa.update(machines).where(mine).values(_values(health)))
+
+    def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement:
+        query = (
+            sa.select(attempts.c.started_at_ms, _LIVE.label("live"))
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(attempts.c.machine_id == machine_id, jobs.c.kind == kind)
+        )
+        lately = query.where(attempts.c.started_at_ms > since_ms, _LIVE | attempts.c.reason.in_(_AT_STAKE))
+        longer = query.where(attempts.c.started_at_ms <= since_ms, _LIVE)
+        rows = self._connection.execute(lately).all()
+        live = sum(1 for row in rows if row.live) + len(self._connection.execute(longer).all())
+        return Engagement(live=live, at_stake_ms=tuple(row.started_at_ms for row in rows))
+
+    def outcomes(self, kind: str, reason: Reason, *, since_ms: int) -> Outcomes:
+        lately = (
+            sa.select(attempts.c.machine_id, attempts.c.reason, attempts.c.first_step_at_ms)
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(jobs.c.kind == kind)
+        )
+        ended = self._connection.execute(lately.where(attempts.c.ended_at_ms > since_ms)).all()
+        under_way = self._connection.execute(lately.where(_LIVE, attempts.c.first_step_at_ms > since_ms)).all()
+        failing = frozenset(row.machine_id for row in ended if row.reason == reason)
+        fine = {row.machine_id for row in under_way}
+        fine |= {row.machine_id for row in ended if row.reason == Reason.SUCCEEDED}
+        fine |= {row.machine_id for row in ended if (row.first_step_at_ms or 0) > since_ms}
+        return Outcomes(failing=failing, fine=frozenset(fine) - failing)
+
+    def failures_of_job(self, job_id: str) -> Sequence[tuple[str, str, Reason]]:
+        query = sa.select(attempts.c.id, attempts.c.machine_id, attempts.c.reason).where(
+            attempts.c.job_id == job_id, attempts.c.reason.in_(_AT_STAKE)
+        )
+        return [(row.id, row.machine_id, Reason(row.reason)) for row in self._connection.execute(query)]
+
+    def of_canary(self, job_id: str) -> Sequence[MachineKey]:
+        found = self._connection.execute(sa.select(*_KEY).where(machines.c.canary_job_id == job_id))
+        return [(row.machine_id, row.kind) for row in found]
+
+    def in_state(self, state: MachineState, *, limit: int) -> Sequence[Health]:
+        query = sa.select(machines).where(machines.c.state == state).order_by(machines.c.since_ms, *_KEY)
+        return [_health(row) for row in self._connection.execute(query.limit(limit))]
+
+    def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[Health]:
+        name = machines.c.machine_id + " " + machines.c.kind
+        query = sa.select(machines)
+        if state is not None:
+            query = query.where(machines.c.state == state)
+        if before is not None:
+            query = query.where(sa.tuple_(machines.c.since_ms, name) < before)
+        query = query.order_by(machines.c.since_ms.desc(), name.desc()).limit(limit)
+        return [_health(row) for row in self._connection.execute(query)]
+
+    def of_machine(self, machine_id: str) -> Sequence[Health]:
+        query = sa.select(machines).where(machines.c.machine_id == machine_id).order_by(machines.c.kind)
+        return [_health(row) for row in self._connection.execute(query)]
+
+    def kinds_of(self, machine_id: str) -> frozenset[str]:
+        found = self._connection.scalars(sa.select(nodes.c.kinds).where(nodes.c.machine_id == machine_id))
+        return frozenset(kind for kinds in found for kind in kinds)
+
+    def insert_canary(
+        self, job_id: str, *, machine_id: str, spec: Mapping[str, Any], at_ms: int, deadline_at_ms: int
+    ) -> None:
+        self._connection.execute(
+            sa.insert(jobs).values(
+                id=job_id,
+                project_id=ROOT_PROJECT,
+                kind=CANARY_KIND,
+                name=f"canary of {machine_id}"[:128],
+                state=JobState.QUEUED,
+                spec=dict(spec),
+                only_machine_id=machine_id,
+                total_steps=spec.get("steps"),
+                priority=0,
+                labels={},
+                faults=[],
+                result={},
+                created_at_ms=at_ms,
+                deadline_at_ms=deadline_at_ms,
+            )
+        )
+
+    def is_live(self, job_id: str) -> bool:
+        state = self._connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
+        return state is not None and state not in TERMINAL
+
+    def seats(self, machine_ids: Collection[str]) -> Sequence[Seat]:
+        live = sa.select(sa.func.count()).where(attempts.c.node_id == nodes.c.id, _LIVE).scalar_subquery()
+        query = (
+            sa.select(
+                nodes.c.machine_id,
+                nodes.c.id.label("node_id"),
+                nodes.c.fleet,
+                nodes.c.instance_id,
+                nodes.c.last_seen_at_ms,
+                nodes.c.draining,
+                live.label("live_attempts"),
+            )
+            .where(nodes.c.machine_id.in_(sorted(machine_ids)))
+            .order_by(nodes.c.last_seen_at_ms, nodes.c.id)
+        )
+        latest = {row.machine_id: Seat(**row._mapping) for row in self._connection.execute(query)}
+        return list(latest.values())
+
+    def drain(self, node_id: str) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(draining=True))
+
+    def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:
+        query = (
+            sa.select(*(reallocations.c[field.name] for field in fields(Reallocation)))
+            .where(reallocations.c.fleet == fleet, reallocations.c.at_ms > since_ms)
+            .order_by(reallocations.c.at_ms.desc(), reallocations.c.id.desc())
+        )
+        return [Reallocation(**row._mapping) for row in self._connection.execute(query)]
+
+    def add_reallocation(self, reallocation: Reallocation) -> None:
+        self._connection.execute(sa.insert(reallocations).values(**asdict(reallocation)))
+
+
+def _by_key(rows: Any) -> dict[MachineKey, Health]:
+    found = [_health(row) for row in rows]
+    return {(each.machine_id, each.kind): each for each in found}
+
+
+def _values(health: Health) -> dict[str, Any]:
+    values = asdict(health)
+    values["recent_failures"] = values.pop("failures")
+    return values
+
+
+def _health(row: Any) -> Health:
+    values = dict(row._mapping)
+    failures = [{**each, "reason": Reason(each["reason"])} for each in values.pop("recent_failures")]
+    values["failures"] = tuple(Failure(**each) for each in failures)
+    return Health(**values | {"state": MachineState(values["state"])})
