@@ -39,6 +39,10 @@ class _Held:
     def is_first_step(self) -> bool:
         return self.attempt.first_step_at_ms is None and self.said.step > self.attempt.start_step
 
+    @property
+    def is_progress(self) -> bool:
+        return self.is_first_step or self.said.step > self.attempt.last_step
+
 
 def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
     """As `heartbeat_each`, for one. Raises LeaseLost."""
@@ -98,6 +102,8 @@ def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
         "phase": held.said.phase,
         # Not before its start, even if the clock was set back in between.
         "first_step_at_ms": max(at_ms, attempt.started_at_ms) if held.is_first_step else attempt.first_step_at_ms,
+        "first_step": held.said.step if held.is_first_step else attempt.first_step,
+        "stepped_at_ms": max(at_ms, attempt.started_at_ms) if held.is_progress else attempt.stepped_at_ms,
     }
 
 

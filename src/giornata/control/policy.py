@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from giornata.domain.health import HealthPolicy
+from giornata.domain.stragglers import StragglerPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +28,4 @@ class Policy:
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)

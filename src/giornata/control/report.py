@@ -35,7 +35,8 @@ def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
         points = {point.step: point.values for point in batch.points}  # of two for one step the later counts
         tx.reports.put_metrics([(attempt, step, values) for step, values in points.items()], at_ms=now_ms)
         reached = max(attempt.last_step, *(point.step for point in batch.points))
-        tx.attempts.update_live(attempt.id, last_step=reached)
+        stepped_at_ms = now_ms if reached > attempt.last_step else attempt.stepped_at_ms
+        tx.attempts.update_live(attempt.id, last_step=reached, stepped_at_ms=stepped_at_ms)
         tx.jobs.update(job.id, step=reached)
 
 

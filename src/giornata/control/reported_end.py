@@ -38,10 +38,16 @@ def end_as_reported(
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         job, attempt = locked(tx, attempt_id)
-        if attempt.ended_at_ms is not None and attempt.reason is report.reason:
+        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, _ordered(attempt, report)}:
             return AttemptEnded(job_state=job.state)
         refuse_ended(job, attempt)
         return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))
+
+
+def _ordered(attempt: AttemptRow, report: FailAttempt | ReleaseAttempt) -> Reason | None:
+    """How the attempt ends when it is given back because the server wanted it."""
+    obeys = isinstance(report, ReleaseAttempt) and report.reason is Reason.RELEASED
+    return Reason(attempt.order_reason) if obeys and attempt.order_reason is not None else None
 
 
 def end_by_report(

@@ -19,6 +19,7 @@ from giornata.store.keys import KeyQueries
 from giornata.store.ledger import Ledger
 from giornata.store.machines import Machines
 from giornata.store.nodes import Nodes
+from giornata.store.paces import Paces
 from giornata.store.projects import ProjectQueries
 from giornata.store.reports import Reports
 from giornata.store.secrets import SecretQueries
@@ -108,6 +109,10 @@ class Tx:
     @cached_property
     def machines(self) -> Machines:
         return Machines(self.connection, self.dialect_name)
+
+    @cached_property
+    def paces(self) -> Paces:
+        return Paces(self.connection, self.dialect_name)
 
     @cached_property
     def gauges(self) -> GaugeQueries:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Machines
+from giornata.control.ports.pace_store import Paces
 from giornata.control.ports.secret_store import Secrets
 from giornata.control.ports.user_store import UserTransaction
 from giornata.control.ports.work_store import WorkTransaction
@@ -17,6 +18,8 @@ class Transaction(WorkTransaction, UserTransaction, Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def machines(self) -> Machines: ...
+    @property
+    def paces(self) -> Paces: ...
     @property
     def gauges(self) -> GaugeQueries: ...
 

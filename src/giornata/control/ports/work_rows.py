@@ -56,6 +56,8 @@ class AttemptRow:
     committed_step: int
     order: str
     order_reason: str | None = None
+    first_step: int | None = None  # how far it was at `first_step_at_ms`
+    stepped_at_ms: int | None = None  # when its latest step became known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,123 @@
+"""Find attempts that are far slower than their like, or that stand still, and have their jobs moved if that pays."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from giornata.control.context import Context
+from giornata.control.order_release import order_release
+from giornata.control.ports.pace_store import PaceRow
+from giornata.domain.reasons import Reason
+from giornata.domain.stragglers import Member, is_slow, is_stuck, move_pays, wait_for_a_node_s
+from giornata.protocol.work import Order
+
+HISTORY_MS = 7 * 24 * 3_600_000
+HISTORY_ROWS = 1000
+NODE_START_S = 600.0  # half of a provider's nodes are there after ten minutes
+
+Cohort = tuple[str, str, str, int]
+
+
+def move_stragglers(ctx: Context) -> int:
+    """Order the release of slow and stuck attempts; returns how many. A loop calls it again and again.
+
+    Of a cohort one at a time: the next is looked at when that one is done, and somebody is still there to take it.
+    """
+    with ctx.store.only_here("stragglers") as ours:
+        if not ours:
+            return 0
+        now_ms = ctx.clock.now_ms()
+        with ctx.store.read() as tx:
+            live = tx.paces.live()
+            ended = tx.paces.ended(since_ms=now_ms - HISTORY_MS, limit=HISTORY_ROWS) if live else ()
+        moved = sum(_release_stuck(ctx, each, now_ms=now_ms) for each in live if each.order == Order.CONTINUE)
+        cohorts = _cohorts(ctx, [*live, *ended])
+        leaving = {_cohort(each) for each in live if each.order != Order.CONTINUE}
+        for row in sorted(live, key=lambda each: -(_step_s(each) or 0.0)):
+            cohort = _cohort(row)
+            if cohort not in leaving and _release_slow(ctx, row, cohorts.get(cohort, ()), now_ms=now_ms):
+                leaving.add(cohort)
+                moved += 1
+        return moved
+
+
+def _release_slow(ctx: Context, row: PaceRow, cohort: Sequence[Member], *, now_ms: int) -> bool:
+    policy, step_s = ctx.policy.stragglers, _watched(ctx, row)
+    if not row.shape_key or step_s is None or row.lapsed:
+        return False
+    if not is_slow(step_s, machine_id=row.machine_id, cohort=cohort, policy=policy):
+        return False
+    others = [each for each in cohort if each.machine_id != row.machine_id]
+    usual_s = median(each.step_s for each in others)
+    steps_left = max(0, (row.total_steps or 0) - row.last_step)
+    seen_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
+    with ctx.store.read() as tx:
+        takers = tx.paces.takers(row, seen_since_ms=seen_since_ms)
+    wait_s = wait_for_a_node_s(
+        idle=takers.idle,
+        busy=takers.busy,
+        coming=takers.coming,
+        job_s=usual_s * (row.total_steps or 0),
+        coming_s=NODE_START_S,
+    )
+    if wait_s is None or not move_pays(
+        steps_left=steps_left, step_s=step_s, others=others, wait_s=wait_s, policy=policy
+    ):
+        return False
+    notice = {
+        "name": "too-slow",
+        "message": f"{step_s:.3g} s a step here, {usual_s:.3g} s on other machines with this device: it is moved",
+        "step_s": step_s,
+        "usual_step_s": usual_s,
+    }
+    return order_release(ctx, row.attempt_id, reason=Reason.TOO_SLOW, notice=notice)
+
+
+def _release_stuck(ctx: Context, row: PaceRow, *, now_ms: int) -> bool:
+    """It beats, so its agent lives, and the agent's own watchdog did not see that the engine does nothing."""
+    step_s = _step_s(row)
+    done = row.total_steps is not None and row.last_step >= row.total_steps  # results are on their way
+    if row.lapsed or done or step_s is None or row.stepped_at_ms is None:
+        return False
+    # Up to its last beat: a node that is silent is the lease's affair.
+    silent_s = (min(now_ms, row.until_ms) - row.stepped_at_ms) / 1000
+    if not is_stuck(silent_s=silent_s, step_s=step_s, policy=ctx.policy.stragglers):
+        return False
+    notice = {
+        "name": "stuck",
+        "message": f"no step for {silent_s:.0f} s, where one takes {step_s:.3g} s: it is moved",
+        "step_s": step_s,
+        "silent_s": silent_s,
+    }
+    return order_release(ctx, row.attempt_id, reason=Reason.TOO_SLOW, notice=notice)
+
+
+def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, Sequence[Member]]:
+    found: dict[Cohort, list[Member]] = defaultdict(list)
+    for row in rows:
+        step_s = _watched(ctx, row)
+        if row.shape_key and step_s is not None:
+            start_up_s = (row.first_step_at_ms - row.started_at_ms) / 1000
+            member = Member(machine_id=row.machine_id, step_s=step_s, start_up_s=start_up_s)
+            found[_cohort(row)].append(member)
+    return found
+
+
+def _cohort(row: PaceRow) -> Cohort:
+    return row.device, row.kind, row.shape_key, row.width
+
+
+def _watched(ctx: Context, row: PaceRow) -> float | None:
+    """Seconds for a step, if it was watched for long enough; the first step, which compiles, is not among them."""
+    policy = ctx.policy.stragglers
+    watched_s = ((row.stepped_at_ms or row.first_step_at_ms) - row.first_step_at_ms) / 1000
+    steps = row.last_step - (row.first_step or row.last_step)
+    enough = watched_s >= policy.watched_s and steps >= policy.watched_steps
+    return _step_s(row) if enough else None
+
+
+def _step_s(row: PaceRow) -> float | None:
+    """Seconds for a step between the first and the latest that became known."""
+    if row.first_step is None or row.stepped_at_ms is None or row.last_step <= row.first_step:
+        return None
+    return (row.stepped_at_ms - row.first_step_at_ms) / 1000 / (row.last_step - row.first_step)

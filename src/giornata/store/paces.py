@@ -1,0 +1,112 @@
+"""How fast attempts are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.pace_store import PaceRow, Takers
+from giornata.domain.health import MachineState
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.store.node_succession import replaced
+from giornata.store.schema import attempts, bans, companions, fleets, instances, jobs, machines, nodes
+
+
+class Paces:
+    """See `giornata.control.ports.pace_store.Paces`."""
+
+    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
+        self._connection = connection
+
+    def live(self) -> Sequence[PaceRow]:
+        query = live_statement()
+        return [PaceRow(**row._mapping) for row in self._connection.execute(query)]
+
+    def ended(self, *, since_ms: int, limit: int) -> Sequence[PaceRow]:
+        query = ended_statement(since_ms=since_ms, limit=limit)
+        return [PaceRow(**row._mapping) for row in self._connection.execute(query)]
+
+    def takers(self, of: PaceRow, *, seen_since_ms: int) -> Takers:
+        works = sa.exists().where(attempts.c.node_id == nodes.c.id, attempts.c.ended_at_ms.is_(None))
+        banned = sa.exists().where(bans.c.job_id == of.job_id, bans.c.machine_id == nodes.c.machine_id)
+        in_doubt = sa.exists().where(
+            machines.c.machine_id == nodes.c.machine_id,
+            machines.c.kind == of.kind,
+            machines.c.state != MachineState.OK,
+        )
+        query = sa.select(nodes.c.kinds, nodes.c.fleet, works.label("works")).where(
+            nodes.c.last_seen_at_ms >= seen_since_ms,
+            nodes.c.draining.is_(sa.false()),
+            nodes.c.machine_id != of.machine_id,
+            nodes.c.device == of.device,
+            nodes.c.project_id.in_((ROOT_PROJECT, of.project_id)),
+            ~banned,
+            ~in_doubt,
+            ~replaced(),
+        )
+        able = [row.works for row in self._connection.execute(query) if of.kind in row.kinds]
+        return Takers(idle=able.count(False), busy=able.count(True), coming=self._coming(of))
+
+    def _coming(self, of: PaceRow) -> int:
+        """Instances that start in the fleet in which it runs: they will be such nodes."""
+        fleet = (
+            sa.select(nodes.c.fleet)
+            .join(attempts, attempts.c.node_id == nodes.c.id)
+            .where(attempts.c.id == of.attempt_id)
+            .scalar_subquery()
+        )
+        query = (
+            sa.select(sa.func.count())
+            .select_from(instances)
+            .join(fleets, fleets.c.name == instances.c.fleet)
+            .where(
+                instances.c.fleet == fleet,
+                instances.c.state == InstanceState.STARTING,
+                instances.c.gone_at_ms.is_(None),
+                instances.c.leaving_at_ms.is_(None),
+            )
+        )
+        return self._connection.scalar(query) or 0
+
+
+def live_statement() -> sa.Select[Any]:
+    """Attempts that have made a step and live."""
+    return _paces().where(attempts.c.ended_at_ms.is_(None), attempts.c.first_step_at_ms.is_not(None))
+
+
+def ended_statement(*, since_ms: int, limit: int) -> sa.Select[Any]:
+    """The latest that ended and had made a step, of every reason: how fast a step was does not hang on the end."""
+    return (
+        _paces()
+        .where(attempts.c.ended_at_ms > since_ms, attempts.c.first_step_at_ms.is_not(None))
+        .order_by(attempts.c.ended_at_ms.desc())
+        .limit(limit)
+    )
+
+
+def _paces() -> sa.Select[Any]:
+    shared = sa.select(sa.func.count()).where(companions.c.attempt_id == attempts.c.id).scalar_subquery()
+    return (
+        sa.select(
+            attempts.c.id.label("attempt_id"),
+            attempts.c.job_id,
+            attempts.c.machine_id,
+            jobs.c.kind,
+            nodes.c.device,
+            jobs.c.shape_key,
+            (shared + 1).label("width"),
+            jobs.c.project_id,
+            attempts.c.order,
+            attempts.c.lapsed,
+            attempts.c.started_at_ms,
+            attempts.c.first_step_at_ms,
+            attempts.c.first_step,
+            attempts.c.last_step,
+            attempts.c.stepped_at_ms,
+            attempts.c.renewed_at_ms.label("until_ms"),
+            jobs.c.total_steps,
+        )
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .join(nodes, nodes.c.id == attempts.c.node_id)
+    )
