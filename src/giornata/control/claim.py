@@ -258,6 +258,8 @@ def _sighting(asked: Asked) -> NodeSighting:
         machine_id=node.machine_id,
         name=node.name,
         fleet=node.fleet,
+        instance_id=node.instance_id,
+        places=node.places,
         pid=node.pid,
         engine_pid=node.engine_pid,
         device=node.device,

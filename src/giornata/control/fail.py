@@ -23,7 +23,8 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
         fault = shared_fault(tx, job, attempt, report)
         end_by_report(tx, job, attempt, report, at_ms=at_ms, shared_fault=fault is not None)
         if fault is not None:
-            if attempt.id == fault.speaker:
+            # A crash among several is nobody's until it happens to one alone.
+            if STRIKE[report.reason] and attempt.id == fault.speaker:
                 judge_failure(tx, ctx, job, attempt, report.reason, at_ms=at_ms, job_failed=False)
             return settle_shared_fault(tx, job, attempt, report, fault, at_ms=at_ms)
         _judge(tx, job, attempt, report, at_ms=at_ms)

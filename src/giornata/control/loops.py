@@ -1,4 +1,5 @@
-"""What the server does by itself, over and over: lapse leases, expire jobs, collect garbage.
+"""What the server does by itself, over and over: lapse leases, expire jobs, replace bad machines, move slow jobs,
+collect garbage.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
 server: the store lets one at a time do it.
@@ -14,6 +15,8 @@ from giornata.control.collect import collect
 from giornata.control.context import Context
 from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import lapse_leases
+from giornata.control.reap import reap
+from giornata.control.stragglers import move_stragglers
 
 log = logging.getLogger("giornata.loops")
 
@@ -32,6 +35,8 @@ class Loop:
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="lapse", every_s=1.0, run=lapse_leases),
     Loop(name="expire", every_s=5.0, run=expire_deadlines),
+    Loop(name="reap", every_s=10.0, run=reap),
+    Loop(name="stragglers", every_s=30.0, run=move_stragglers),
     Loop(name="collect", every_s=600.0, run=collect),
 )
 

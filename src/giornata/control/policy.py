@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from giornata.domain.health import HealthPolicy
+from giornata.domain.reaping import ReapPolicy
 from giornata.domain.stragglers import StragglerPolicy
 
 
@@ -29,3 +30,4 @@ class Policy:
     max_log_lines_per_job: int = 100_000
     health: HealthPolicy = field(default_factory=HealthPolicy)
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
+    reap: ReapPolicy = field(default_factory=ReapPolicy)

@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Engagement, MachineKey, Outcomes, Reallocation, Seat
 from giornata.domain.health import Failure, Health, MachineState
 from giornata.domain.job import TERMINAL, JobState
@@ -13,7 +14,7 @@ from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import attempts, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, instances, jobs, machines, nodes, reallocations
 
 _AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})
 _KEY = (machines.c.machine_id, machines.c.kind)
@@ -137,6 +138,14 @@ class Machines:
 
     def seats(self, machine_ids: Collection[str]) -> Sequence[Seat]:
         live = sa.select(sa.func.count()).where(attempts.c.node_id == nodes.c.id, _LIVE).scalar_subquery()
+        asked = sa.exists().where(
+            reallocations.c.fleet == nodes.c.fleet,
+            reallocations.c.machine_id == nodes.c.machine_id,
+            reallocations.c.at_ms >= nodes.c.first_seen_at_ms,
+        )
+        # A node that does not know what it is called is known by its machine.
+        by_machine = nodes.c.instance_id.is_(None) & (instances.c.machine_id == nodes.c.machine_id)
+        same = (instances.c.fleet == nodes.c.fleet) & ((instances.c.id == nodes.c.instance_id) | by_machine)
         query = (
             sa.select(
                 nodes.c.machine_id,
@@ -144,17 +153,36 @@ class Machines:
                 nodes.c.fleet,
                 nodes.c.instance_id,
                 nodes.c.last_seen_at_ms,
-                nodes.c.draining,
                 live.label("live_attempts"),
+                instances.c.leaving_at_ms,
+                asked.label("asked"),
             )
+            .outerjoin(instances, same)
             .where(nodes.c.machine_id.in_(sorted(machine_ids)))
             .order_by(nodes.c.last_seen_at_ms, nodes.c.id)
         )
         latest = {row.machine_id: Seat(**row._mapping) for row in self._connection.execute(query)}
         return list(latest.values())
 
-    def drain(self, node_id: str) -> None:
-        self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(draining=True))
+    def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id == seat.node_id).values(draining=True))
+        listed = {
+            "fleet": fleet,
+            "id": instance.id,
+            "machine_id": instance.machine_id or seat.machine_id,
+            "name": instance.name,
+            "state": instance.state,
+            "first_listed_at_ms": at_ms,
+            "last_listed_at_ms": at_ms,
+            "leaving_at_ms": at_ms,
+            "leaving_reason": reason,
+        }
+        leaving = {name: listed[name] for name in ("leaving_at_ms", "leaving_reason")}
+        self._connection.execute(
+            insert_for(self._dialect_name, instances)
+            .values(listed)
+            .on_conflict_do_update(index_elements=[instances.c.fleet, instances.c.id], set_=leaving)
+        )
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:
         query = (

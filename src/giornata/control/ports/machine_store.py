@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from giornata.control.ports.fleet import Instance
 from giornata.domain.health import Health, MachineState
 from giornata.domain.reasons import Reason
 
@@ -31,15 +32,19 @@ class Engagement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The node that was last heard of on a machine, and what its provider calls it."""
+    """The node that was last heard of on a machine, and what its provider calls it.
+
+    `leaving_at_ms`: since when its instance is to go; `asked`: the provider was asked to replace it.
+    """
 
     machine_id: str
     node_id: str
     fleet: str
     instance_id: str | None
     last_seen_at_ms: int
-    draining: bool
     live_attempts: int
+    leaving_at_ms: int | None
+    asked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +109,8 @@ class Machines(Protocol):
     def seats(self, machine_ids: Collection[str]) -> Sequence[Seat]:
         """The node last heard of on each of these machines."""
 
-    def drain(self, node_id: str) -> None:
-        """The node gets no more work, and is told to leave."""
+    def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+        """The node gets no more work and is told to leave; note since when its instance is to go."""
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:
         """Those of the fleet since then, latest first."""

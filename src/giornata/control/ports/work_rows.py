@@ -81,6 +81,8 @@ class NodeSighting:
     machine_id: str
     name: str
     fleet: str
+    instance_id: str | None
+    places: int
     pid: int | None
     engine_pid: int | None
     device: str
