@@ -41,7 +41,8 @@ class _Held:
 
     @property
     def is_progress(self) -> bool:
-        return self.is_first_step or self.said.step > self.attempt.last_step
+        known = self.attempt.stepped_to
+        return self.is_first_step or (known is not None and self.said.step > known)
 
 
 def heartbeat(ctx: Context, attempt_id: str, beat: Heartbeat) -> HeartbeatReply:
@@ -103,6 +104,7 @@ def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
         # Not before its start, even if the clock was set back in between.
         "first_step_at_ms": max(at_ms, attempt.started_at_ms) if held.is_first_step else attempt.first_step_at_ms,
         "first_step": held.said.step if held.is_first_step else attempt.first_step,
+        "stepped_to": held.said.step if held.is_progress else attempt.stepped_to,
         "stepped_at_ms": max(at_ms, attempt.started_at_ms) if held.is_progress else attempt.stepped_at_ms,
     }
 

@@ -35,8 +35,10 @@ def put_metrics(ctx: Context, attempt_id: str, batch: MetricBatch) -> None:
         points = {point.step: point.values for point in batch.points}  # of two for one step the later counts
         tx.reports.put_metrics([(attempt, step, values) for step, values in points.items()], at_ms=now_ms)
         reached = max(attempt.last_step, *(point.step for point in batch.points))
-        stepped_at_ms = now_ms if reached > attempt.last_step else attempt.stepped_at_ms
-        tx.attempts.update_live(attempt.id, last_step=reached, stepped_at_ms=stepped_at_ms)
+        told = max(point.step for point in batch.points)
+        further = told > (attempt.start_step if attempt.stepped_to is None else attempt.stepped_to)
+        stepped = {"stepped_to": told, "stepped_at_ms": now_ms} if further else {}
+        tx.attempts.update_live(attempt.id, last_step=reached, **stepped)
         tx.jobs.update(job.id, step=reached)
 
 

@@ -49,7 +49,7 @@ def _release_slow(ctx: Context, row: PaceRow, cohort: Sequence[Member], *, now_m
         return False
     others = [each for each in cohort if each.machine_id != row.machine_id]
     usual_s = median(each.step_s for each in others)
-    steps_left = max(0, (row.total_steps or 0) - row.last_step)
+    steps_left = max(0, (row.total_steps or 0) - (row.stepped_to or 0))
     seen_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
     with ctx.store.read() as tx:
         takers = tx.paces.takers(row, seen_since_ms=seen_since_ms)
@@ -76,7 +76,7 @@ def _release_slow(ctx: Context, row: PaceRow, cohort: Sequence[Member], *, now_m
 def _release_stuck(ctx: Context, row: PaceRow, *, now_ms: int) -> bool:
     """It beats, so its agent lives, and the agent's own watchdog did not see that the engine does nothing."""
     step_s = _step_s(row)
-    done = row.total_steps is not None and row.last_step >= row.total_steps  # results are on their way
+    done = row.total_steps is not None and (row.stepped_to or 0) >= row.total_steps  # results are on their way
     if row.lapsed or done or step_s is None or row.stepped_at_ms is None:
         return False
     # Up to its last beat: a node that is silent is the lease's affair.
@@ -111,13 +111,14 @@ def _watched(ctx: Context, row: PaceRow) -> float | None:
     """Seconds for a step, if it was watched for long enough; the first step, which compiles, is not among them."""
     policy = ctx.policy.stragglers
     watched_s = ((row.stepped_at_ms or row.first_step_at_ms) - row.first_step_at_ms) / 1000
-    steps = row.last_step - (row.first_step or row.last_step)
+    steps = (row.stepped_to or 0) - (row.first_step or 0)
     enough = watched_s >= policy.watched_s and steps >= policy.watched_steps
     return _step_s(row) if enough else None
 
 
 def _step_s(row: PaceRow) -> float | None:
     """Seconds for a step between the first and the latest that became known."""
-    if row.first_step is None or row.stepped_at_ms is None or row.last_step <= row.first_step:
+    if row.first_step is None or row.stepped_to is None or row.stepped_at_ms is None:
         return None
-    return (row.stepped_at_ms - row.first_step_at_ms) / 1000 / (row.last_step - row.first_step)
+    steps = row.stepped_to - row.first_step
+    return (row.stepped_at_ms - row.first_step_at_ms) / 1000 / steps if steps > 0 else None

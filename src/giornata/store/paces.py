@@ -102,7 +102,7 @@ def _paces() -> sa.Select[Any]:
             attempts.c.started_at_ms,
             attempts.c.first_step_at_ms,
             attempts.c.first_step,
-            attempts.c.last_step,
+            attempts.c.stepped_to,
             attempts.c.stepped_at_ms,
             attempts.c.renewed_at_ms.label("until_ms"),
             jobs.c.total_steps,

@@ -7,8 +7,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceRow:
-    """An attempt that has made a step. `until_ms` is its last sign of life; `stepped_at_ms` when a step became known.
+    """An attempt that has made a step.
 
+    `until_ms` is its last sign of life; at `stepped_at_ms` step `stepped_to` became known, the latest that it told of.
     `width` counts the attempts that shared its batch, itself included.
     """
 
@@ -25,7 +26,7 @@ class PaceRow:
     started_at_ms: int
     first_step_at_ms: int
     first_step: int | None
-    last_step: int
+    stepped_to: int | None
     stepped_at_ms: int | None
     until_ms: int
     total_steps: int | None

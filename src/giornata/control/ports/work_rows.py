@@ -57,7 +57,8 @@ class AttemptRow:
     order: str
     order_reason: str | None = None
     first_step: int | None = None  # how far it was at `first_step_at_ms`
-    stepped_at_ms: int | None = None  # when its latest step became known
+    stepped_to: int | None = None  # its latest step that a beat or metrics told of, which its end may be beyond
+    stepped_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,8 @@ attempts = Table(
     Column("phase", String(64), nullable=False, server_default=""),
     Column("order", String(16), nullable=False, server_default="continue"),
     Column("first_step", BigInteger),  # how far it was at first_step_at_ms
-    at("stepped_at_ms", nullable=True),  # when its latest step became known
+    Column("stepped_to", BigInteger),  # its latest step that a beat or metrics told of
+    at("stepped_at_ms", nullable=True),  # ... and when
     Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
     Index("uq_attempts_job_number", "job_id", "number", unique=True),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),

@@ -26,6 +26,7 @@ COLUMNS = {
     "attempts": (
         sa.Column("order_reason", sa.String(length=32), nullable=True),
         sa.Column("first_step", sa.BigInteger(), nullable=True),
+        sa.Column("stepped_to", sa.BigInteger(), nullable=True),
         sa.Column("stepped_at_ms", sa.BigInteger(), nullable=True),
     ),
     "projects": (

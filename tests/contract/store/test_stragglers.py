@@ -1,0 +1,217 @@
+"""A slow machine gives its job back when that pays; and everything that looks slow and is not keeps it."""
+
+from typing import Any
+
+import pytest
+from tests.fixtures.work import NODE_CALLER, Workshop
+
+from giornata.control.claim import claim_once
+from giornata.control.complete import complete
+from giornata.control.heartbeat import heartbeat
+from giornata.control.release import release
+from giornata.control.stragglers import move_stragglers
+from giornata.domain.reasons import Reason
+from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, Lease, Order, ReleaseAttempt
+from giornata.store import schema
+
+STEPS = 1400
+
+
+def lease(shop: Workshop, number: int, *, device: str = "RTX 4090", shape: str = "shape-a", **job: Any) -> Lease:
+    """A new job on the machine of this number."""
+    shop.add_job(shape_key=shape, total_steps=STEPS, **job)
+    node = shop.node(number).model_copy(update={"device": device})
+    request_id = f"request-{number}-{shop.clock.now_ms()}"
+    reply = claim_once(shop.ctx, NODE_CALLER, Claim(request_id=request_id, node=node, kinds=("train",)))
+    assert reply.lease is not None, reply
+    return reply.lease
+
+
+def idle_node(shop: Workshop, number: int = 90, device: str = "RTX 4090") -> None:
+    """A node that waits for work; asks while the queue is empty."""
+    node = shop.node(number).model_copy(update={"device": device})
+    request_id = f"request-{number}-{shop.clock.now_ms()}"
+    assert claim_once(shop.ctx, NODE_CALLER, Claim(request_id=request_id, node=node, kinds=("train",))).lease is None
+
+
+def run(shop: Workshop, steps_s: dict[str, float], *, seconds: float = 600.0, first_step_s: float = 30.0) -> None:
+    """Let these attempts, by id, beat for a while at so many seconds a step."""
+    shop.clock.advance_s(first_step_s)
+    for attempt_id in steps_s:
+        heartbeat(shop.ctx, attempt_id, Heartbeat(step=1))
+    done_s = 0.0
+    while done_s < seconds:
+        shop.clock.advance_s(30)
+        done_s += 30
+        for attempt_id, step_s in steps_s.items():
+            heartbeat(shop.ctx, attempt_id, Heartbeat(step=1 + int(done_s / step_s)))
+
+
+def cohort(shop: Workshop, count: int = 7, *, slow_s: float = 12.0, **slow: Any) -> tuple[Lease, list[Lease]]:
+    """One that is slow on machine 1, and others with a second for each step."""
+    one = lease(shop, 1, **slow)
+    others = [lease(shop, number) for number in range(2, 2 + count)]
+    run(shop, {one.attempt_id: slow_s, **{each.attempt_id: 1.0 for each in others}})
+    return one, others
+
+
+def order_of(shop: Workshop, held: Lease) -> Order:
+    return heartbeat(shop.ctx, held.attempt_id, Heartbeat(step=1)).order
+
+
+def test_a_slow_machine_is_told_to_give_its_job_back_and_another_goes_on(shop: Workshop) -> None:
+    slow, others = cohort(shop)
+    shop.checkpoint(slow, 40)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 1
+    assert order_of(shop, slow) is Order.RELEASE
+    assert {order_of(shop, each) for each in others} == {Order.CONTINUE}
+    notice = shop.last_event(slow.job_id, "notice")
+    assert (notice["name"], notice["usual_step_s"]) == ("too-slow", pytest.approx(1.0))
+    assert release(shop.ctx, slow.attempt_id, ReleaseAttempt(step=51)).job_state == "queued"
+    attempt = shop.attempt(slow.attempt_id)
+    assert (attempt["reason"], attempt["last_step"]) == ("too_slow", 51)
+    assert shop.job(slow.job_id)["fruitless"] == 0
+    assert [row["reason"] for row in shop.rows(schema.bans)] == ["too_slow"]
+    assert [row["reason"] for row in shop.rows(schema.strikes)] == ["too_slow"]
+    assert shop.claim(1).lease is None, "never this machine again"
+    again = shop.lease(90)
+    assert (again.job_id, again.checkpoints[0].step) == (slow.job_id, 40)
+
+
+def test_the_report_of_an_ordered_end_may_come_twice(shop: Workshop) -> None:
+    slow, _ = cohort(shop)
+    idle_node(shop)
+    move_stragglers(shop.ctx)
+    release(shop.ctx, slow.attempt_id, ReleaseAttempt(step=51))
+    before = shop.whole_database()
+    assert release(shop.ctx, slow.attempt_id, ReleaseAttempt(step=51)).job_state == "queued"
+    assert shop.whole_database() == before
+
+
+def test_who_has_to_go_while_it_obeys_is_preempted_and_not_blamed(shop: Workshop) -> None:
+    slow, _ = cohort(shop)
+    idle_node(shop)
+    move_stragglers(shop.ctx)
+    release(shop.ctx, slow.attempt_id, ReleaseAttempt(reason=Reason.PREEMPTED, step=51))
+    assert shop.attempt(slow.attempt_id)["reason"] == "preempted"
+    assert shop.rows(schema.strikes) == []
+
+
+def test_nobody_is_moved_while_nobody_else_is_there(shop: Workshop) -> None:
+    slow, others = cohort(shop)
+    for each in others:
+        complete(shop.ctx, each.attempt_id, CompleteAttempt(step=STEPS))
+    shop.clock.advance_s(150)
+    assert order_of(shop, slow) is Order.CONTINUE
+    assert move_stragglers(shop.ctx) == 0
+    idle_node(shop, 91, device="RTX 3060")
+    assert move_stragglers(shop.ctx) == 0, "another device is no better"
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 1
+
+
+def test_one_of_a_cohort_goes_at_a_time(shop: Workshop) -> None:
+    one, two = lease(shop, 1), lease(shop, 2)
+    others = [lease(shop, number) for number in range(3, 15)]
+    run(shop, {one.attempt_id: 12.0, two.attempt_id: 15.0, **{each.attempt_id: 1.0 for each in others}})
+    idle_node(shop)
+    assert [move_stragglers(shop.ctx), move_stragglers(shop.ctx)] == [1, 0]
+    assert order_of(shop, two) is Order.RELEASE, "the slowest first"
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "count", "slow"),
+    [
+        pytest.param(1.2, 7, {}, id="heat takes a fifth"),
+        pytest.param(12.0, 5, {}, id="a small cohort"),
+        pytest.param(12.0, 7, {"shape": "shape-b"}, id="another resolution"),
+        pytest.param(12.0, 7, {"device": "RTX 3060"}, id="another device"),
+        pytest.param(12.0, 7, {"shape": ""}, id="a shape that nobody knows"),
+        pytest.param(12.0, 7, {"kind": "x-own"}, id="another kind"),
+    ],
+)
+def test_what_only_looks_slow_keeps_its_job(shop: Workshop, slow_s: float, count: int, slow: dict[str, Any]) -> None:
+    if "kind" in slow:
+        shop.add_job(kind="x-own", shape_key="shape-a", total_steps=STEPS)
+        held = shop.lease(1, kinds=("x-own",))
+        others = [lease(shop, number) for number in range(2, 2 + count)]
+        run(shop, {held.attempt_id: slow_s, **{each.attempt_id: 1.0 for each in others}})
+    else:
+        held, _ = cohort(shop, count, slow_s=slow_s, **slow)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 0
+    assert order_of(shop, held) is Order.CONTINUE
+
+
+def test_a_first_step_that_compiles_does_not_count(shop: Workshop) -> None:
+    """Ten minutes to the first step, then as fast as the others."""
+    others = [lease(shop, number) for number in range(2, 9)]
+    run(shop, {each.attempt_id: 1.0 for each in others})
+    compiling = lease(shop, 1)
+    for _ in range(20):
+        shop.clock.advance_s(30)
+        for each in [*others, compiling]:
+            heartbeat(shop.ctx, each.attempt_id, Heartbeat(step=0))
+    run(shop, {compiling.attempt_id: 1.0, **{each.attempt_id: 1.0 for each in others}}, seconds=300)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 0
+
+
+def test_the_last_steps_are_made_where_it_is(shop: Workshop) -> None:
+    slow, others = lease(shop, 1), [lease(shop, number) for number in range(2, 9)]
+    steps_s = {slow.attempt_id: 12.0, **{each.attempt_id: 1.0 for each in others}}
+    run(shop, steps_s)
+    with shop.store.begin() as tx:
+        tx.jobs.update(slow.job_id, total_steps=53)  # two to go
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 0
+
+
+def test_ended_attempts_are_members_too(shop: Workshop) -> None:
+    for number in range(2, 9):
+        held = lease(shop, number)
+        run(shop, {held.attempt_id: 1.0})
+        complete(shop.ctx, held.attempt_id, CompleteAttempt(step=STEPS))
+    slow = lease(shop, 1)
+    run(shop, {slow.attempt_id: 12.0})
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 1
+
+
+def test_an_attempt_that_beats_and_stands_still_is_stuck(shop: Workshop) -> None:
+    held = lease(shop, 1)
+    run(shop, {held.attempt_id: 1.0})
+    for _ in range(62):
+        shop.clock.advance_s(30)
+        last = heartbeat(shop.ctx, held.attempt_id, Heartbeat(step=601)).order
+    assert last is Order.CONTINUE
+    assert move_stragglers(shop.ctx) == 1
+    assert order_of(shop, held) is Order.RELEASE
+    assert shop.last_event(held.job_id, "notice")["name"] == "stuck"
+
+
+@pytest.mark.parametrize("why", ["its steps are long", "it is done", "it is silent", "not for so long"])
+def test_what_only_looks_stuck_keeps_its_job(shop: Workshop, why: str) -> None:
+    held = lease(shop, 1)
+    run(shop, {held.attempt_id: 200.0 if why == "its steps are long" else 1.0})
+    step = {"its steps are long": 4, "it is done": STEPS}.get(why, 601)
+    for _ in range(50 if why == "not for so long" else 62):
+        shop.clock.advance_s(30)
+        if why != "it is silent":
+            heartbeat(shop.ctx, held.attempt_id, Heartbeat(step=step))
+    assert move_stragglers(shop.ctx) == 0
+
+
+def test_twice_too_slow_within_a_day_is_the_end_of_hand_out(shop: Workshop) -> None:
+    for _ in range(2):
+        slow, others = cohort(shop)
+        idle_node(shop)
+        assert move_stragglers(shop.ctx) == 1
+        release(shop.ctx, slow.attempt_id, ReleaseAttempt(step=51))
+        complete(shop.ctx, shop.lease(90).attempt_id, CompleteAttempt(step=STEPS))
+        for each in others:
+            complete(shop.ctx, each.attempt_id, CompleteAttempt(step=STEPS))
+        shop.clock.advance_s(3700)
+    shop.add_job()
+    assert shop.claim(1).reason == "quarantined"

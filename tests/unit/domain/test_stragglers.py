@@ -1,0 +1,109 @@
+"""Who is slow, and when moving pays; beside each case that fires stands one that must not."""
+
+from statistics import mean, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from giornata.domain.stragglers import Member, StragglerPolicy, is_slow, is_stuck, move_pays, wait_for_a_node_s
+
+POLICY = StragglerPolicy()
+# Like the machines of a fleet: a few per cent apart.
+USUAL_S = (0.97, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.05)
+
+
+def members(steps_s: tuple[float, ...] = USUAL_S, *, start_up_s: float = 60.0) -> list[Member]:
+    return [
+        Member(machine_id=f"machine-{number}", step_s=step_s, start_up_s=start_up_s)
+        for number, step_s in enumerate(steps_s)
+    ]
+
+
+def slow(step_s: float, cohort: list[Member] | None = None) -> bool:
+    return is_slow(step_s, machine_id="this", cohort=members() if cohort is None else cohort, policy=POLICY)
+
+
+@pytest.mark.parametrize(("step_s", "expected"), [(12.0, True), (2.0, True), (1.6, True), (1.5, False)])
+def test_twelve_times_slower_is_slow(step_s: float, expected: bool) -> None:
+    assert slow(step_s) is expected
+
+
+def test_heat_that_takes_a_fifth_is_not() -> None:
+    assert not slow(1.25)
+
+
+def test_fast_is_never_slow() -> None:
+    assert not slow(0.01)
+
+
+def test_machines_that_are_all_alike_do_not_make_a_trifle_slow() -> None:
+    assert not slow(1.2, members((1.0,) * 20)), "the spread is 0, and the floor holds"
+    assert slow(1.6, members((1.0,) * 20))
+
+
+def test_a_few_odd_machines_in_the_cohort_hide_nobody_while_sigma_would() -> None:
+    odd = (*USUAL_S, 12.0, 14.0, 11.0)
+    assert slow(12.0, members(odd))
+    assert (12.0 - mean(odd)) / stdev(odd) < 2
+
+
+def test_small_cohorts_say_nothing() -> None:
+    assert not slow(12.0, members(USUAL_S[:5]))
+    assert slow(12.0, members(USUAL_S[:6]))
+
+
+def test_many_attempts_of_two_machines_say_nothing() -> None:
+    two = [Member(machine_id=f"machine-{number % 2}", step_s=1.0, start_up_s=60.0) for number in range(20)]
+    assert not slow(12.0, two)
+
+
+def test_its_own_earlier_attempts_prove_nothing() -> None:
+    own = [Member(machine_id="this", step_s=12.0, start_up_s=60.0)] * 30
+    assert slow(12.0, [*members(), *own]), "it cannot make itself usual"
+    assert not slow(12.0, [*members(USUAL_S[:3]), *own]), "nor the cohort large"
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 1.4))
+def test_no_scale_of_time_makes_the_usual_slow(scale: float, factor: float) -> None:
+    cohort = members(tuple(scale * each for each in USUAL_S))
+    assert not slow(scale * factor, cohort)
+
+
+@pytest.mark.parametrize(
+    ("steps_left", "step_s", "wait_s", "expected"),
+    [
+        (1000, 12.0, 0.0, True),
+        (5, 12.0, 0.0, False),  # 60 s here, 65 there
+        (1000, 12.0, 20_000.0, False),  # a long wait
+        (1000, 1.2, 0.0, False),  # a little slower
+        (0, 12.0, 0.0, False),  # done
+    ],
+)
+def test_moving_has_to_pay(steps_left: int, step_s: float, wait_s: float, expected: bool) -> None:
+    assert move_pays(steps_left=steps_left, step_s=step_s, others=members(), wait_s=wait_s, policy=POLICY) is expected
+
+
+def test_a_long_start_up_weighs_against_moving() -> None:
+    hour = members(start_up_s=3600.0)
+    assert not move_pays(steps_left=300, step_s=12.0, others=hour, wait_s=0.0, policy=POLICY)
+    assert move_pays(steps_left=300, step_s=12.0, others=members(), wait_s=0.0, policy=POLICY)
+
+
+@pytest.mark.parametrize(
+    ("idle", "busy", "coming", "expected"),
+    [(1, 0, 0, 0.0), (0, 0, 0, None), (0, 3, 0, 900.0), (0, 0, 1, 600.0), (0, 1, 1, 600.0), (2, 9, 9, 0.0)],
+)
+def test_somebody_has_to_be_there(idle: int, busy: int, coming: int, expected: float | None) -> None:
+    waits = wait_for_a_node_s(idle=idle, busy=busy, coming=coming, job_s=3600.0, coming_s=600.0)
+    assert waits == expected
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "step_s", "expected"),
+    [(1801.0, 1.0, True), (1700.0, 1.0, False), (3000.0, 200.0, False), (4001.0, 200.0, True)],
+)
+def test_stuck_is_a_multiple_of_its_own_steps_and_never_a_short_while(
+    silent_s: float, step_s: float, expected: bool
+) -> None:
+    assert is_stuck(silent_s=silent_s, step_s=step_s, policy=POLICY) is expected
