@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from giornata import __version__
-from giornata.api import admin, histories, jobs, node, secrets, uploads
+from giornata.api import admin, histories, jobs, machines, node, secrets, uploads
 from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.express import Express
 from giornata.api.health import Check, health_routes
@@ -81,7 +81,7 @@ def create_app(
     app.state.streams = Seats("streams", most=settings.streams_per_key)
     app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
-    users = (uploads.router, jobs.router, histories.router, admin.router, secrets.router)
+    users = (uploads.router, jobs.router, histories.router, admin.router, secrets.router, machines.router)
     for routes in (*users, node.router, node.attempts):
         app.include_router(routes)
     if serves_blobs(ctx.blobs):

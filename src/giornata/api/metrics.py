@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from giornata.control.loops import LoopStatus
 from giornata.control.ports.gauges import Gauges
+from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
 from giornata.protocol.admin import NodeState
 from giornata.protocol.specs import OWN_KIND_PREFIX
@@ -81,6 +82,7 @@ class _StoreCollector(Collector):
         for reason, count in sorted(gauges.attempts_ended.items()):
             ended.add_metric([reason], count)
         yield ended
+        yield from _machines(gauges)
 
 
 class _LoopCollector(Collector):
@@ -99,6 +101,20 @@ class _LoopCollector(Collector):
             errors.add_metric([status.name], status.errors)
             age.add_metric([status.name], status.last_success_age_s)
         yield from (runs, errors, age)
+
+
+def _machines(gauges: Gauges) -> Iterator[Metric]:
+    machines = GaugeMetricFamily("giornata_machines", "Machines by their worst state.", labels=["state"])
+    for state in MachineState:
+        machines.add_metric([state], gauges.machines.get(state, 0))
+    yield machines
+    quarantines = CounterMetricFamily("giornata_quarantines", "Times that a machine was quarantined.")
+    quarantines.add_metric([], gauges.quarantines)
+    yield quarantines
+    replaced = CounterMetricFamily("giornata_reallocations", "Machines replaced, by fleet.", labels=["fleet"])
+    for fleet, count in sorted(gauges.reallocations.items()):
+        replaced.add_metric([fleet], count)
+    yield replaced
 
 
 def _jobs(gauges: Gauges) -> Metric:

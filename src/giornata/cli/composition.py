@@ -19,6 +19,8 @@ from giornata.control.install import install, signing_key
 from giornata.control.policy import Policy
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
+from giornata.domain.health import HealthPolicy
+from giornata.domain.reaping import ReapPolicy
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate
@@ -49,6 +51,13 @@ def policy_of(settings: Settings) -> Policy:
         max_pictures=settings.max_pictures,
         upload_url_s=settings.upload_url_s,
         garbage_after_s=settings.garbage_after_s,
+        health=HealthPolicy(
+            burst_failures=settings.quarantine_failures,
+            burst_s=settings.quarantine_within_s,
+            cool_down_s=settings.quarantine_s,
+            new_on_probation=settings.new_machines == "probation",
+        ),
+        reap=ReapPolicy(hourly_share=settings.reallocations_share),
     )
 
 

@@ -57,6 +57,18 @@ class Settings(BaseSettings):
     waiting_claims_per_key: int = Field(
         10_000, ge=1, description="Most claims of a node key that may wait at one time on a server."
     )
+    new_machines: Literal["trusted", "probation"] = Field(
+        "trusted",
+        description="Whether a machine that nobody knows gets work at once, or a canary first; see health.md.",
+    )
+    quarantine_failures: int = Field(3, ge=1, le=100, description="So many failures of a machine end its work …")
+    quarantine_within_s: float = Field(600.0, ge=1, description="… within so many seconds.")
+    quarantine_s: float = Field(
+        900.0, ge=1, description="How long the first quarantine of a machine lasts; each in a row twice as long."
+    )
+    reallocations_share: float = Field(
+        0.1, gt=0, le=1, description="Of a fleet's nodes, at most this part is replaced for bad health in an hour."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
 
     # fleet and node

@@ -48,6 +48,7 @@ from giornata.protocol.jobs import (
     MetricPoint,
     SubmitJob,
 )
+from giornata.protocol.machines import Machine, MachinePage, QuarantineMachine
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
 PAGE = 500
@@ -260,6 +261,19 @@ class Client:
     def nodes(self, *, gone: bool = False) -> Iterator[Node]:
         """Nodes that the key may see."""
         return self._pages("/v1/nodes", NodePage, {"gone": gone})
+
+    def machines(self, *, state: str | None = None) -> Iterator[Machine]:
+        """How machines fare with jobs of each kind; root admin only."""
+        return self._pages("/v1/machines", MachinePage, {"state": state})
+
+    def quarantine_machine(self, machine_id: str, *, reason: str = "by hand") -> MachinePage:
+        """No more work for it until it is released; root admin only."""
+        path = f"/v1/machines/{_quoted(machine_id)}/quarantine"
+        return self._connection.call("POST", path, MachinePage, body=QuarantineMachine(reason=reason))
+
+    def release_machine(self, machine_id: str) -> MachinePage:
+        """Nothing is held against it any more; root admin only."""
+        return self._connection.call("POST", f"/v1/machines/{_quoted(machine_id)}/release", MachinePage)
 
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""

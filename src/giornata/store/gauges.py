@@ -3,9 +3,10 @@
 import sqlalchemy as sa
 
 from giornata.control.ports.gauges import Gauges
+from giornata.domain.health import MachineState
 from giornata.protocol.admin import NodeState
 from giornata.store.node_succession import replaced
-from giornata.store.schema import attempts, jobs, nodes
+from giornata.store.schema import attempts, jobs, machines, nodes, reallocations
 
 
 class GaugeQueries:
@@ -21,7 +22,26 @@ class GaugeQueries:
             oldest_queued_at_ms=self._oldest_queued_at_ms(),
             nodes=self._nodes(seen_since_ms),
             attempts_ended=self._attempts_ended(),
+            machines=self._machines(),
+            quarantines=self._quarantines(),
+            reallocations=self._reallocations(),
         )
+
+    def _machines(self) -> dict[str, int]:
+        # A machine that is no good for one kind of job is one that somebody should look at.
+        order = {MachineState.OK: 0, MachineState.PROBATION: 1, MachineState.QUARANTINED: 2}
+        severity = sa.case({state.value: rank for state, rank in order.items()}, value=machines.c.state)
+        worst = sa.select(sa.func.max(severity).label("worst")).group_by(machines.c.machine_id).subquery()
+        query = sa.select(worst.c.worst, sa.func.count()).group_by(worst.c.worst)
+        names = {rank: state.value for state, rank in order.items()}
+        return {names[rank]: count for rank, count in self._connection.execute(query)}
+
+    def _quarantines(self) -> int:
+        return int(self._connection.scalar(sa.select(sa.func.sum(machines.c.quarantined_times))) or 0)
+
+    def _reallocations(self) -> dict[str, int]:
+        query = sa.select(reallocations.c.fleet, sa.func.count()).group_by(reallocations.c.fleet)
+        return {fleet: count for fleet, count in self._connection.execute(query)}
 
     def _jobs(self) -> dict[tuple[str, str], int]:
         query = sa.select(jobs.c.kind, jobs.c.state, sa.func.count()).group_by(jobs.c.kind, jobs.c.state)

@@ -8,10 +8,11 @@ import sqlalchemy as sa
 
 from giornata.control.ports.records import NodeRecord
 from giornata.control.ports.user_store import Before
+from giornata.domain.health import MachineState
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.node_succession import replaced
 from giornata.store.record_columns import columns
-from giornata.store.schema import attempts, bans, nodes, strikes
+from giornata.store.schema import attempts, bans, machines, nodes, strikes
 
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
@@ -24,8 +25,13 @@ class NodeReads:
         self._connection = connection
 
     def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> tuple[int, int]:
-        """How many nodes could do this kind of job for the project now, and how many of them are not banned."""
-        banned = sa.exists().where(bans.c.job_id == job_id, bans.c.machine_id == nodes.c.machine_id)
+        """How many nodes could do this kind of job for the project now, and how many of them may have this one."""
+        quarantined = sa.exists().where(
+            machines.c.machine_id == nodes.c.machine_id,
+            machines.c.kind == kind,
+            machines.c.state == MachineState.QUARANTINED,
+        )
+        banned = sa.exists().where(bans.c.job_id == job_id, bans.c.machine_id == nodes.c.machine_id) | quarantined
         query = sa.select(nodes.c.kinds, banned.label("banned")).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,

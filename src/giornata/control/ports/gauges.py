@@ -1,7 +1,7 @@
 """What the operator's gauges ask of the store."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from giornata.protocol.admin import NodeState
@@ -15,6 +15,9 @@ class Gauges:
     oldest_queued_at_ms: int | None
     nodes: Mapping[NodeState, int]
     attempts_ended: Mapping[str, int]  # by reason, since the installation began
+    machines: Mapping[str, int] = field(default_factory=dict)  # by state, each by its worst
+    quarantines: int = 0  # since the installation began
+    reallocations: Mapping[str, int] = field(default_factory=dict)  # by fleet, since the installation began
 
 
 class GaugeQueries(Protocol):

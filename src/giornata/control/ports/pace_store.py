@@ -9,7 +9,7 @@ from typing import Protocol
 class PaceRow:
     """An attempt that has made a step.
 
-    `until_ms` is its last sign of life; at `stepped_at_ms` step `stepped_to` became known, the latest that it told of.
+    `until_ms` is its last sign of life; at `stepped_at_ms` step `stepped_to` became known, the latest that it told.
     `width` counts the attempts that shared its batch, itself included.
     """
 

@@ -1,0 +1,40 @@
+"""Routes of machines, for whoever operates the installation."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from giornata.api.callers import Ctx, User
+from giornata.api.openapi import USER, USER_ITEM
+from giornata.api.paging import Cursor, Limit
+from giornata.control import machine_hand
+from giornata.domain.health import MachineState
+from giornata.protocol.machines import MachinePage, QuarantineMachine
+
+router = APIRouter(prefix="/v1/machines", tags=["administration"])
+
+MachineId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+
+
+@router.get("", responses=USER)
+def list_machines(
+    ctx: Ctx,
+    caller: User,
+    state: Annotated[MachineState | None, Query(description="Only those in this state.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> MachinePage:
+    """How machines fare with jobs of each kind: state, reason, strikes, quota. Root admin only."""
+    return machine_hand.list_machines(ctx, caller, state=state, cursor=cursor, limit=limit)
+
+
+@router.post("/{machine_id}/quarantine", responses=USER_ITEM)
+def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: QuarantineMachine) -> MachinePage:
+    """No more work for it until it is released. What it is at goes on to its end. Root admin only."""
+    return machine_hand.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
+
+
+@router.post("/{machine_id}/release", responses=USER_ITEM)
+def release_machine(ctx: Ctx, caller: User, machine_id: MachineId) -> MachinePage:
+    """Nothing is held against it any more, and it gets work again. Root admin only."""
+    return machine_hand.release_machine(ctx, caller, machine_id)
