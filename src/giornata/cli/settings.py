@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     )
     new_machines: Literal["trusted", "probation"] = Field(
         "trusted",
-        description="Whether a machine that nobody knows gets work at once, or a canary first; see health.md.",
+        description="Whether a machine that nobody knows gets work at once, or a canary first.",
     )
     quarantine_failures: int = Field(3, ge=1, le=100, description="So many failures of a machine end its work …")
     quarantine_within_s: float = Field(600.0, ge=1, description="… within so many seconds.")

@@ -41,7 +41,7 @@ class GaugeQueries:
 
     def _reallocations(self) -> dict[str, int]:
         query = sa.select(reallocations.c.fleet, sa.func.count()).group_by(reallocations.c.fleet)
-        return {fleet: count for fleet, count in self._connection.execute(query)}
+        return {row.fleet: int(row[1]) for row in self._connection.execute(query)}
 
     def _jobs(self) -> dict[tuple[str, str], int]:
         query = sa.select(jobs.c.kind, jobs.c.state, sa.func.count()).group_by(jobs.c.kind, jobs.c.state)

@@ -251,8 +251,8 @@ class QueueView:
     """What stands between a queued job and a node.
 
     `ahead` counts the queued jobs of its kind, of all projects, that go first; `live_nodes` the nodes heard of
-    lately that serve its project and kind and are not leaving; `eligible_nodes` those of them that are neither banned nor
-    quarantined.
+    lately that serve its project and kind and are not leaving; `eligible_nodes` those of them that are neither
+    banned nor quarantined.
     """
 
     ahead: int
