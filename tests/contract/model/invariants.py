@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.contract.model.house import House, Row, Snapshot, key_of, snapshot
 from tests.contract.model.shares import Shares
+from tests.contract.model.standing import check_standing
 from tests.contract.model.story import Story, Try
 
 from giornata.domain.job import TERMINAL
@@ -105,6 +106,8 @@ class Witness:
             self._check_money(seen)
         if concerns("attempts", "companions", "events"):
             self.shares.check(seen)
+        if concerns("attempts", "machines", "jobs"):
+            check_standing(self.now, seen)
         if concerns("attempts", "strikes", "bans"):
             self._check_judgements(seen, tries)
 

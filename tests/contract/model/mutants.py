@@ -64,8 +64,28 @@ MUTANTS = (
         patches=(
             Patch(
                 file="store/claiming.py",
-                old="return [~banned, *in_project(project_id)]",
-                new="return [*in_project(project_id)]",
+                old="return [~banned, pinned, *in_project(project_id)]",
+                new="return [pinned, *in_project(project_id)]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a quarantined machine gets work",
+        patches=(
+            Patch(
+                file="domain/admission.py",
+                old="    if health.state is MachineState.QUARANTINED:\n",
+                new="    if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a bad job is held against machines",
+        patches=(
+            Patch(
+                file="control/judge_machines.py",
+                old="    if job_failed and not canary:\n",
+                new="    if False:\n",
             ),
         ),
     ),

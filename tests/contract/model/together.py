@@ -6,6 +6,7 @@ from typing import TypeVar
 from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.house import PLACES, Place
+from tests.contract.model.standing import Standing
 from tests.contract.model.town_deeds import KEYS
 
 from giornata.control.claim import Asked, claim_each
@@ -71,9 +72,10 @@ class Everything(Beside):
     def _handed_out(self, asks: Sequence[tuple[Place, Claim]]) -> list[str | None]:
         """Which job each has to get: as if they had come one after the other, and nobody gets another's."""
         given: list[str | None] = []
+        standing = Standing(self.house, self.witness.now)
         for place, claim in asks:
             taken = {job_id for job_id in given if job_id is not None}
-            row = self._first_of_queue(place, claim.held_models, claim.joint_key, but=taken)
+            row = self._first_of_queue(place, claim.held_models, claim.joint_key, but=taken, standing=standing)
             given.append(None if row is None else row.id)
         return given
 

@@ -7,6 +7,7 @@ from typing import Any
 from tests.contract.model.calls import DIED, Held, Submitted
 from tests.contract.model.deeds import NodeDeeds, named
 from tests.contract.model.house import PLACES, PROJECTS, Place, Row, owner
+from tests.contract.model.standing import Standing
 
 from giornata.control.cancel import cancel
 from giornata.control.claim import claim_once
@@ -16,6 +17,7 @@ from giornata.control.continue_training import continue_training
 from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
 from giornata.control.read_jobs import get_job
+from giornata.control.reap import reap
 from giornata.control.request_uploads import request_uploads
 from giornata.control.retry import RETRYABLE, retry
 from giornata.control.submit import submit
@@ -67,6 +69,7 @@ WEIGHTS = {
     "look_at": 1,
     "send_pictures": 1,
     "lapse": 6,
+    "reap": 3,
     "expire": 3,
     "collect": 2,
     "short_wait": 5,
@@ -169,16 +172,23 @@ class Deeds(NodeDeeds):
         return found[0] if found else None
 
     def _first_of_queue(
-        self, place: Place, held_models: tuple[str, ...], joint_key: str | None, *, but: Collection[str] = ()
+        self,
+        place: Place,
+        held_models: tuple[str, ...],
+        joint_key: str | None,
+        *,
+        but: Collection[str] = (),
+        standing: Standing | None = None,
     ) -> Row | None:
         """Whom the claim has to hand out: worked out from the whole table, by the rules' own order."""
         if not self.exact:
             return None
+        kinds = (standing or Standing(self.house, self.witness.now)).kinds(place)
         banned = {row.job_id for row in self.witness.now.bans if row.machine_id == place.machine}
         fit = [
             row
             for row in self.witness.now.jobs
-            if row.state == "queued" and row.kind in place.kinds and row.id not in banned and row.id not in but
+            if row.state == "queued" and row.kind in kinds and row.id not in banned and row.id not in but
             if place.project in {ROOT_PROJECT, row.project_id} and joint_key in {None, row.joint_key}
         ]
         return min(fit, key=lambda row: _rank(row, held_models), default=None)
@@ -343,6 +353,10 @@ class Deeds(NodeDeeds):
         self.town.jobs += [(row.id, row.project_id) for row in rows if row.id not in known]
 
     # ---- loops
+
+    def reap(self, a: int, b: int) -> None:
+        """Machines whose quarantine is over get another chance: no fleet is there to replace any."""
+        self.call(lambda: reap(self.ctx).given_another_chance, again=True)
 
     def lapse(self, a: int, b: int) -> None:
         outcome = self.call(lambda: lapse_leases(self.ctx), again=True)

@@ -103,7 +103,7 @@ def test_stop_waits_for_the_turn_under_way(ctx: Context) -> None:
 def test_the_real_loops_run_on_an_empty_installation(ctx: Context) -> None:
     loops = Loops(ctx)
     assert all(loops.run_once(loop) for loop in DEFAULT_SCHEDULE)
-    assert [status.name for status in loops.status()] == ["lapse", "expire", "collect"]
+    assert [status.name for status in loops.status()] == ["lapse", "expire", "reap", "stragglers", "collect"]
 
 
 def test_pauses_after_errors() -> None:

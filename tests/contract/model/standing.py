@@ -1,0 +1,67 @@
+"""Which machines are trusted, as the tables say: written down a second time on purpose."""
+
+import json
+from collections import Counter
+from typing import Any
+
+from tests.contract.model.house import House, Place, Row, Snapshot
+
+from giornata.domain.reasons import BLAME, Blame, Reason
+
+HOUR_MS = 3_600_000
+AT_STAKE = {reason.value for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED}}
+
+
+class Standing:
+    """Of the machines at one moment; `begun` counts what a batch of claims let begin, by machine and kind."""
+
+    def __init__(self, house: House, now: Snapshot) -> None:
+        self._now, self._now_ms = now, house.clock.now_ms()
+        self._full_quota = house.ctx.policy.health.quota_per_hour
+        self._machines = {(row.machine_id, row.kind): row for row in now.machines}
+        self._kinds = {row.id: row.kind for row in now.jobs}
+        self.begun: Counter[tuple[str, str]] = Counter()
+
+    def kinds(self, place: Place) -> list[str]:
+        """Of the kinds that it takes, those that its machine may begin; counts as one more begun of each."""
+        allowed = [kind for kind in place.kinds if self._may(place.machine, kind)]
+        self.begun.update((place.machine, kind) for kind in allowed)
+        return allowed
+
+    def _may(self, machine: str, kind: str) -> bool:
+        row = self._machines.get((machine, kind))
+        if row is None or (row.state == "ok" and row.quota >= self._full_quota):
+            return True
+        here = [it for it in self._now.attempts if it.machine_id == machine and self._kinds[it.job_id] == kind]
+        live = [it for it in here if it.ended_at_ms is None]
+        just_now = self.begun[machine, kind]
+        if row.state == "probation":
+            return len(live) + just_now == 0
+        since_ms = self._now_ms - HOUR_MS
+        lately = [it for it in here if it.started_at_ms > since_ms]
+        stake = [it for it in lately if it.ended_at_ms is None or it.reason in AT_STAKE]
+        return row.state == "ok" and len(stake) + just_now < row.quota
+
+
+def check_standing(before: Snapshot, seen: Snapshot) -> None:
+    """No job goes to a quarantined machine, and a job that turned out to be bad is held against none for a crash."""
+    kinds = {row.id: row.kind for row in seen.jobs}
+    was = {(row.machine_id, row.kind): row for row in before.machines if row.state == "quarantined"}
+    still = {
+        (row.machine_id, row.kind)
+        for row in seen.machines
+        if row.state == "quarantined" and was.get((row.machine_id, row.kind)) == row
+    }
+    known = {row.id for row in before.attempts}
+    for row in seen.attempts:
+        new = row.id not in known
+        assert not (new and (row.machine_id, kinds[row.job_id]) in still), f"{row} went to a quarantined machine"
+    failed = {row.id for row in seen.jobs if row.state == "failed"}
+    for row in seen.machines:
+        held = [each for each in _failures(row) if each["reason"] == Reason.CRASHED and each["job_id"] in failed]
+        assert not held, f"{row} is blamed for a job that turned out to be bad: {held}"
+
+
+def _failures(row: Row) -> list[dict[str, Any]]:
+    held: Any = row.recent_failures
+    return list(json.loads(held) if isinstance(held, str | bytes) else held)
