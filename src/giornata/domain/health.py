@@ -277,8 +277,10 @@ def _why(failures: Iterable[Failure]) -> str:
 
 def _worse(health: Health, *, policy: HealthPolicy, at_ms: int) -> Health:
     state, reason = _verdict(health, policy=policy, at_ms=at_ms)
-    if health.by_hand or _SEVERITY[state] <= _SEVERITY[health.state]:
+    if health.by_hand or _SEVERITY[state] < _SEVERITY[health.state]:
         return health
+    if state is health.state:
+        return replace(health, reason=reason)
     more = int(state is MachineState.QUARANTINED)
     moved = _moved(health, state, reason, at_ms=at_ms)
     return replace(moved, quarantines=health.quarantines + more, quarantined_times=health.quarantined_times + more)

@@ -90,7 +90,9 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # What is put under a name is put there for one's own project.
-FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith("PUT /v1/secrets")]
+# Machines are the operator's, and nobody's in particular.
+OWNERLESS = ("PUT /v1/secrets", "POST /v1/machines")
+FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(OWNERLESS)]
 UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
 
 

@@ -211,6 +211,14 @@ def test_a_suspicion_that_proves_right_weighs_as_a_fault() -> None:
     assert confirmed(sure, {"att_1"}, policy=POLICY, at_ms=START_MS) == sure
 
 
+def test_the_reason_says_what_is_held_against_it_now() -> None:
+    new = newcomer("machine-1", "train", policy=POLICY, at_ms=START_MS)
+    suspected = after(new, failure(1, START_MS, Reason.CRASHED))
+    sure = confirmed(suspected, {"att_1"}, policy=POLICY, at_ms=START_MS)
+    assert (suspected.reason, sure.reason) == ("0.5 strikes: 1 × crashed", "1.0 strikes: 1 × crashed")
+    assert sure.since_ms == suspected.since_ms
+
+
 def test_a_suspicion_of_another_attempt_is_left_alone() -> None:
     suspected = after(proven(), failure(1, START_MS, Reason.CRASHED))
     assert confirmed(suspected, {"att_7"}, policy=POLICY, at_ms=START_MS) == suspected
