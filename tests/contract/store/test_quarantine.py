@@ -99,8 +99,8 @@ def test_failures_on_a_machine_of_one_kind_say_nothing_about_another(shop: Works
 
 
 def test_a_bad_job_bans_no_machine_and_is_found_out(shop: Workshop) -> None:
-    """It crashes on one machine after the other, all of which stay what they were."""
-    proven(shop, 1, 2, 3)
+    """It crashes on one machine after the other, all of which stay what they were. Others are fine meanwhile."""
+    proven(shop, *range(1, 10))
     before = {number: health(shop, number) for number in (1, 2, 3)}
     bad = shop.add_job()
     for number in (1, 2, 3):
@@ -115,6 +115,7 @@ def test_a_bad_job_bans_no_machine_and_is_found_out(shop: Workshop) -> None:
 
 def test_many_bad_jobs_of_one_project_quarantine_nobody_for_long(shop: Workshop) -> None:
     """Machines that were suspected are healed in the transaction in which the job is found out."""
+    proven(shop, *range(4, 10))
     bad = {shop.add_job() for _ in range(3)}
     for number in (1, 2, 3):
         for _ in bad:
@@ -317,6 +318,15 @@ def test_a_new_machine_may_have_to_show_a_canary_first(shop: Workshop) -> None:
     assert shop.job(canary.job_id)["kind"] == "canary"
     done(shop, canary)
     assert shop.job(shop.lease(1, kinds=OFFERS_CANARY).job_id)["kind"] == "train"
+
+
+def test_who_looks_for_a_companion_gets_no_canary(shop: Workshop) -> None:
+    shop.add_job()
+    broken(shop, shop.lease(1), Reason.CRASHED)
+    shop.clock.advance_s(11)
+    companion = shop.add_job(joint_key="key")
+    assert shop.lease(1, kinds=OFFERS_CANARY, joint_key="key").job_id == companion
+    assert not shop.rows(schema.jobs, kind="canary")
 
 
 def _claim(shop: Workshop, number: int, *, machine: str | None = None) -> Claim:

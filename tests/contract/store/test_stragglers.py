@@ -144,6 +144,27 @@ def test_what_only_looks_slow_keeps_its_job(shop: Workshop, slow_s: float, count
     assert order_of(shop, held) is Order.CONTINUE
 
 
+def test_several_in_one_batch_are_not_compared_with_one_alone(shop: Workshop) -> None:
+    """Two share a step of 3 seconds, where others alone take one."""
+    others = [lease(shop, number) for number in range(2, 9)]
+    pair = [lease(shop, 1, joint_key="key"), shop.add_job(shape_key="shape-a", total_steps=STEPS, joint_key="key")]
+    node = shop.node(1).model_copy(update={"device": "RTX 4090"})
+    beside = shop.lease(node, joint_key="key")
+    assert beside.job_id == pair[1]
+    steps_s = {pair[0].attempt_id: 3.0, beside.attempt_id: 3.0, **{each.attempt_id: 1.0 for each in others}}
+    run(shop, steps_s)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 0
+
+
+def test_busy_nodes_will_be_done_in_time(shop: Workshop) -> None:
+    """Seven jobs of 1,400 seconds: one of them ends soon, where the slow one has hours to go."""
+    slow, others = cohort(shop)
+    assert len(others) == 7
+    assert move_stragglers(shop.ctx) == 1
+    assert order_of(shop, slow) is Order.RELEASE
+
+
 def test_a_first_step_that_compiles_does_not_count(shop: Workshop) -> None:
     """Ten minutes to the first step, then as fast as the others."""
     others = [lease(shop, number) for number in range(2, 9)]
