@@ -1,7 +1,7 @@
 """A node says that its attempt cannot go on, and why."""
 
 from giornata.control.context import Context
-from giornata.control.judge_machines import judge_failure
+from giornata.control.judge_machines import everybodys, judge_failure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.reported_end import end_as_reported, end_by_report
@@ -46,7 +46,9 @@ def _judge(tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttemp
 def _settle(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, report: FailAttempt, *, at_ms: int
 ) -> JobState:
-    fruitless = fruitless_after(job, attempt)
+    # On a bad day of everybody's the job is not to blame that it comes to nothing.
+    bad_day = everybodys(tx, ctx, job, report.reason, at_ms=at_ms)
+    fruitless = job.fruitless if bad_day else fruitless_after(job, attempt)
     why = verdict(tx, ctx, job, attempt, reason=report.reason, fruitless=fruitless)
     if why is None and job.kind == CANARY_KIND:
         why = "it was for this machine only"

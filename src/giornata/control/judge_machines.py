@@ -7,7 +7,7 @@ its node and its machine and waits for no job, so nobody waits in a circle.
 from dataclasses import dataclass
 
 from giornata.control.context import Context
-from giornata.control.ports.machine_store import MachineKey, Outcomes
+from giornata.control.ports.machine_store import MachineKey
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.health import (
@@ -29,16 +29,26 @@ from giornata.protocol.specs import CANARY_KIND
 class _Case:
     """An attempt that just ended badly."""
 
-    job: JobRow
     failure: Failure
-    machine_id: str
     keys: tuple[MachineKey, ...]  # whose failure it is; of a canary all rows that wait for it
     void: frozenset[str]  # attempts of the job that say nothing against anybody
-    like: Outcomes  # who else failed alike, and who did not
+    alike: frozenset[str]  # machines that fail for a cause that is none of theirs
 
     @property
     def counts(self) -> bool:
         return self.failure.weight > 0 and self.failure.attempt_id not in self.void
+
+
+def everybodys(tx: Transaction, ctx: Context, job: JobRow, reason: Reason, *, at_ms: int) -> frozenset[str]:
+    """The machines that failed alike lately, if they are so many that neither they nor the jobs can be the cause;
+    else none. The attempt that is asked about must have been ended in this transaction.
+    """
+    policy = ctx.policy.health
+    if job.kind != CANARY_KIND and not weight_of(reason, policy=policy):
+        return frozenset()
+    like = tx.machines.outcomes(job.kind, reason, since_ms=at_ms - round(policy.burst_s * 1000))
+    common = common_cause(failing=like.failing, fine=like.fine, jobs=like.jobs, policy=policy)
+    return like.failing if common else frozenset()
 
 
 def judge_failure(
@@ -51,21 +61,20 @@ def judge_failure(
     not what was counted already either. The attempt must have been ended in this transaction.
     """
     case = _case(tx, ctx, job, attempt, reason, at_ms=at_ms, job_failed=job_failed)
-    policy = ctx.policy.health
-    common = case.counts and common_cause(failing=case.like.failing, fine=case.like.fine, policy=policy)
-    concerned = set(case.keys) if case.counts else set()
-    concerned |= _keys_of(tx, job, case, common=common)
-    for machine_id, kind in sorted(case.keys if case.counts and not common else ()):
-        tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=at_ms))
+    policy, guilty = ctx.policy.health, case.counts and not case.alike
+    if guilty:
+        for machine_id, kind in sorted(case.keys):
+            tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=at_ms))
+    concerned = _keys_of(tx, job, case) | (set(case.keys) if guilty else set())
     since_ms = at_ms - round(policy.burst_s * 1000)
 
     def is_void(failure: Failure) -> bool:
-        alike = common and failure.reason is reason and failure.at_ms > since_ms
+        alike = bool(case.alike) and failure.reason is reason and failure.at_ms > since_ms
         return alike or failure.attempt_id in case.void
 
     for key, health in tx.machines.lock_each(sorted(concerned)).items():
         judged = taken_back(health, is_void, policy=policy, at_ms=at_ms)
-        if key in case.keys and case.counts and not common:
+        if guilty and key in case.keys:
             judged = failed(judged, case.failure, policy=policy)
         if judged != health:
             tx.machines.put(judged)
@@ -115,13 +124,12 @@ def _case(
     if job_failed and not canary:
         void = void_failures(tx.machines.failures_of_job(job.id), alike_on=ctx.policy.max_crashed_machines)
     keys = tx.machines.of_canary(job.id) if canary else ((attempt.machine_id, job.kind),)
-    like = Outcomes(failing=frozenset(), fine=frozenset())
-    if failure.weight and attempt.id not in void:
-        like = tx.machines.outcomes(job.kind, reason, since_ms=at_ms - round(policy.burst_s * 1000))
-    return _Case(job=job, failure=failure, machine_id=attempt.machine_id, keys=tuple(keys), void=void, like=like)
+    counts = failure.weight > 0 and attempt.id not in void
+    alike = everybodys(tx, ctx, job, reason, at_ms=at_ms) if counts else frozenset[str]()
+    return _Case(failure=failure, keys=tuple(keys), void=void, alike=alike)
 
 
-def _keys_of(tx: Transaction, job: JobRow, case: _Case, *, common: bool) -> set[MachineKey]:
+def _keys_of(tx: Transaction, job: JobRow, case: _Case) -> set[MachineKey]:
     """Rows from which something may have to be taken back."""
     keys = set[MachineKey]()
     if case.void:
@@ -130,8 +138,6 @@ def _keys_of(tx: Transaction, job: JobRow, case: _Case, *, common: bool) -> set[
             for attempt_id, machine_id, _ in tx.machines.failures_of_job(job.id)
             if attempt_id in case.void
         }
-    if common and job.kind == CANARY_KIND:
-        keys |= {(each.machine_id, each.kind) for name in case.like.failing for each in tx.machines.of_machine(name)}
-    elif common:
-        keys |= {(machine_id, job.kind) for machine_id in case.like.failing}
-    return keys
+    if job.kind == CANARY_KIND:
+        return keys | {(each.machine_id, each.kind) for name in case.alike for each in tx.machines.of_machine(name)}
+    return keys | {(machine_id, job.kind) for machine_id in case.alike}

@@ -95,7 +95,9 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Sea
     try:
         listed = governed.fleet.list()
         suspected = [seat.machine_id for seat, _ in there]
-        if common_cause(failing=suspected, fine=_others(listed, there), policy=ctx.policy.health):
+        if common_cause(
+            failing=suspected, fine=_others(listed, there), jobs=len(suspected), policy=ctx.policy.health
+        ):
             log.warning("fleet %s: %d of its machines are quarantined; none is replaced", governed.name, len(there))
             return Reaped()
         suspects = _suspects(ctx, governed, there, listed)

@@ -242,13 +242,14 @@ def void_failures(failures: Iterable[tuple[str, str, Reason]], *, alike_on: int)
     )
 
 
-def common_cause(*, failing: Collection[str], fine: Collection[str], policy: HealthPolicy) -> bool:
+def common_cause(*, failing: Collection[str], fine: Collection[str], jobs: int, policy: HealthPolicy) -> bool:
     """Whether so many machines fail alike within the burst's minutes that none of them can be the cause.
 
-    `failing` had such an end, `fine` did a first step or a whole job meanwhile; one that did both is failing.
+    `failing` had such an end, with so many different `jobs`: if it was one job, that may be the bad one. `fine` did a
+    first step or a whole job meanwhile; a machine that did both is failing.
     """
     sick = set(failing)
-    return len(sick) >= policy.common_cause_machines and len(sick) > len(set(fine) - sick)
+    return jobs > 1 and len(sick) >= policy.common_cause_machines and len(sick) > len(set(fine) - sick)
 
 
 def _verdict(health: Health, *, policy: HealthPolicy, at_ms: int) -> tuple[MachineState, str]:

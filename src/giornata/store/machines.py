@@ -66,7 +66,7 @@ class Machines:
 
     def outcomes(self, kind: str, reason: Reason, *, since_ms: int) -> Outcomes:
         lately = (
-            sa.select(attempts.c.machine_id, attempts.c.reason, attempts.c.first_step_at_ms)
+            sa.select(attempts.c.machine_id, attempts.c.job_id, attempts.c.reason, attempts.c.first_step_at_ms)
             .join(jobs, jobs.c.id == attempts.c.job_id)
             .where(jobs.c.kind == kind)
         )
@@ -76,7 +76,8 @@ class Machines:
         fine = {row.machine_id for row in under_way}
         fine |= {row.machine_id for row in ended if row.reason == Reason.SUCCEEDED}
         fine |= {row.machine_id for row in ended if (row.first_step_at_ms or 0) > since_ms}
-        return Outcomes(failing=failing, fine=frozenset(fine) - failing)
+        failed_jobs = {row.job_id for row in ended if row.reason == reason}
+        return Outcomes(failing=failing, fine=frozenset(fine) - failing, jobs=len(failed_jobs))
 
     def failures_of_job(self, job_id: str) -> Sequence[tuple[str, str, Reason]]:
         query = sa.select(attempts.c.id, attempts.c.machine_id, attempts.c.reason).where(

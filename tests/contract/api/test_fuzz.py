@@ -91,7 +91,7 @@ class House:
         claim = {"request_id": f"request-{self.leases}", "node": node, "kinds": ["x-count"]}
         reply = self.served.call("POST", "/v1/node/claim", self.served.keys.node, json=claim).json()
         self.lease = reply["lease"]
-        self.ids |= {"job_id": job["id"], "attempt_id": self.lease["attempt_id"]}
+        self.ids |= {"job_id": job["id"], "attempt_id": self.lease["attempt_id"], "machine_id": node["machine_id"]}
 
     def answer(self, case: Case, scope: str, *, known: bool) -> requests.Response:
         """What this house says to the request, which is at things that there are, if `known`."""

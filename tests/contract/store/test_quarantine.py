@@ -171,6 +171,7 @@ def test_when_the_network_fails_nobody_is_quarantined(shop: Workshop, at_first: 
             broken(shop, reply.lease, Reason.NODE_DOWNLOAD)
         shop.clock.advance_s(1)
     assert set(states(shop).values()) <= {"ok"}
+    assert {row["state"] for row in shop.rows(schema.jobs) if row["state"] != "succeeded"} == {"queued"}
     assert all(shop.claim(number).lease is not None for number in machines)
 
 

@@ -281,8 +281,9 @@ def test_a_crash_is_void_when_the_job_failed_and_a_fault_when_it_had_it_everywhe
 def test_when_most_machines_fail_alike_none_of_them_is_the_cause(failing: int, fine: int, expected: bool) -> None:
     sick = {f"sick-{number}" for number in range(failing)}
     well = {f"well-{number}" for number in range(fine)}
-    assert common_cause(failing=sick, fine=well, policy=POLICY) is expected
-    assert common_cause(failing=sick, fine=well | sick, policy=POLICY) is expected
+    assert common_cause(failing=sick, fine=well, jobs=2, policy=POLICY) is expected
+    assert common_cause(failing=sick, fine=well | sick, jobs=2, policy=POLICY) is expected
+    assert not common_cause(failing=sick, fine=well, jobs=1, policy=POLICY), "then the job may be the cause"
 
 
 REASONS = st.sampled_from([Reason.NODE_DRIVER, Reason.CRASHED, Reason.NODE_DISK, Reason.TOO_SLOW])

@@ -16,10 +16,14 @@ MachineKey = tuple[str, str]  # machine id, kind of job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Machines, by how they fared with jobs of a kind lately: an end for one reason, or a first step or success."""
+    """Machines, by how they fared with jobs of a kind lately: an end for one reason, or a first step or success.
+
+    `jobs` counts the different ones that had that end.
+    """
 
     failing: frozenset[str]
     fine: frozenset[str]
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
