@@ -53,7 +53,7 @@ def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:
         (fleet.fleet, str(fleet.instances), duration(fleet.billed_s), cost(fleet.billed_micro_usd), *_parts(fleet))
         for fleet in fleets
     ]
-    headers = ("fleet", "instances", "billed", "cost", *(part.replace("_", " ") for part in PARTS))
+    headers = ("fleet", "instances", "billed", "cost", "useful", "lost", "at risk", "idle", "start-up")
     out.table(headers, rows, right=tuple(range(1, len(headers))))
 
 

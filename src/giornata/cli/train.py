@@ -1,7 +1,7 @@
 """`giornata train`: pictures in, a job out."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -139,8 +139,8 @@ def train(
             )
         alone.refuse_options()
         spec = _spec(preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments)
-        memory = _refuse(spec, directory, continued, init_lora, min_vram)
-        budget = None if max_cost is None else micro_usd(max_cost, where="--max-cost")
+        _refuse(spec, directory, continued, init_lora, wrong=_wrong_bounds(min_vram, max_cost))
+        memory, budget = _bounds(min_vram, max_cost)
         folder = None
         if directory is not None:
             masked = spec.get("masked_loss", spec.get("alpha_mask"))
@@ -212,9 +212,10 @@ def _refuse(
     directory: Path | None,
     continued: str | None,
     init_lora: Path | None,
-    min_vram: str | None,
-) -> int | None:
-    """The memory in bytes, if it was given. Raises InvalidInput with all that is missing, wrong or too much."""
+    *,
+    wrong: Iterable[Fault],
+) -> None:
+    """Raises InvalidInput with all that is missing or too much, and what is wrong besides."""
     faults = []
     if continued is None and not ({"pretrained_model_name_or_path", "model"} & spec.keys()):
         hint = (
@@ -227,14 +228,25 @@ def _refuse(
     if continued is not None and init_lora is not None:
         message = "starts from a file, and --continue from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
-    memory = None
-    try:
-        memory = None if min_vram is None else parse_size(min_vram, option="--min-vram")
-    except InvalidInput as wrong:
-        faults += wrong.faults
+    faults += wrong
     if faults:
         raise InvalidInput(faults)
-    return memory
+
+
+def _bounds(min_vram: str | None, max_cost: str | None) -> tuple[int | None, int | None]:
+    """Memory in bytes and money in micro-dollars, where they were given. Raises InvalidInput for the first fault."""
+    memory = None if min_vram is None else parse_size(min_vram, option="--min-vram")
+    return memory, None if max_cost is None else micro_usd(max_cost, where="--max-cost")
+
+
+def _wrong_bounds(min_vram: str | None, max_cost: str | None) -> list[Fault]:
+    faults: list[Fault] = []
+    for one in ((min_vram, None), (None, max_cost)):
+        try:
+            _bounds(*one)
+        except InvalidInput as wrong:
+            faults += wrong.faults
+    return faults
 
 
 def _refuse_with_standalone(given: Mapping[str, object]) -> None:

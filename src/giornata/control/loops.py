@@ -40,9 +40,9 @@ class Loop:
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="lapse", every_s=1.0, run=lapse_leases),
     Loop(name="expire", every_s=5.0, run=expire_deadlines),
-    Loop(name="budgets", every_s=2.0, run=settle_budgets),
     Loop(name="reap", every_s=10.0, run=reap),
     Loop(name="stragglers", every_s=30.0, run=move_stragglers),
+    Loop(name="budgets", every_s=2.0, run=settle_budgets),
     Loop(name="collect", every_s=600.0, run=collect),
 )
 

@@ -39,14 +39,15 @@ def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: st
         job_id = None if idempotency_key is None else _earlier(ctx, tx, caller, request, idempotency_key)
         if job_id is not None:
             return read_job(ctx, tx, caller, job_id), False
-        job = reserve(tx, ctx, prepare_job(ctx, tx, caller, request))
+        job = prepare_job(ctx, tx, caller, request)
         if idempotency_key is not None and not _remember(ctx, tx, job, request, idempotency_key):
             # An equal request was committed a moment ago; this transaction has written nothing yet.
             job_id = _earlier(ctx, tx, caller, request, idempotency_key)
             if job_id is None:
                 raise KeyInFlight(f"another request with Idempotency-Key {idempotency_key} is just being answered")
             return read_job(ctx, tx, caller, job_id), False
-        enqueue(tx, job)
+        # After the key: of two equal requests the second one waits there, and reserves nothing.
+        enqueue(tx, reserve(tx, ctx, job))
         return read_job(ctx, tx, caller, job.id), True
 
 

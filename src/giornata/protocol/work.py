@@ -100,7 +100,9 @@ class ClaimReply(Reply):
     """A lease, or why there is none."""
 
     lease: Lease | None = None
-    reason: str | None = Field(None, description="empty-queue, banned, too-small, quarantined, draining …")
+    reason: str | None = Field(
+        None, description="empty-queue, banned, too-small, no-such-kind, quarantined, draining …"
+    )
     detail: str | None = None
     drain: bool = Field(False, description="The node should leave.")
 

@@ -39,7 +39,11 @@ class NodeReads:
         may = sa.exists().where(this, *eligible(nodes.c.machine_id, vram_bytes, None)) & ~quarantined
         right = sa.exists().where(this, for_machine(nodes.c.machine_id))
         query = sa.select(
-            nodes.c.kinds, nodes.c.vram_bytes, right.label("right"), large.label("large"), may.label("may")
+            nodes.c.kinds,
+            nodes.c.vram_bytes,
+            right.label("right"),
+            large.label("large"),
+            may.label("may"),
         ).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,

@@ -6,6 +6,7 @@ from typing import TypeVar
 from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.house import PLACES, Place
+from tests.contract.model.money_deeds import MoneyDeeds
 from tests.contract.model.standing import Standing
 from tests.contract.model.town_deeds import KEYS
 
@@ -17,7 +18,7 @@ from giornata.protocol.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Beside):
+class Everything(Beside, MoneyDeeds):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.contract.model.calls import DIED, Held, Submitted
 from tests.contract.model.deeds import NodeDeeds, named
-from tests.contract.model.house import PLACES, PROJECTS, ROOT, Place, Row, owner
+from tests.contract.model.house import PLACES, PROJECTS, Place, Row, owner
 from tests.contract.model.standing import Standing
 
 from giornata.control.cancel import cancel
@@ -20,14 +20,12 @@ from giornata.control.read_jobs import get_job
 from giornata.control.reap import reap
 from giornata.control.request_uploads import request_uploads
 from giornata.control.retry import RETRYABLE, retry
-from giornata.control.set_budget import change_job, set_project_budget
-from giornata.control.settle_budgets import settle_budgets
 from giornata.control.submit import submit
 from giornata.domain.errors import GiornataError, InvalidInput, KeyInFlight, NotFound, OverBudget
 from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.routing import Candidate, rank
-from giornata.protocol.admin import ROOT_PROJECT, SetBudget
-from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
+from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.jobs import ContinueJob, SubmitJob
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
 from giornata.protocol.work import Claim
 from giornata.store import schema
@@ -35,7 +33,6 @@ from giornata.store import schema
 MODELS = ("some/model", "another/model")
 KEYS = tuple(f"{model}|||" for model in MODELS)  # as nodes name what they hold
 HOUR_S, DAY_S = 3600, 86_400
-BUDGETS = (0, 1, 2_000, 50_000, 10**9)  # micro-dollars
 
 # What has to happen more often for the rest to be interesting weighs more.
 WEIGHTS = {
@@ -365,33 +362,6 @@ class Deeds(NodeDeeds):
         with self.house.store.read() as tx:
             rows = tx.connection.execute(schema.jobs.select()).all()
         self.town.jobs += [(row.id, row.project_id) for row in rows if row.id not in known]
-
-    # ---- money
-
-    def budget(self, a: int, b: int) -> None:
-        """Somebody sets or lifts what a job may cost."""
-        if not self.town.jobs:
-            return
-        job_id, project = self._some_job(a)
-        was = self._state(job_id)
-        change = ChangeJob(budget_micro_usd=BUDGETS[b % len(BUDGETS)] or None)
-        outcome = self.call(lambda: change_job(self.ctx, owner(project), job_id, change))
-        refused = was in TERMINAL or isinstance(outcome, OverBudget)
-        assert outcome is DIED or not self.exact or isinstance(outcome, GiornataError) is refused, outcome
-
-    def project_budget(self, a: int, b: int) -> None:
-        project, limit = PROJECTS[a % len(PROJECTS)], BUDGETS[b % len(BUDGETS)] if b % 3 else None
-        self.call(lambda: set_project_budget(self.ctx, ROOT, project, SetBudget(budget_micro_usd=limit)))
-
-    def settle(self, a: int, b: int) -> None:
-        """Whoever waits for the project's money waits because there is none, as soon as the loop has been here."""
-        if self.call(lambda: settle_budgets(self.ctx)) is DIED or not self.exact:
-            return
-        seen, limited = self.witness.look(), {}
-        with self.house.store.read() as tx:
-            limited = dict(tx.pausing.limited_projects())
-        for job in seen.jobs:
-            assert job.paused_by != "project" or job.project_id in limited, f"{job} waits for a budget that is none"
 
     # ---- loops
 

@@ -1,6 +1,7 @@
 """Budgets: warned about, enforced at the heartbeat, and nothing is lost when they are raised."""
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -148,6 +149,30 @@ def test_a_node_that_does_not_stop_is_fenced_after_a_grace(shop: Workshop) -> No
         beat(shop, lease, after_s=30)
     assert (shop.job(job_id)["state"], shop.attempt(lease.attempt_id)["reason"]) == ("paused", "over_budget")
     assert get_job(shop.ctx, OWNER, job_id).cost_micro_usd == (50 + grace_s) * PER_S, "and not a moment more"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_however_stubborn_the_node_a_budget_is_exceeded_by_two_beats_and_the_grace_at_most(
+    shop: Workshop, seed: int
+) -> None:
+    dice, lease_s = random.Random(seed), shop.ctx.policy.lease_s
+    limit_s = dice.randrange(1, 600)
+    job_id, since_s, longest_s = shop.add_job(budget_micro_usd=limit_s * PER_S), 0.0, 0.0
+    lease = shop.lease(1)
+    for _ in range(200):
+        pause_s = dice.choice([1.0, 30.0, lease_s / 2, lease_s])
+        longest_s, since_s = max(longest_s, pause_s), since_s + pause_s
+        shop.clock.advance_s(pause_s)
+        lapse_leases(shop.ctx)
+        try:
+            beat(shop, lease)
+        except LeaseLost:
+            break
+    else:
+        pytest.fail("nobody ever stopped it")
+    spent_s = get_job(shop.ctx, OWNER, job_id).cost_micro_usd / PER_S
+    assert limit_s <= spent_s <= limit_s + 2 * longest_s + shop.ctx.policy.stop_grace_s
+    assert shop.job(job_id)["state"] == "paused"
 
 
 def test_a_node_that_came_back_from_a_lapse_and_does_not_stop_is_fenced_too(shop: Workshop) -> None:

@@ -113,6 +113,27 @@ def test_two_at_once_do_not_both_squeeze_in(house: Context) -> None:
     assert len([each for each in outcomes if isinstance(each, str)]) == 1, outcomes
 
 
+def test_equal_requests_at_once_reserve_once(house: Context) -> None:
+    limit(house, USD)
+    request, start = asked(house, USD * 6 // 10), threading.Barrier(4)
+    outcomes: list[object] = []
+
+    def one() -> None:
+        start.wait()
+        try:
+            outcomes.append(submit(house, ANN, request, "key")[0].id)
+        except OverBudget as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 4
+    assert len(set(outcomes)) == 1, outcomes
+
+
 def test_a_refused_submission_leaves_nothing_and_its_key_free(house: Context) -> None:
     limit(house, USD)
     request = asked(house, 2 * USD)

@@ -42,6 +42,7 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/jobs:estimate": Route(body=JOB),
     "GET /v1/jobs": USER,
     "GET /v1/jobs/{job_id}": USER,
+    "PATCH /v1/jobs/{job_id}": Route(body={"budget_micro_usd": 5}),
     "POST /v1/jobs/{job_id}/cancel": USER,
     "POST /v1/jobs/{job_id}/retry": USER,
     "POST /v1/jobs/{job_id}/continue": Route(body={}),
@@ -58,6 +59,8 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/fleets/{name}": Route(allowed=OPERATOR),
     "POST /v1/projects": Route(allowed=OPERATOR, body={"id": "third"}),
     "GET /v1/projects": USER,
+    "PUT /v1/projects/{project_id}/budget": Route(allowed=OPERATOR, body={"budget_micro_usd": 5}),
+    "GET /v1/costs": USER,
     "POST /v1/keys": Route(allowed=ADMINS, body={"scope": "member"}),
     "GET /v1/keys": ADMIN,
     "DELETE /v1/keys/{key_id}": ADMIN,
@@ -93,8 +96,8 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
-# What is put under a name is put there for one's own project; fleets and machines are the operator's.
-OWNERLESS = ("PUT /v1/secrets", "GET /v1/fleets", "POST /v1/machines")
+# What is put under a name is put there for one's own project; fleets, machines, projects' budgets are the operator's.
+OWNERLESS = ("PUT /v1/secrets", "GET /v1/fleets", "POST /v1/machines", "PUT /v1/projects")
 FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(OWNERLESS)]
 UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
 

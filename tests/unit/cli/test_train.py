@@ -157,6 +157,16 @@ def test_memory_that_is_no_size_is_told_with_all_the_rest(run, pictures):
     assert "--min-vram" in done.errors
 
 
+def test_the_most_that_a_job_may_cost_is_sent_in_micro_dollars(run, pictures):
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--max-cost", "0.50", "--json")
+    assert done.json["budget_micro_usd"] == 500_000
+    done = run("train", str(pictures), *PROMPT, "--max-cost", "much", "--min-vram", "more", "--json")
+    assert done.status == 2
+    assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--model", "--min-vram", "--max-cost"]
+    done = run("train", str(pictures), *PROMPT, "--max-cost", "1", "--standalone")
+    assert (done.status, "--max-cost" in done.errors) == (2, True)
+
+
 def test_without_pictures_nothing_is_trained(run):
     done = run("train", "--json")
     assert done.status == 2
