@@ -382,7 +382,7 @@ def tick():
 threading.Thread(target=tick, daemon=True).start()
 for done in range(start["spec"]["phases"]):
     say("phase", attempt=start["attempt"], name="caching", done=done)
-    time.sleep(0.1)
+    time.sleep(0.25)
 if start["spec"].get("ends"):
     say("done", attempt=start["attempt"], step=0)
 time.sleep(1000)
@@ -403,7 +403,7 @@ def test_an_engine_whose_work_is_stuck_is_ended_however_alive_it_is(api: FakeNod
 
 def test_phases_that_go_on_are_no_stall(api: FakeNodeApi, node: NodeFactory) -> None:
     api.leases = [lease(spec={"phases": 14, "ends": True})]
-    node(script=STUCK_ENGINE, stall_s=0.8, alive_s=5.0).run()
+    node(script=STUCK_ENGINE, stall_s=3.0, alive_s=20.0).run()
     assert api.bodies("fail") == []
     assert len(api.bodies("complete")) == 1
 

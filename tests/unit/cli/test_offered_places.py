@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from giornata.agent.settings import engine_command
+from giornata.cli.fleets import _node_flags
 from giornata.cli.node import agent_settings_of
-from giornata.cli.serving import _node_command
 from giornata.cli.settings import load_settings
 from giornata.domain.errors import InvalidInput
 from giornata.engine.__main__ import parse
 
 
 def test_the_nodes_of_up_are_told(tmp_path: Path) -> None:
-    command = _node_command(load_settings(places=3, data=tmp_path), 0, "http://127.0.0.1:1")
-    assert command[command.index("--places") + 1] == "3"
+    flags = _node_flags(load_settings(data=tmp_path), kinds=("train",), places=3)
+    assert flags[flags.index("--places") + 1] == "3"
 
 
 def test_a_node_tells_its_engine_and_bounds_itself(tmp_path: Path) -> None:
