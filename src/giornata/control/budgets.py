@@ -8,6 +8,7 @@ from giornata.control.memory import Settled
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow
 from giornata.domain.budget import Budget, Payer, first_used_up
+from giornata.protocol.specs import CANARY_KIND
 
 # What ended longer ago than this is added up once and remembered; no transaction takes so long.
 SETTLES_MS = 600_000
@@ -52,7 +53,9 @@ def told(budget: Budget) -> dict[str, Any]:
 
 
 def _budgets(job: JobRow, own_spent: int, project_spent: int) -> list[Budget]:
-    found = []
+    found: list[Budget] = []
+    if job.kind == CANARY_KIND:  # the platform's own affair
+        return found
     if job.budget_micro_usd is not None:
         found.append(Budget(payer=Payer.JOB, limit_micro_usd=job.budget_micro_usd, spent_micro_usd=own_spent))
     if job.project_budget_micro_usd is not None:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from giornata.control.ports.money_store import Parked
 from giornata.domain.budget import Payer
 from giornata.domain.job import JobEvent, JobState, next_state
+from giornata.protocol.specs import CANARY_KIND
 from giornata.store.claiming import QUEUED
 from giornata.store.schema import attempts, jobs, projects
 
@@ -30,7 +31,8 @@ class Pausing:
     def pause_queued(self, project_id: str, *, limit: int) -> list[Parked]:
         # One that lapsed may come back: its job is looked at when it does.
         may_return = sa.exists().where(attempts.c.job_id == jobs.c.id, attempts.c.ended_at_ms.is_(None))
-        these = sa.select(jobs.c.id).where(QUEUED, jobs.c.project_id == project_id, ~may_return)
+        users = jobs.c.kind != CANARY_KIND
+        these = sa.select(jobs.c.id).where(QUEUED, jobs.c.project_id == project_id, users, ~may_return)
         return self._move(these, JobState.QUEUED, JobEvent.PAUSE, Payer.PROJECT, limit=limit)
 
     def resume_paused(self, project_id: str, *, limit: int) -> list[Parked]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.protocol.specs import CANARY_KIND
 from giornata.store.attempts import LIVE
 from giornata.store.bills import shares
 from giornata.store.schema import attempts, companions, jobs, ledger
@@ -52,7 +53,9 @@ class Spending:
         return int(whole) - used
 
     def _of_project(self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]]) -> int:
-        mine = sa.true() if project_id is None else ledger.c.project_id == project_id
+        canary = sa.exists().where(jobs.c.id == ledger.c.job_id, jobs.c.kind == CANARY_KIND)
+        # Canaries hang on the operator's project, and are on nobody's budget.
+        mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~canary
         return sum(amount for condition in conditions for _, amount in self._by_job(mine & condition))
 
     def _by_job(self, condition: sa.ColumnElement[bool]) -> Iterable[tuple[str, int]]:

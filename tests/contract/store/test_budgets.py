@@ -337,3 +337,17 @@ def test_a_beat_of_a_job_without_a_budget_asks_no_more_than_before(shop: Worksho
         if lease is free:
             assert not [text for text in seen if "companions" in text or "sum(" in text], seen
     assert counts[0] == 7 < counts[1], counts
+
+
+def test_a_canary_is_on_nobodys_budget(shop: Workshop) -> None:
+    """It hangs on the operator's project, and tries a machine out whatever money there is."""
+    project_budget(shop, 10 * PER_S)
+    canary = shop.add_job(kind="canary", only_machine_id="machine-1")
+    lease = shop.lease(1, kinds=("train", "canary"))
+    assert beat(shop, lease, after_s=30) is Order.CONTINUE
+    release(shop.ctx, lease.attempt_id, ReleaseAttempt(step=1))
+    settle_budgets(shop.ctx)
+    assert shop.job(canary)["state"] == "queued"
+    job_id = shop.add_job()
+    assert beat(shop, shop.lease(2), after_s=5) is Order.CONTINUE  # none of the money is used up by it
+    assert shop.job(job_id)["state"] == "running"
