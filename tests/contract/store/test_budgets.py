@@ -342,12 +342,21 @@ def test_a_beat_of_a_job_without_a_budget_asks_no_more_than_before(shop: Worksho
 def test_a_canary_is_on_nobodys_budget(shop: Workshop) -> None:
     """It hangs on the operator's project, and tries a machine out whatever money there is."""
     project_budget(shop, 10 * PER_S)
-    canary = shop.add_job(kind="canary", only_machine_id="machine-1")
-    lease = shop.lease(1, kinds=("train", "canary"))
-    assert beat(shop, lease, after_s=30) is Order.CONTINUE
-    release(shop.ctx, lease.attempt_id, ReleaseAttempt(step=1))
+    shop.add_job()
+    first = shop.lease(1)
+    fail(shop.ctx, first.attempt_id, FailAttempt(reason=Reason.NODE_DRIVER, message="it is broken"))
+    shop.add_job()
+    canary = shop.lease(1, kinds=("train", "canary"))  # the machine is on probation
+    assert shop.job(canary.job_id)["kind"] == "canary"
+    assert beat(shop, canary, after_s=30) is Order.CONTINUE
+    # None of the money is used up by it.
+    work = shop.lease(2)
+    assert beat(shop, work, after_s=5) is Order.CONTINUE
     settle_budgets(shop.ctx)
-    assert shop.job(canary)["state"] == "queued"
-    job_id = shop.add_job()
-    assert beat(shop, shop.lease(2), after_s=5) is Order.CONTINUE  # none of the money is used up by it
-    assert shop.job(job_id)["state"] == "running"
+    assert {row["state"] for row in shop.rows(schema.jobs, kind="train")} == {"queued", "running"}
+    # ... and it goes on when there is no more.
+    assert beat(shop, work, after_s=10) is Order.RELEASE
+    release(shop.ctx, canary.attempt_id, ReleaseAttempt(step=1))
+    settle_budgets(shop.ctx)
+    assert {row["state"] for row in shop.rows(schema.jobs, kind="train")} == {"paused", "running"}
+    assert shop.job(canary.job_id)["state"] == "queued"
