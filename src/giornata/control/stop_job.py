@@ -24,7 +24,7 @@ def stop_job(
     The attempt is fenced and its bill closed now, not when its node hears of it: from here on whatever the node
     sends is refused with `lease-lost`, and the refusal names the job's state. Raises IllegalTransition.
     """
-    state = tx.jobs.change(job, event, ended_at_ms=at_ms)
+    state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)
     attempt = tx.attempts.live_of_job(job.id)
     number = None
     if attempt is not None:

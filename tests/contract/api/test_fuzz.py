@@ -50,8 +50,9 @@ DRAWS = settings(
 )
 # Nothing in these can be broken: they take no body, and any text will do for what they take.
 UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
-# A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended.
+# A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended, a fleet.
 HARD_TO_PLEASE = {
+    "GET /v1/fleets/{name}",
     "GET /v1/blobs/{key}",
     "POST /v1/datasets",
     "POST /v1/jobs",
@@ -119,6 +120,7 @@ def moved_into(folder: Path, database: str | None) -> Iterator[House]:
             "upload_id": upload["items"][0]["upload_id"],
             "dataset_id": a_dataset(served.client(), folder).id,
             "key_id": key["id"],
+            "project_id": "other",
             "name": secret["name"],
             "step": "1",
             "key": "a.b",

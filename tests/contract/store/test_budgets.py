@@ -360,3 +360,10 @@ def test_a_canary_is_on_nobodys_budget(shop: Workshop) -> None:
     settle_budgets(shop.ctx)
     assert {row["state"] for row in shop.rows(schema.jobs, kind="train")} == {"paused", "running"}
     assert shop.job(canary.job_id)["state"] == "queued"
+
+
+def test_a_paused_job_that_is_canceled_waits_for_no_money(shop: Workshop) -> None:
+    job_id = paused(shop).job_id
+    assert shop.job(job_id)["paused_by"] == "job"
+    cancel(shop.ctx, OWNER, job_id)
+    assert (shop.job(job_id)["state"], shop.job(job_id)["paused_by"]) == ("canceled", None)
