@@ -24,6 +24,7 @@ class Memory:
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
+        self._awake: tuple[int, int] | None = None  # since when, and the latest look
 
     @property
     def generation(self) -> int:
@@ -61,3 +62,14 @@ class Memory:
     def remember_mtbi(self, mtbi_s: float, *, at_ms: int) -> None:
         """Two that find it at once may each remember theirs."""
         self._mtbi = (mtbi_s, at_ms)
+
+    def awake_since_ms(self, *, at_ms: int, break_ms: int) -> int:
+        """Since when this process has looked at its fleets without a break longer than `break_ms`; this is a look.
+
+        Who was not heard of before has not been silent: nobody listened.
+        """
+        with self._lock:
+            since_ms, latest_ms = self._awake or (at_ms, at_ms)
+            since_ms = at_ms if at_ms - latest_ms > break_ms else since_ms
+            self._awake = (since_ms, at_ms)
+            return since_ms
