@@ -1,7 +1,7 @@
 """What is believed of the fleets, as the rules of scaling want to see it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from giornata.control.context import Context
 from giornata.control.governed_fleet import GovernedFleet
@@ -15,6 +15,8 @@ from giornata.protocol.admin import ROOT_PROJECT
 
 # Nodes that have been silent for longer say nothing about since when an instance is without one.
 REMEMBERED_MS = 3_600_000
+# Longer than any pause between two looks.
+AWAKE_BREAK_MS = 300_000
 REALLOCATIONS_PER_MINUTE = 10
 
 
@@ -58,13 +60,24 @@ def demand_of(tx: Transaction) -> tuple[Demand, ...]:
     return with_deadlines(groups, urgent)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listening:
+    """Who was heard of since the one is there; since the other somebody has listened."""
+
+    heard_since_ms: int
+    awake_since_ms: int
+
+
 def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at_ms: int) -> tuple[InstanceView, ...]:
     """The fleet's instances with the nodes on them."""
     nodes = NodesOn(tx.fleets.nodes(governed.name, seen_since_ms=at_ms - REMEMBERED_MS))
     unfit = tx.fleets.unfit_machines()
     heard_since_ms = at_ms - round(ctx.policy.node_gone_after_s * 1000)
+    # After an hour without a server every node is one that was not heard of for an hour.
+    awake_since_ms = ctx.memory.awake_since_ms(at_ms=at_ms, break_ms=AWAKE_BREAK_MS)
+    listening = _Listening(heard_since_ms=heard_since_ms, awake_since_ms=awake_since_ms)
     return tuple(
-        _instance(row, nodes.of(row), governed, unfit=unfit, heard_since_ms=heard_since_ms)
+        _instance(row, nodes.of(row), governed, unfit=unfit, listening=listening)
         for row in tx.fleets.instances(governed.name)
         if row.state != InstanceState.STOPPING or row.ended_at_ms is not None or row.leaving_at_ms is not None
     )
@@ -108,7 +121,7 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
 
 
 def _instance(
-    row: InstanceRow, node: FleetNode | None, governed: GovernedFleet, *, unfit: frozenset[str], heard_since_ms: int
+    row: InstanceRow, node: FleetNode | None, governed: GovernedFleet, *, unfit: frozenset[str], listening: _Listening
 ) -> InstanceView:
     view = InstanceView(
         id=row.id,
@@ -119,8 +132,8 @@ def _instance(
         ended=row.ended_at_ms is not None,
     )
     view = replace(view, sound=view.machine_id not in unfit)
-    if node is None or (node.last_seen_at_ms < heard_since_ms and not node.live):
-        return view
+    if node is None or (node.last_seen_at_ms < listening.heard_since_ms and not node.live):
+        return replace(view, since_ms=max(view.since_ms, listening.awake_since_ms))
     serves_all = node.project_id == ROOT_PROJECT
     offer = Offer(
         kinds=node.kinds,

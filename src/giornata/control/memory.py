@@ -34,6 +34,7 @@ class Memory:
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
         self._settled: dict[str | None, Settled] = {}
+        self._awake: tuple[int, int] | None = None  # since when, and the latest look
 
     @property
     def generation(self) -> int:
@@ -79,3 +80,14 @@ class Memory:
     def remember_settled(self, project_id: str | None, settled: Settled) -> None:
         """Two that work it out at once may each remember theirs."""
         self._settled[project_id] = settled
+
+    def awake_since_ms(self, *, at_ms: int, break_ms: int) -> int:
+        """Since when this process has looked at its fleets without a break longer than `break_ms`; this is a look.
+
+        Who was not heard of before has not been silent: nobody listened.
+        """
+        with self._lock:
+            since_ms, latest_ms = self._awake or (at_ms, at_ms)
+            since_ms = at_ms if at_ms - latest_ms > break_ms else since_ms
+            self._awake = (since_ms, at_ms)
+            return since_ms

@@ -1,5 +1,6 @@
 """Fleets, their instances, and the nodes on them. See `giornata.control.ports.fleet_store`."""
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -52,13 +53,8 @@ class Fleets:
         return self._instances(instances.c.fleet == fleet, instances.c.gone_at_ms >= since_ms)
 
     def put_instance(self, instance: InstanceRow) -> None:
-        insert = insert_for(self._dialect_name, instances)
-        statement = insert.values({name: getattr(instance, name) for name in InstanceRow.__slots__})
-        listed = {name: statement.excluded[name] for name in _LISTED}
-        listed["running_at_ms"] = sa.func.coalesce(instances.c.running_at_ms, statement.excluded.running_at_ms)
-        self._connection.execute(
-            statement.on_conflict_do_update(index_elements=[instances.c.fleet, instances.c.id], set_=listed)
-        )
+        row = {name: getattr(instance, name) for name in InstanceRow.__slots__}
+        self._connection.execute(_put_instance(self._dialect_name), row)
 
     def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None:
         which = (instances.c.fleet == fleet, instances.c.id.in_(sorted(ids)))
@@ -112,3 +108,12 @@ class Fleets:
     def _instances(self, *conditions: sa.ColumnElement[bool]) -> Sequence[InstanceRow]:
         query = sa.select(*_INSTANCE).where(*conditions).order_by(instances.c.id)
         return [InstanceRow(**row._mapping) for row in self._connection.execute(query)]
+
+
+@functools.cache
+def _put_instance(dialect_name: str) -> Any:
+    """Made once: building it costs more than running it, and every listing has one for each instance."""
+    statement = insert_for(dialect_name, instances)
+    listed = {name: statement.excluded[name] for name in _LISTED}
+    listed["running_at_ms"] = sa.func.coalesce(instances.c.running_at_ms, statement.excluded.running_at_ms)
+    return statement.on_conflict_do_update(index_elements=[instances.c.fleet, instances.c.id], set_=listed)
