@@ -20,6 +20,7 @@ from giornata.cli import (
     presets,
     secrets,
     serve,
+    simulate,
     train,
 )
 
@@ -65,6 +66,7 @@ for module in (
     model,
     lora,
     demo,
+    simulate,
 ):
     module.register(app)
 

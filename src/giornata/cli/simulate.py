@@ -1,0 +1,103 @@
+"""`giornata simulate`: the real control plane on a virtual clock, with a modelled fleet."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import EXIT_FAILED, Output, reporting
+from giornata.cli.words import duration
+from giornata.domain.errors import Fault, InvalidInput
+
+
+class PolicyChoice(StrEnum):
+    """Whose decisions are played."""
+
+    GIORNATA = "giornata"
+    ANCESTOR = "ancestor"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    scenario: Annotated[str | None, typer.Argument(help="Which one; see --list.", show_default=False)] = None,
+    policy: Annotated[PolicyChoice, typer.Option(help="Ours, or the ancestor's.")] = PolicyChoice.GIORNATA,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Default: the scenario's.", show_default=False)] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Most nodes. Default: in proportion to the jobs.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal runs.")] = 0,
+    plots: Annotated[
+        Path | None, typer.Option(help="Draw into this folder (needs giornata[simulate]).", show_default=False)
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Play a fleet's week in a minute: the control plane that ships, on a virtual clock, with modelled machines."""
+    with reporting(as_json) as out:
+        from giornata.simulate.scenarios import SCENARIOS, sized
+        from giornata.simulate.world import played
+
+        if listed or scenario is None:
+            _list(out)
+            return
+        if scenario not in SCENARIOS:
+            hint = f"one of {', '.join(SCENARIOS)}"
+            raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
+        draw = _drawer(plots)
+        with played(
+            sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
+            seed=seed,
+            policy=policy.value,
+            keep_beats=plots is not None,
+        ) as ran:
+            from giornata.simulate.report import summary
+
+            told = summary(ran)
+            files = draw(ran)
+        _tell(out, told, files, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
+        out.result(told)
+    if not told["ok"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _drawer(folder: Path | None) -> Any:
+    """What draws; found out before an hour is simulated that nothing can be drawn."""
+    if folder is None:
+        return lambda _ran: []
+    try:
+        from giornata.simulate.plots import draw_all
+    except ImportError as error:
+        fault = Fault(where="--plots", message=f"cannot draw: {error}", hint="pip install 'giornata[simulate]'")
+        raise InvalidInput([fault]) from None
+    return lambda ran: draw_all(ran, folder)
+
+
+def _list(out: Output) -> None:
+    from giornata.simulate.scenarios import SCENARIOS
+
+    rows = [(each.name, str(each.jobs), str(each.nodes), each.about) for each in SCENARIOS.values()]
+    out.table(("scenario", "jobs", "nodes", "what happens"), rows, right=(1, 2), prose=(3,))
+    listed = [{"name": each.name, "jobs": each.jobs, "nodes": each.nodes, "about": each.about} for each in SCENARIOS.values()]
+    out.result({"scenarios": listed})
+
+
+def _tell(out: Output, told: dict[str, Any], files: list[Path], *, wall_s: float, cpu_s: float) -> None:
+    from giornata.cli.simulate_words import finding_rows, regret_words, rows
+
+    out.say(f"{told['scenario']} under the policy of {told['policy']}, seed {told['seed']}; trainer: {told['trainer']}")
+    out.say("")
+    out.table(("", "", ""), rows(told), right=(1,), prose=(2,))
+    out.say("")
+    for row in finding_rows(told):
+        out.say(row)
+    out.say("")
+    out.hint(regret_words(told))
+    for file in files:
+        out.say(f"plot      {file}")
+    out.hint(f"played in {duration(wall_s)}, {cpu_s:.1f} s of computing")

@@ -1,0 +1,1 @@
+"""The real control plane on a virtual clock, with a modelled fleet."""

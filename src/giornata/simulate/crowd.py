@@ -1,0 +1,163 @@
+"""What many nodes say at one instant goes to the control plane together, as the server's queues would have it."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from giornata.simulate.draws import rng
+from giornata.simulate.plane import Nothing, Plane, ServerAway
+
+if TYPE_CHECKING:
+    from giornata.simulate.agenda import Agenda
+    from giornata.simulate.node import ModelledNode
+
+LATE = 10  # after everything else of the instant
+MOST_AT_ONCE = 500
+MOST_BACKOFF_S = 60.0  # of claims, as the agent has it
+
+
+class Crowd:
+    """Beats by phase, claims by instant.
+
+    `phases` is over how many moments of a beat's period the nodes are spread: 1 makes all of them beat together, which
+    costs least to simulate; more shows how the load of the server is spread. Every call counts as one request of its
+    second, answered or not.
+    """
+
+    def __init__(
+        self, agenda: "Agenda", plane: Plane, *, beat_s: float, poll_s: float, phases: int, seed: int,
+        note_beat: "Callable[[ModelledNode], None]",
+    ) -> None:
+        self._agenda, self._plane, self._seed = agenda, plane, seed
+        self._beat_ms, self._poll_s, self._phases = round(beat_s * 1000), poll_s, phases
+        self._note_beat = note_beat
+        self._beating: list[dict[int, ModelledNode]] = [{} for _ in range(phases)]
+        self._asking: dict[int, ModelledNode] = {}
+        self._waiting: dict[int, ModelledNode] = {}
+        self._flush_due = self._poll_due = False
+        self._backoff: dict[int, Iterator[float]] = {}
+        self.requests: Counter[int] = Counter()  # by second
+        for phase in range(phases):
+            self._agenda.after((phase + 1) * beat_s / phases, self._beater(phase), order=LATE)
+
+    # ---- beats ----
+
+    def keep_beating(self, node: "ModelledNode") -> None:
+        """From now on it beats."""
+        self._beating[node.number % self._phases][node.number] = node
+
+    def hush(self, node: "ModelledNode") -> None:
+        """It has nothing to beat for."""
+        self._beating[node.number % self._phases].pop(node.number, None)
+
+    def _beater(self, phase: int):  # type: ignore[no-untyped-def]
+        def beat() -> None:
+            self._agenda.at(self._agenda.now_ms() + self._beat_ms, beat, order=LATE)
+            nodes = list(self._beating[phase].values())
+            for batch in _batches(nodes):
+                self._beat(batch)
+
+        return beat
+
+    def _beat(self, nodes: "list[ModelledNode]") -> None:
+        silent = [node for node in nodes if not node.reachable]
+        nodes = [node for node in nodes if node.reachable and node.work is not None]
+        self.count(len(nodes))
+        try:
+            answers = self._plane.beat([node.progress() for node in nodes]) if nodes else []
+        except ServerAway:
+            silent += nodes
+            nodes, answers = [], []
+        for node, answer in zip(nodes, answers, strict=True):
+            self._note_beat(node)
+            node.heard(answer)
+        for node in silent:
+            node.unheard()
+
+    # ---- claims ----
+
+    def ask(self, node: "ModelledNode") -> None:
+        """It wants work; asked at the end of this instant."""
+        self._asking[node.number] = node
+        self._flush_soon()
+
+    def forget(self, node: "ModelledNode") -> None:
+        """It is no more."""
+        self.hush(node)
+        for each in (self._asking, self._waiting, self._backoff):
+            each.pop(node.number, None)
+
+    def wake(self) -> None:
+        """Something happened in the queue: whoever waits is answered, as the server's long polls are."""
+        if self._waiting:
+            self._asking.update(self._waiting)
+            self._waiting.clear()
+            self._flush_soon()
+
+    @property
+    def waiting(self) -> int:
+        """Nodes without work."""
+        return len(self._waiting) + len(self._asking)
+
+    def count(self, requests: int) -> None:
+        """So many requests are made now."""
+        if requests:
+            self.requests[self._agenda.now_ms() // 1000] += requests
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._agenda.after(0.0, self._flush, order=LATE)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        asking, self._asking = list(self._asking.values()), {}
+        for batch in _batches([node for node in asking if node.alive and node.work is None]):
+            self._claim(batch)
+
+    def _claim(self, nodes: "list[ModelledNode]") -> None:
+        self.count(len(nodes))
+        try:
+            answers = self._plane.claim(nodes)
+        except ServerAway:
+            for node in nodes:
+                self._ask_later(node)
+            return
+        for node, answer in zip(nodes, answers, strict=True):
+            self._backoff.pop(node.number, None)
+            if isinstance(answer, Nothing):
+                if not answer.leave:
+                    self._waiting[node.number] = node
+                    self._poll_later()
+                node.refused(answer)
+            else:
+                node.granted(answer)
+
+    def _ask_later(self, node: "ModelledNode") -> None:
+        delays = self._backoff.setdefault(node.number, _delays_s(rng(self._seed, "backoff", node.id)))
+        self._agenda.after(next(delays), lambda: self.ask(node) if node.alive and node.work is None else None)
+
+    def _poll_later(self) -> None:
+        if not self._poll_due:
+            self._poll_due = True
+            self._agenda.after(self._poll_s, self._poll, order=LATE)
+
+    def _poll(self) -> None:
+        self._poll_due = False
+        self.wake()
+
+
+def _delays_s(draw: random.Random) -> Iterator[float]:
+    """As the agent's (`giornata.agent.backoff`, which the simulator may not see): doubling, with jitter."""
+    bound_s = 1.0
+    while True:
+        yield draw.uniform(bound_s / 2, bound_s)
+        bound_s = min(MOST_BACKOFF_S, bound_s * 2)
+
+
+def _batches(nodes: "list[ModelledNode]") -> "Iterator[list[ModelledNode]]":
+    rest = iter(nodes)
+    while batch := list(itertools.islice(rest, MOST_AT_ONCE)):
+        yield batch

@@ -1,0 +1,172 @@
+"""The real control plane in a temporary file: store, use cases, projects, a dataset, jobs."""
+
+import hashlib
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from giornata.control.context import Caller, Context
+from giornata.control.create_project import create_project
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.install import install
+from giornata.control.policy import Policy
+from giornata.control.ports.clock import Clock
+from giornata.control.ports.pictures import Inspection
+from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
+from giornata.control.submit import submit
+from giornata.protocol.admin import ROOT_PROJECT, CreateProject, Scope
+from giornata.protocol.jobs import SubmitJob
+from giornata.simulate.blobs import ModelledBlobs
+from giornata.store.database import Database
+from giornata.store.dialects import parse_url, sqlite_reader, sqlite_writer
+from giornata.store.migrate import migrate
+
+NODE_CALLER = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id="key_simulated_node")
+ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_simulated_admin")
+PICTURES = 8
+DATASET_ID = "ds_" + hashlib.sha256(b"modelled").hexdigest()[:32]
+
+PLAIN_SPEC = {
+    "dataset": DATASET_ID,
+    "instance_prompt": "a photo of sks dog",
+    "pretrained_model_name_or_path": "stabilityai/stable-diffusion-xl-base-1.0",
+}
+
+
+class CountedNames:
+    """Names in the order in which they were asked for: the same run gives the same names."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new(self, prefix: str) -> str:
+        """`job_000000001`."""
+        return f"{prefix}_{next(self._numbers):09d}"
+
+    def secret(self) -> str:
+        """Secret from nobody."""
+        return f"simulated{next(self._numbers):034d}"
+
+    def seed(self) -> int:
+        """A number."""
+        return next(self._numbers)
+
+
+class NoPictures:
+    """Implements `giornata.control.ports.pictures.Pictures`: nobody uploads any here."""
+
+    def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
+        if files:
+            raise NotImplementedError(f"{len(files)} pictures: the simulator has none")
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """An installed control plane, and the blob that stands for every checkpoint and result."""
+
+    ctx: Context
+    store: Database
+    projects: tuple[str, ...]
+
+    def submit(self, project_id: str, spec: Mapping[str, Any], *, name: str, **columns: Any) -> str:
+        """Queue a training job by the use case; its id. Raises InvalidInput."""
+        caller = Caller(project_id=project_id, scope=Scope.MEMBER, key_id="key_simulated_user")
+        full = {**PLAIN_SPEC, **spec}
+        job, _ = submit(self.ctx, caller, SubmitJob(kind="train", spec=full, name=name, **columns), None)
+        return job.id
+
+    def rows(self, query: sa.Select[Any]) -> list[Any]:
+        """What a query finds."""
+        with self.store.read() as tx:
+            return list(tx.connection.execute(query))
+
+
+@contextmanager
+def installed(
+    clock: Clock,
+    *,
+    policy: Policy,
+    fleets: Mapping[str, GovernedFleet],
+    projects: int = 1,
+    directory: Path | None = None,
+) -> Iterator[Installation]:
+    """A fresh installation in a temporary folder, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="giornata-simulate-", dir=directory) as folder:
+        store = _fast_store(f"sqlite:///{folder}/giornata.db")
+        try:
+            ctx = Context(
+                store=store,
+                blobs=ModelledBlobs(),
+                clock=clock,
+                names=CountedNames(),
+                pictures=NoPictures(),
+                policy=policy,
+                fleets=fleets,
+            )
+            install(ctx)
+            names = tuple(f"project-{number + 1}" for number in range(projects))
+            for project_id in names:
+                create_project(ctx, ADMIN, CreateProject(id=project_id))
+                _furnish(ctx, project_id)
+            yield Installation(ctx=ctx, store=store, projects=names)
+        finally:
+            store.close()
+
+
+def blob_of(project_id: str) -> BlobRecord:
+    """The bytes that stand for every checkpoint and every result of a project."""
+    sha256 = hashlib.sha256(f"modelled {project_id}".encode()).hexdigest()
+    return BlobRecord(sha256=sha256, size_bytes=66_000_000, key=f"{project_id}/modelled", inspection=None)
+
+
+def _furnish(ctx: Context, project_id: str) -> None:
+    pictures = [
+        BlobRecord(
+            sha256=hashlib.sha256(f"{project_id} picture {number}".encode()).hexdigest(),
+            size_bytes=3_750_000,
+            key=f"{project_id}/picture-{number}",
+            inspection=None,
+        )
+        for number in range(PICTURES)
+    ]
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        for blob in [*pictures, blob_of(project_id)]:
+            tx.uploads.add_blob(project_id, blob, at_ms=now_ms)
+        record = DatasetRecord(
+            id=DATASET_ID,
+            project_id=project_id,
+            labels={},
+            notes=[],
+            picture_count=PICTURES,
+            size_bytes=sum(blob.size_bytes for blob in pictures),
+            created_at_ms=now_ms,
+        )
+        items = [
+            ItemRecord(sha256=blob.sha256, name=f"{number}.jpg", caption=None, repeats=1)
+            for number, blob in enumerate(pictures)
+        ]
+        tx.datasets.add(record, items)
+
+
+def _fast_store(url: str) -> Database:
+    """The real store, opened for speed: what a power cut would lose is lost anyway when the simulation ends."""
+    migrate(url)
+    parsed = parse_url(url)
+    writer = sqlite_writer(parsed)
+
+    @sa.event.listens_for(writer, "connect")
+    def _hurry(connection: Any, _record: object) -> None:
+        for statement in ("synchronous = OFF", "cache_size = -262144", "wal_autocheckpoint = 20000"):
+            connection.execute(f"PRAGMA {statement}")
+
+    return Database(writer=writer, reader=sqlite_reader(parsed))
+
+

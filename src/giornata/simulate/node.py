@@ -1,0 +1,334 @@
+"""A modelled node: claims, prepares, trains, beats, commits, obeys, vanishes, and sometimes comes back."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from giornata.domain.cadence import checkpoint_interval_s
+from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
+from giornata.simulate.provider import Container, Resident
+from giornata.simulate.tally import IDLE, TRAIN
+
+if TYPE_CHECKING:
+    from giornata.simulate.world import World
+
+RETRY_S = 5.0
+
+
+@dataclass(slots=True)
+class Work:
+    """One attempt on this node. `trains_from_ms` is None before the first step."""
+
+    grant: Grant
+    began_ms: int
+    renewed_ms: int
+    step_ms: float
+    trains_from_ms: int | None = None
+    committed: int = 0
+    stopped_at: int | None = None  # it obeys an order, and computes no further than this
+    mtbi_s: float = math.inf
+
+    def step_at(self, now_ms: int) -> int:
+        """Steps that are done."""
+        if self.stopped_at is not None:
+            return self.stopped_at
+        if self.trains_from_ms is None:
+            return self.grant.start_step
+        done = int((now_ms - self.trains_from_ms) / self.step_ms + 1e-6)
+        return min(self.grant.total_steps, self.grant.start_step + max(0, done))
+
+    def reaches_ms(self, step: int) -> int:
+        """When a step that is yet to come is done."""
+        assert self.trains_from_ms is not None
+        return self.trains_from_ms + math.ceil((step - self.grant.start_step) * self.step_ms)
+
+
+class ModelledNode(Resident):
+    """One process in a container. `reachable` is false while its network is gone."""
+
+    def __init__(self, world: "World", container: Container, *, number: int) -> None:
+        self.world, self.container, self.machine = world, container, container.machine
+        self.id = f"node_{number:08d}"
+        self.number = number
+        self.alive = self.reachable = True
+        self.zombie = False
+        self.warm: str = ""  # the model that its engine holds
+        self.work: Work | None = None
+        self.request = 0
+        self.polite = True  # stops by its own clock when it cannot renew
+
+    # ---- the process ----
+
+    def begin(self) -> None:
+        """The process starts."""
+        self._turn("checks")
+        self._after(self.world.manners.checks_s, self._ask)
+
+    def vanish(self, *, lives_on_s: float) -> None:
+        """The container is gone. A zombie loses its network too, for a while, and comes back to where it was."""
+        if self.work is not None:
+            self._book(self.work)
+        if lives_on_s <= 0:
+            self.die()
+            return
+        self.zombie, self.polite = True, False
+        self.reachable = False
+        self.world.crowd.hush(self)
+        agenda = self.world.agenda
+        agenda.after(lives_on_s / 3, self._come_back)
+        agenda.after(lives_on_s, self.die)
+
+    def die(self) -> None:
+        """The process ends; whatever it was at, it says nothing more."""
+        self.alive = False
+        self.work = None
+        self.world.crowd.forget(self)
+
+    def leave(self) -> None:
+        """It goes by itself, as it was told; the provider would start it again after a minute."""
+        if not self.alive:
+            return
+        self._turn(IDLE)
+        self.die()
+        if not self.zombie:
+            self.world.agenda.after(60.0, lambda: self.world.fleet_of(self.container).restart(self.container))
+
+    def _come_back(self) -> None:
+        self.reachable = True
+        if self.alive and self.work is not None:
+            self.world.crowd.keep_beating(self)
+
+    # ---- asking for work ----
+
+    def _ask(self) -> None:
+        if self.alive and self.work is None and not self.zombie:
+            self._turn(IDLE)
+            self._settle(None)
+            self.world.crowd.ask(self)
+
+    def refused(self, nothing: Nothing) -> None:
+        """There is no work."""
+        if nothing.leave:
+            self.leave()
+
+    def granted(self, grant: Grant) -> None:
+        """There is."""
+        world, now_ms = self.world, self.world.agenda.now_ms()
+        trainer = world.trainer
+        # What was before belongs to no attempt.
+        self._settle(None)
+        self.work = work = Work(
+            grant=grant,
+            began_ms=now_ms,
+            renewed_ms=now_ms,
+            step_ms=trainer.step_s * self.machine.slowness * 1000,
+            committed=grant.start_step,
+            mtbi_s=grant.mtbi_s,
+        )
+        world.note_began(self, work)
+        world.crowd.keep_beating(self)
+        if self.machine.breaks is not None:
+            self._turn("model")
+            self._while(work, self.machine.breaks_after_s, self._break)
+            return
+        cold = not (trainer.stays_warm and self.warm == grant.model)
+        self._turn("download")
+        fetch_s = trainer.fetch_s(self.machine, resumes=grant.start_step > 0)
+        self._while(work, fetch_s, lambda: self._load(work, trainer.model_s if cold else 0.0))
+
+    def _load(self, work: Work, model_s: float) -> None:
+        self._turn("model")
+        self._while(work, model_s, lambda: self._cache(work))
+
+    def _cache(self, work: Work) -> None:
+        self.warm = work.grant.model
+        self._turn("caching")
+        self._while(work, self.world.trainer.caching_s, lambda: self._train(work))
+
+    # ---- steps and checkpoints ----
+
+    def _train(self, work: Work) -> None:
+        self._turn(TRAIN)
+        work.trains_from_ms = self.world.agenda.now_ms()
+        # What checkpoints hold the steps up for is spread over the steps.
+        every = self._every(work)
+        work.step_ms += self.world.trainer.checkpoint_s * 1000 / every
+        self._plan_checkpoint(work)
+        self.world.agenda.at(work.reaches_ms(work.grant.total_steps), lambda: self._if_at(work, self._finish))
+
+    def _every(self, work: Work) -> int:
+        """Steps between checkpoints, by the spec or by what they cost and interruptions lose."""
+        if work.grant.every is not None:
+            return work.grant.every
+        interval_s = checkpoint_interval_s(
+            cost_s=max(0.01, self.world.trainer.checkpoint_s),
+            mtbi_s=work.mtbi_s,
+            max_at_risk_s=work.grant.max_at_risk_s,
+        )
+        # The next one is not begun before the last is written (`workloads.train.pace`).
+        interval_s = max(interval_s, self.world.trainer.upload_s(self.machine))
+        return max(1, math.ceil(interval_s * 1000 / work.step_ms))
+
+    def _plan_checkpoint(self, work: Work) -> None:
+        every, step = self._every(work), work.step_at(self.world.agenda.now_ms())
+        following = (step // every + 1) * every if work.grant.every is not None else step + every
+        if following < work.grant.total_steps:
+            self.world.agenda.at(work.reaches_ms(following), lambda: self._if_at(work, self._snapshot))
+
+    def _snapshot(self, work: Work) -> None:
+        if work.stopped_at is not None:
+            return
+        step = work.step_at(self.world.agenda.now_ms())
+        self._while(work, self.world.trainer.upload_s(self.machine), lambda: self._commit(work, step))
+        self._plan_checkpoint(work)
+
+    def _commit(self, work: Work, step: int, then: str = "") -> None:
+        kept = self._call(lambda: self.world.plane.commit(work.grant, step))
+        if kept is None:
+            self._while(work, RETRY_S, lambda: self._commit(work, step, then))
+            return
+        if not kept:
+            self._lose(work)
+            return
+        work.committed = max(work.committed, step)
+        self.world.note_commit(work.grant, step)
+        if then:
+            self._give_back(work, leaves=then == "leave")
+
+    # ---- ends ----
+
+    def _finish(self, work: Work) -> None:
+        if work.stopped_at is None:
+            self._turn("finish")
+            self.world.note_end_of_training(self, work)
+            self._while(work, self.world.trainer.finish_s(self.machine), lambda: self._complete(work))
+
+    def _complete(self, work: Work) -> None:
+        self._report(work, lambda: self.world.plane.complete(work.grant), self._completed)
+
+    def _completed(self, work: Work) -> None:
+        work.committed = work.grant.total_steps
+        self.world.note_success(self, work)
+        self._end(work)
+
+    def _break(self, work: Work) -> None:
+        reason = self.machine.breaks
+        assert reason is not None
+        step = work.grant.start_step
+        self._report(work, lambda: self.world.plane.fail(work.grant, reason, step), self._end)
+
+    def _give_back(self, work: Work, *, leaves: bool) -> None:
+        step = work.stopped_at or work.grant.start_step
+        after = self._end_and_leave if leaves else self._end
+        self._report(work, lambda: self.world.plane.release(work.grant, step), after)
+
+    def _report(self, work: Work, call: Callable[[], bool], then: Callable[[Work], None]) -> None:
+        """Say it until there is an answer, for as long as the lease is thought to hold."""
+        answered = self._call(call)
+        if answered is None:
+            self._while(work, RETRY_S, lambda: self._report(work, call, then))
+        elif answered:
+            then(work)
+        else:
+            self._lose(work)
+
+    def _call(self, call: Callable[[], bool]) -> bool | None:
+        """The answer; None when nobody answers."""
+        self.world.crowd.count(1)
+        try:
+            return call() if self.reachable else None
+        except ServerAway:
+            return None
+
+    def _end(self, work: Work) -> None:
+        self._close(work)
+        self._ask()
+
+    def _end_and_leave(self, work: Work) -> None:
+        self._close(work)
+        self.leave()
+
+    def _lose(self, work: Work) -> None:
+        """The lease is lost: drop everything."""
+        if self.work is work:
+            self.world.note_lost(self, work)
+            self._end(work)
+
+    def _close(self, work: Work) -> None:
+        self._book(work)
+        self.work = None
+        self.world.crowd.hush(self)
+
+    def _book(self, work: Work) -> None:
+        """The attempt's time, by what was kept of its steps."""
+        share = self.world.note_ended(self, work)
+        self._settle(share)
+
+    # ---- beats ----
+
+    def progress(self) -> Progress:
+        """What its heart says now."""
+        assert self.work is not None
+        work, now_ms = self.work, self.world.agenda.now_ms()
+        training = work.trains_from_ms is not None
+        return Progress(
+            attempt_id=work.grant.attempt_id,
+            job_id=work.grant.job_id,
+            step=work.step_at(now_ms),
+            phase="training" if training else "preparing",
+            step_ms=work.step_ms if training else None,
+            held=(self.warm,) if self.warm else (),
+        )
+
+    def unheard(self) -> None:
+        """A beat had no answer."""
+        work, now_ms = self.work, self.world.agenda.now_ms()
+        if work is None or not self.polite or not self.world.manners.stops_by_own_clock:
+            return
+        if now_ms - work.renewed_ms >= work.grant.lease_s * 1000:
+            self._lose(work)
+
+    def heard(self, answer: Answer) -> None:
+        """The server's word."""
+        work = self.work
+        if work is None:
+            return
+        if answer is Answer.LOST:
+            self._lose(work)
+            return
+        work.renewed_ms = self.world.agenda.now_ms()
+        if answer is not Answer.GO_ON and work.stopped_at is None:
+            self._obey(work, leaves=answer is Answer.LEAVE)
+
+    def _obey(self, work: Work, *, leaves: bool) -> None:
+        """Checkpoint, commit, give back."""
+        step = work.step_at(self.world.agenda.now_ms())
+        if step >= work.grant.total_steps:
+            return  # it is done and only has to say so
+        work.stopped_at = step
+        if step > work.committed:
+            then = "leave" if leaves else "stay"
+            self._while(work, self.world.trainer.upload_s(self.machine), lambda: self._commit(work, step, then))
+        else:
+            self._give_back(work, leaves=leaves)
+
+    # ---- time ----
+
+    def _turn(self, doing: str) -> None:
+        if self.container.account is not None and not self.zombie:
+            self.container.account.turn(doing, at_ms=self.world.agenda.now_ms())
+
+    def _settle(self, useful_share: float | None) -> None:
+        if self.container.account is not None and not self.zombie:
+            self.container.account.settle(useful_share=useful_share, at_ms=self.world.agenda.now_ms())
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        self.world.agenda.after(seconds, lambda: act() if self.alive else None)
+
+    def _while(self, work: Work, seconds: float, act: Callable[[], None]) -> None:
+        self.world.agenda.after(seconds, lambda: self._if_at(work, lambda _: act()))
+
+    def _if_at(self, work: Work, act: Callable[[Work], None]) -> None:
+        if self.alive and self.work is work:
+            act(work)

@@ -1,0 +1,122 @@
+"""What a run says at its end: one object for programs, a page for people."""
+
+import statistics
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from giornata.domain.money import MICRO_USD
+from giornata.simulate.ancestor_operator import Operator
+from giornata.simulate.invariants import Finding, findings, peak_requests
+from giornata.simulate.regret import regret_of
+from giornata.simulate.world import Ran
+
+
+def summary(ran: Ran) -> dict[str, Any]:
+    """The object that `--json` prints. Equal runs give equal objects, but for `cpu_s` and `wall_s`, which are apart."""
+    world, tally = ran.world, ran.world.tally
+    stories = list(world.chronicle.jobs.values())
+    succeeded = sum(story.completions > 0 for story in stories)
+    found = findings(ran)
+    regret = regret_of(ran)
+    return {
+        "scenario": ran.scenario.name,
+        "policy": ran.policy,
+        "seed": ran.seed,
+        "trainer": ran.scenario.trainer.name,
+        "jobs": len(stories),
+        "nodes": ran.scenario.nodes,
+        "succeeded": succeeded,
+        "by_hand": _by_hand(ran, succeeded),
+        "makespan_h": round(ran.makespan_s / 3600, 3),
+        **_seconds(ran),
+        **_money(ran, succeeded),
+        **_minutes(ran),
+        "interruptions": sum(fleet.interruptions for fleet in world.fleets.values()),
+        "attempts_per_job": _attempts_per_job(ran),
+        "attempts_on_broken": world.chronicle.attempts_on_broken,
+        "reallocated": sum(len(fleet.reallocated) for fleet in world.fleets.values()),
+        "peak_requests_per_s": peak_requests(ran)[0],
+        "regret": None if regret is None else {name: round(value, 4) for name, value in asdict(regret).items()},
+        "projects": _projects(ran),
+        "steps": round(tally.steps),
+        "invariants": {each.name: each.held for each in found},
+        "seen": {each.name: each.seen for each in found},
+        "ok": all(each.held for each in found if not each.name.startswith("goal")),
+        "goals_met": all(each.held for each in found if each.name.startswith("goal")),
+    }
+
+
+def held(ran: Ran) -> tuple[Finding, ...]:
+    """Every invariant and goal."""
+    return findings(ran)
+
+
+def _seconds(ran: Ran) -> dict[str, Any]:
+    tally = ran.world.tally
+    around = {f"{name}_s": round(spent_ms / 1000) for name, spent_ms in tally.around_ms.items()}
+    return {
+        "billed_s": round(tally.billed_ms / 1000),
+        "useful_s": round(tally.useful_ms / 1000),
+        "lost_s": round(tally.lost_ms / 1000),
+        "idle_s": round(tally.idle_ms / 1000),
+        "startup_s": round(tally.startup_ms / 1000),
+        "startup": around,
+        "lost_and_idle_share": round((tally.lost_ms + tally.idle_ms) / max(1.0, tally.billed_ms), 5),
+    }
+
+
+def _money(ran: Ran, succeeded: int) -> dict[str, Any]:
+    tally = ran.world.tally
+    usd = tally.billed_micro_usd / MICRO_USD
+    price = ran.scenario.offers[0].price_micro_usd_per_hour / MICRO_USD
+    return {
+        "usd": round(usd, 4),
+        "usd_per_job": round(usd / max(1, succeeded), 5),
+        # What the ancestor's published figure counted: a job's own time, at the price.
+        "usd_per_job_in_attempts": round(tally.attempt_ms / 3_600_000 * price / max(1, succeeded), 5),
+        "usd_per_step": round(usd / max(1.0, tally.steps), 8),
+        "usd_per_useful_step": round(usd / max(1.0, tally.useful_steps), 8),
+    }
+
+
+def _minutes(ran: Ran) -> dict[str, Any]:
+    minutes = [m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None] or [0.0]
+    return {
+        "worst_job_min": round(max(minutes), 2),
+        "mean_job_min": round(statistics.fmean(minutes), 2),
+        "median_job_min": round(statistics.median(minutes), 2),
+        "best_job_min": round(min(minutes), 2),
+    }
+
+
+def _attempts_per_job(ran: Ran) -> dict[str, float]:
+    """Shares of jobs by how many attempts they took."""
+    stories = ran.world.chronicle.jobs.values()
+    counts = Counter(min(3, len(story.attempts)) for story in stories)
+    names = {1: "one", 2: "two", 3: "more"}
+    return {name: round(counts[number] / max(1, len(stories)), 4) for number, name in names.items()}
+
+
+def _projects(ran: Ran) -> dict[str, dict[str, float]]:
+    """When half of each project's jobs were done, in hours: who is fair gives a small project its turn early."""
+    start_ms = ran.world.agenda.start_ms
+    ends: dict[str, list[int]] = {}
+    for story in ran.world.chronicle.jobs.values():
+        if story.done_ms is not None:
+            ends.setdefault(story.project_id, []).append(story.done_ms)
+    return {
+        project: {
+            "jobs": len(done),
+            "half_done_h": round((statistics.median(done) - start_ms) / 3_600_000, 3),
+            "all_done_h": round((max(done) - start_ms) / 3_600_000, 3),
+        }
+        for project, done in sorted(ends.items())
+    }
+
+
+def _by_hand(ran: Ran, succeeded: int) -> int:
+    """What a person had to do: under our policy nobody is there, so whatever is left undone would need one."""
+    operator: Operator | None = ran.world.operator
+    done = 0 if operator is None else operator.by_hand
+    return done + len(ran.world.chronicle.jobs) - succeeded

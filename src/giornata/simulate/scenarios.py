@@ -1,0 +1,153 @@
+"""The scenarios by name. Sizes are those of the full run; `sized` makes a smaller one of the same kind."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from giornata.control.policy import Policy
+from giornata.domain.reasons import Reason
+from giornata.domain.scaling import ScalingPolicy
+from giornata.simulate.machines import Park
+from giornata.simulate.provider import Offer
+from giornata.simulate.scenario import Goals, Scenario, Trouble
+from giornata.simulate.trainers import ANCESTOR_TRAINER, OUR_TRAINER
+
+# Calibrated on what was published of the ancestor's 1000 jobs: see `giornata.simulate.calibration`.
+CALIBRATED_PARK = Park(notable={17: {"slowness": 13.0}})
+CALIBRATED = Offer(park=CALIBRATED_PARK, mtbi_s=9.6 * 3600.0)
+HOUR_S = 3600.0
+
+
+def _scaling(nodes: int) -> ScalingPolicy:
+    return ScalingPolicy(max_nodes=nodes, most_up=nodes, most_down=nodes)
+
+
+def _scenario(**fields: object) -> Scenario:
+    defaults: dict[str, object] = {
+        "jobs": 400,
+        "nodes": 40,
+        "steps": 600,
+        "trainer": OUR_TRAINER,
+        "offers": (Offer(park=Park()),),
+        "phases": 6,
+        "latest_h": 24 * 7.0,
+    }
+    fields = {**defaults, **fields}
+    fields.setdefault("scaling", _scaling(fields["nodes"]))  # type: ignore[arg-type]
+    return Scenario(**fields)  # type: ignore[arg-type]
+
+
+_ALL = (
+    _scenario(
+        name="ancestor-1000",
+        about="the published benchmark: 1000 jobs of 1400 steps on 0 to 40 rented RTX 4090",
+        jobs=1000,
+        steps=1400,
+        every=100,
+        trainer=ANCESTOR_TRAINER,
+        offers=(CALIBRATED,),
+        phases=1,
+        slowest_loop_s=15.0,
+        latest_h=24 * 14.0,
+        goals=Goals(lost_and_idle=0.02),
+        notes=("the ancestor's trainer under both policies: what differs is policy",),
+    ),
+    _scenario(
+        name="ancestor-1000-our-trainer",
+        about="the same jobs and machines, with a trainer whose steps are faster by an estimated factor",
+        jobs=1000,
+        steps=1400,
+        every=100,
+        offers=(CALIBRATED,),
+        phases=1,
+        slowest_loop_s=15.0,
+        latest_h=24 * 14.0,
+        goals=Goals(lost_and_idle=0.02),
+        notes=("the trainer's speed is an estimate, and no policy",),
+    ),
+    _scenario(
+        name="black-hole",
+        about="one machine fails every job within seconds",
+        offers=(Offer(park=Park(notable={0: {"breaks": Reason.NODE_DRIVER, "slowness": 1.0}})),),
+        goals=Goals(most_attempts_on_broken=3),
+    ),
+    _scenario(
+        name="stragglers",
+        about="one machine in ten is 12 times as slow as the others",
+        offers=(Offer(park=Park(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)})),),
+    ),
+    _scenario(
+        name="churn",
+        about="every node is interrupted after 20 minutes on average",
+        offers=(Offer(mtbi_s=1200.0, park=Park(machines=4000)),),
+        steps=1400,
+        goals=Goals(lost_and_idle=0.08),
+        policy=Policy(max_fruitless=30),
+        latest_h=24 * 21.0,
+    ),
+    _scenario(
+        name="outage",
+        about="the server is away for an hour, and later the provider",
+        phases=30,
+        slowest_loop_s=1.0,
+        troubles=(
+            Trouble(kind="server-away", at_s=2 * HOUR_S, for_s=HOUR_S),
+            Trouble(kind="provider-away", at_s=4 * HOUR_S, for_s=HOUR_S),
+        ),
+        steps=1400,
+        goals=Goals(peak_requests_per_node_s=0.5),
+    ),
+    _scenario(
+        name="last-job",
+        about="one node, one job, and the machine is banned for it",
+        jobs=1,
+        nodes=1,
+        offers=(Offer(park=Park(notable={0: {"breaks": Reason.CRASHED}})),),
+        slowest_loop_s=1.0,
+    ),
+    _scenario(
+        name="flood",
+        about="100,000 jobs at once; one project has 90 of 100 of them",
+        jobs=100_000,
+        nodes=2000,
+        steps=300,
+        projects=4,
+        weights=(90, 5, 3, 2),
+        every=300,
+        offers=(Offer(park=Park(machines=8000), most_nodes=2000),),
+        policy=Policy(lease_s=900.0),
+        phases=1,
+        slowest_loop_s=60.0,
+        notes=("leases of 900 s, for so large a fleet",),
+    ),
+    _scenario(
+        name="price-spike",
+        about="for three hours the provider asks four times the price; a dearer one does not change his",
+        offers=(
+            Offer(name="spot", price_micro_usd_per_hour=180_000, spike=(2 * HOUR_S, 5 * HOUR_S, 4.0)),
+            Offer(name="steady", price_micro_usd_per_hour=324_000),
+        ),
+    ),
+    _scenario(
+        name="zombies",
+        about="interrupted nodes run on unseen, and come back to say so",
+        offers=(Offer(mtbi_s=2 * HOUR_S, zombies=1.0, zombie_s=1800.0, park=Park(machines=4000)),),
+    ),
+    _scenario(
+        name="region-loss",
+        about="half of the fleet is gone at once",
+        troubles=(Trouble(kind="region-lost", at_s=1.5 * HOUR_S),),
+        steps=1400,
+    ),
+)
+
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType({each.name: each for each in _ALL})
+
+
+def sized(scenario: Scenario, *, jobs: int | None = None, nodes: int | None = None) -> Scenario:
+    """The same with other numbers. Fewer jobs alone bring fewer nodes in the same proportion, at least two."""
+    if jobs is not None and nodes is None and jobs < scenario.jobs:
+        nodes = max(min(2, scenario.nodes), round(scenario.nodes * jobs / scenario.jobs))
+    nodes = nodes or scenario.nodes
+    scaling = dataclasses.replace(scenario.scaling, max_nodes=nodes, most_up=nodes, most_down=nodes)
+    return dataclasses.replace(scenario, jobs=jobs or scenario.jobs, nodes=nodes, scaling=scaling)

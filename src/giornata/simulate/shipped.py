@@ -1,0 +1,175 @@
+"""The control plane that ships, as modelled nodes meet it: its use cases, called as the HTTP layer calls them."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from giornata.control.claim import Asked, claim_each
+from giornata.control.commit_artifact import commit_artifact
+from giornata.control.commit_checkpoint import commit_checkpoint
+from giornata.control.complete import complete
+from giornata.control.context import Context
+from giornata.control.fail import fail
+from giornata.control.heartbeat import Beat, heartbeat_each
+from giornata.control.loops import DEFAULT_SCHEDULE, Loop, Loops
+from giornata.control.release import release
+from giornata.domain.errors import Conflict, LeaseLost
+from giornata.domain.reasons import Reason
+from giornata.protocol.specs import model_key
+from giornata.protocol.work import (
+    Claim,
+    ClaimReply,
+    CommitArtifact,
+    CommitCheckpoint,
+    CompleteAttempt,
+    FailAttempt,
+    Heartbeat,
+    Lease,
+    NodeInfo,
+    Order,
+    ReleaseAttempt,
+)
+from giornata.simulate.agenda import Agenda
+from giornata.simulate.installation import NODE_CALLER, blob_of
+from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
+
+if TYPE_CHECKING:
+    from giornata.simulate.node import ModelledNode
+
+KINDS = ("train",)
+VRAM_BYTES = 24 * 2**30
+RESULT = "pytorch_lora_weights.safetensors"
+ANSWERS = {Order.CONTINUE: Answer.GO_ON, Order.RELEASE: Answer.RELEASE, Order.DRAIN: Answer.LEAVE}
+
+
+class ShippedPlane:
+    """Implements `Plane` by `giornata.control`. `away` plays a server that is down, its loops with it."""
+
+    def __init__(self, ctx: Context, agenda: Agenda, *, slowest_loop_s: float, after_work: Callable[[], None]) -> None:
+        self._ctx, self._agenda, self._after_work = ctx, agenda, after_work
+        self.away = False
+        self.project_of: dict[str, str] = {}
+        self.calls = dict.fromkeys(("claims", "beats", "commits", "ends"), 0)
+        self.loops = Loops(ctx, monotonic_s=lambda: agenda.now_ms() / 1000, after_work=after_work)
+        for loop in DEFAULT_SCHEDULE:
+            self._turn(loop, max(loop.every_s, slowest_loop_s))
+
+    def _turn(self, loop: Loop, every_s: float) -> None:
+        def turn() -> None:
+            self._agenda.after(every_s, turn)
+            if not self.away:
+                self.loops.run_once(loop)
+
+        self._agenda.after(every_s, turn)
+
+    # ---- the plane ----
+
+    def claim(self, nodes: "Sequence[ModelledNode]") -> list[Grant | Nothing]:
+        self._present()
+        self.calls["claims"] += len(nodes)
+        asked = [Asked(caller=NODE_CALLER, claim=_claim(node)) for node in nodes]
+        replies = claim_each(self._ctx, asked)
+        return [_answer(reply, node.machine.id) for reply, node in zip(replies, nodes, strict=True)]
+
+    def beat(self, beats: Sequence[Progress]) -> list[Answer]:
+        self._present()
+        self.calls["beats"] += len(beats)
+        replies = heartbeat_each(self._ctx, [Beat(attempt_id=each.attempt_id, said=_said(each)) for each in beats])
+        return [Answer.LOST if isinstance(each, LeaseLost) else ANSWERS[each.order] for each in replies]
+
+    def commit(self, grant: Grant, step: int) -> bool:
+        self._present()
+        self.calls["commits"] += 1
+        blob = blob_of(self.project_of[grant.job_id])
+        report = CommitCheckpoint(step=step, sha256=blob.sha256, size_bytes=blob.size_bytes)
+        return _accepted(lambda: commit_checkpoint(self._ctx, grant.attempt_id, report))
+
+    def complete(self, grant: Grant) -> bool:
+        self._present()
+        self.calls["ends"] += 1
+        blob = blob_of(self.project_of[grant.job_id])
+        result = CommitArtifact(name=RESULT, sha256=blob.sha256, size_bytes=blob.size_bytes)
+        report = CompleteAttempt(artifacts=(RESULT,), step=grant.total_steps)
+
+        def both() -> None:
+            commit_artifact(self._ctx, grant.attempt_id, result)
+            complete(self._ctx, grant.attempt_id, report)
+
+        return _accepted(both)
+
+    def fail(self, grant: Grant, reason: Reason, step: int) -> bool:
+        self._present()
+        self.calls["ends"] += 1
+        report = FailAttempt(reason=reason, message="modelled", step=step)
+        return self._worth_waking(_accepted(lambda: fail(self._ctx, grant.attempt_id, report)))
+
+    def release(self, grant: Grant, step: int) -> bool:
+        self._present()
+        self.calls["ends"] += 1
+        report = ReleaseAttempt(reason=Reason.RELEASED, message="as it was told", step=step)
+        return self._worth_waking(_accepted(lambda: release(self._ctx, grant.attempt_id, report)))
+
+    # ---- inside ----
+
+    def _present(self) -> None:
+        if self.away:
+            raise ServerAway
+
+    def _worth_waking(self, accepted: bool) -> bool:
+        if accepted:
+            self._after_work()
+        return accepted
+
+
+def _accepted(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except LeaseLost:
+        return False
+    return True
+
+
+def _claim(node: "ModelledNode") -> Claim:
+    node.request += 1
+    container = node.container
+    info = NodeInfo(
+        node_id=node.id,
+        machine_id=node.machine.id,
+        name=container.id,
+        fleet=node.world.fleet_of(container).offer.name,
+        instance_id=container.id,
+        device="NVIDIA GeForce RTX 4090",
+        vram_bytes=VRAM_BYTES,
+        price_micro_usd_per_hour=node.world.fleet_of(container).price_now(),
+    )
+    held = (node.warm,) if node.warm else ()
+    return Claim(request_id=f"request-{node.number}-{node.request}", node=info, kinds=KINDS, held_models=held)
+
+
+def _answer(reply: ClaimReply | Conflict, machine_id: str) -> Grant | Nothing:
+    if isinstance(reply, Conflict):
+        raise reply
+    if reply.lease is None:
+        return Nothing(reason=reply.reason or "", leave=reply.drain)
+    return _grant(reply.lease, machine_id)
+
+
+def _grant(lease: Lease, machine_id: str) -> Grant:
+    every = lease.spec["checkpointing_steps"]
+    return Grant(
+        job_id=lease.job_id,
+        machine_id=machine_id,
+        attempt_id=lease.attempt_id,
+        attempt=lease.attempt,
+        start_step=lease.checkpoints[0].step if lease.checkpoints else 0,
+        total_steps=lease.spec["max_train_steps"],
+        every=None if every == "auto" else every,
+        lease_s=lease.lease_s,
+        mtbi_s=lease.mtbi_s,
+        max_at_risk_s=lease.max_at_risk_s,
+        model=model_key(lease.kind, lease.spec),
+    )
+
+
+def _said(progress: Progress) -> Heartbeat:
+    metrics = {} if progress.step_ms is None else {"step_ms": progress.step_ms}
+    return Heartbeat(step=progress.step, phase=progress.phase, held_models=progress.held, metrics=metrics)

@@ -1,0 +1,47 @@
+"""What training costs on a node of slowness 1: the seconds of its parts. Shared by both policies, or deliberately not."""
+
+from dataclasses import dataclass
+
+from giornata.simulate.machines import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """A program that trains, by its times.
+
+    `model_s` is paid before every job unless the engine `stays_warm`, and then once for each process. Caching is
+    what comes before the first step besides the model. A checkpoint holds the steps up for `checkpoint_s`.
+    """
+
+    name: str
+    step_s: float
+    model_s: float
+    stays_warm: bool
+    caching_s: float
+    checkpoint_s: float = 0.5
+    checkpoint_bytes: int = 66_000_000  # the ancestor's zip; ours is of that order
+    pictures_bytes: int = 30_000_000
+    result_bytes: int = 24_000_000
+    export_s: float = 3.0
+
+    def whole_job_s(self, steps: int) -> float:
+        """On a machine of slowness 1 that is never interrupted, transfers left out."""
+        return self.model_s + self.caching_s + steps * self.step_s + self.export_s
+
+    def fetch_s(self, machine: Machine, *, resumes: bool) -> float:
+        """To get pictures, and a checkpoint."""
+        size_bytes = self.pictures_bytes + (self.checkpoint_bytes if resumes else 0)
+        return transfer_s(size_bytes, machine.down_mbps)
+
+    def upload_s(self, machine: Machine) -> float:
+        """Of one checkpoint, beside the steps."""
+        return transfer_s(self.checkpoint_bytes, machine.up_mbps)
+
+    def finish_s(self, machine: Machine) -> float:
+        """From the last step to the result in storage."""
+        return self.export_s + transfer_s(self.result_bytes, machine.up_mbps)
+
+
+def transfer_s(size_bytes: int, mbps: float) -> float:
+    """Seconds on the wire, and half a second of words before."""
+    return 0.5 + size_bytes * 8 / (mbps * 1e6)
