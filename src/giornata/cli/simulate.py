@@ -83,14 +83,19 @@ def _list(out: Output) -> None:
 
     rows = [(each.name, str(each.jobs), str(each.nodes), each.about) for each in SCENARIOS.values()]
     out.table(("scenario", "jobs", "nodes", "what happens"), rows, right=(1, 2), prose=(3,))
-    listed = [{"name": each.name, "jobs": each.jobs, "nodes": each.nodes, "about": each.about} for each in SCENARIOS.values()]
+    listed = [
+        {"name": each.name, "jobs": each.jobs, "nodes": each.nodes, "about": each.about}
+        for each in SCENARIOS.values()
+    ]
     out.result({"scenarios": listed})
 
 
 def _tell(out: Output, told: dict[str, Any], files: list[Path], *, wall_s: float, cpu_s: float) -> None:
     from giornata.cli.simulate_words import finding_rows, regret_words, rows
 
-    out.say(f"{told['scenario']} under the policy of {told['policy']}, seed {told['seed']}; trainer: {told['trainer']}")
+    out.say(
+        f"{told['scenario']} under the policy of {told['policy']}, seed {told['seed']}; trainer: {told['trainer']}"
+    )
     out.say("")
     out.table(("", "", ""), rows(told), right=(1,), prose=(2,))
     out.say("")

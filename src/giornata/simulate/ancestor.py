@@ -69,7 +69,8 @@ class AncestorPlane:
         self._present()
         # Polls of one instant are spread over its second.
         at_ms = {
-            node.number: self.agenda.now_ms() + 1000 * rng(self.seed, "poll", f"{node.number} {node.request}").random()
+            node.number: self.agenda.now_ms()
+            + 1000 * rng(self.seed, "poll", f"{node.number} {node.request}").random()
             for node in nodes
         }
         answers: dict[int, Grant | Nothing] = {}
@@ -151,7 +152,7 @@ class AncestorPlane:
         return True
 
     def fail(self, grant: Grant, reason: Reason, step: int) -> bool:
-        """A ban for ever; the row stays `running` until it goes stale (D28). Job and machine are not told apart (D23)."""
+        """A ban for ever; the row stays `running` until it is stale (D28). Nobody asks whose fault it is (D23)."""
         del reason, step
         self._present()
         self.bans.add((grant.machine_id, grant.job_id))

@@ -1,4 +1,6 @@
-"""Object storage that holds nothing: what matters to the scheduler is that bytes were committed, not what they are."""
+"""Object storage that holds nothing: what matters to a scheduler is that bytes were committed, not what they are."""
+
+# ruff: noqa: ARG002 - the port's arguments
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime

@@ -21,13 +21,20 @@ MOST_BACKOFF_S = 60.0  # of claims, as the agent has it
 class Crowd:
     """Beats by phase, claims by instant.
 
-    `phases` is over how many moments of a beat's period the nodes are spread: 1 makes all of them beat together, which
-    costs least to simulate; more shows how the load of the server is spread. Every call counts as one request of its
-    second, answered or not.
+    `phases` is over how many moments of a beat's period the nodes are spread: 1 makes all of them beat together,
+    which costs least to simulate; more shows how the load of the server is spread. Every call counts as one request
+    of its second, answered or not.
     """
 
     def __init__(
-        self, agenda: "Agenda", plane: Plane, *, beat_s: float, poll_s: float, phases: int, seed: int,
+        self,
+        agenda: "Agenda",
+        plane: Plane,
+        *,
+        beat_s: float,
+        poll_s: float,
+        phases: int,
+        seed: int,
         note_beat: "Callable[[ModelledNode], None]",
     ) -> None:
         self._agenda, self._plane, self._seed = agenda, plane, seed

@@ -168,5 +168,3 @@ def _fast_store(url: str) -> Database:
             connection.execute(f"PRAGMA {statement}")
 
     return Database(writer=writer, reader=sqlite_reader(parsed))
-
-

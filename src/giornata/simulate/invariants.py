@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from giornata.domain.money import MS_PER_HOUR
-from giornata.domain.reasons import Blame, BLAME, Reason
+from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.simulate.installation import Installation
 from giornata.simulate.world import Ran
 from giornata.store.schema import bans, jobs, ledger, machines
@@ -54,7 +54,7 @@ def _of_jobs(ran: Ran) -> Iterator[Finding]:
 
 
 def _of_store(installation: Installation, ran: Ran) -> Iterator[Finding]:
-    states = dict(installation.rows(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)))  # type: ignore[arg-type]
+    states = dict(installation.rows(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)))
     succeeded = sum(story.completions > 0 for story in ran.world.chronicle.jobs.values())
     yield Finding(
         name="the store says what happened", held=states.get("succeeded", 0) == succeeded, seen=f"states {states}"
@@ -67,7 +67,9 @@ def _of_store(installation: Installation, ran: Ran) -> Iterator[Finding]:
 
 def _ledger_finding(installation: Installation, ran: Ran) -> Finding:
     """The server's ledger against what the nodes know: an end in silence is billed up to the last sign of life."""
-    ((booked_ms,),) = installation.rows(sa.select(sa.func.coalesce(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), 0)))
+    ((booked_ms,),) = installation.rows(
+        sa.select(sa.func.coalesce(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), 0))
+    )
     spent_ms = ran.world.tally.attempt_ms
     silent = ran.world.chronicle.lost_leases + sum(fleet.interruptions for fleet in ran.world.fleets.values())
     lee_ms = (silent + 1) * (ran.scenario.policy.lease_s + 60.0) * 1000 + sum(
@@ -90,8 +92,12 @@ def _amount_finding(installation: Installation) -> Finding:
 def _ban_finding(installation: Installation, ran: Ran) -> Finding:
     found = installation.rows(sa.select(bans.c.machine_id, bans.c.reason).distinct())
     unsound = _unsound(ran)
-    wrong = [machine for machine, reason in found if BLAME[Reason(reason)] is Blame.MACHINE and machine not in unsound]
-    return Finding(name="only faulty machines are banned", held=not wrong, seen=f"{len(found)} banned, wrongly: {wrong}")
+    wrong = [
+        machine for machine, reason in found if BLAME[Reason(reason)] is Blame.MACHINE and machine not in unsound
+    ]
+    return Finding(
+        name="only faulty machines are banned", held=not wrong, seen=f"{len(found)} banned, wrongly: {wrong}"
+    )
 
 
 def _quarantine_finding(installation: Installation, ran: Ran) -> Finding:
@@ -144,5 +150,3 @@ def peak_requests(ran: Ran) -> tuple[int, int]:
                 max(requests[second] for second in range(went - 600, went)),
             )
     return max(requests.values(), default=0), 0
-
-

@@ -2,46 +2,18 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from giornata.domain.cadence import checkpoint_interval_s
 from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
 from giornata.simulate.provider import Container, Resident
 from giornata.simulate.tally import IDLE, TRAIN
+from giornata.simulate.work import Work
 
 if TYPE_CHECKING:
     from giornata.simulate.world import World
 
 RETRY_S = 5.0
-
-
-@dataclass(slots=True)
-class Work:
-    """One attempt on this node. `trains_from_ms` is None before the first step."""
-
-    grant: Grant
-    began_ms: int
-    renewed_ms: int
-    step_ms: float
-    trains_from_ms: int | None = None
-    committed: int = 0
-    stopped_at: int | None = None  # it obeys an order, and computes no further than this
-    mtbi_s: float = math.inf
-
-    def step_at(self, now_ms: int) -> int:
-        """Steps that are done."""
-        if self.stopped_at is not None:
-            return self.stopped_at
-        if self.trains_from_ms is None:
-            return self.grant.start_step
-        done = int((now_ms - self.trains_from_ms) / self.step_ms + 1e-6)
-        return min(self.grant.total_steps, self.grant.start_step + max(0, done))
-
-    def reaches_ms(self, step: int) -> int:
-        """When a step that is yet to come is done."""
-        assert self.trains_from_ms is not None
-        return self.trains_from_ms + math.ceil((step - self.grant.start_step) * self.step_ms)
 
 
 class ModelledNode(Resident):
@@ -130,7 +102,7 @@ class ModelledNode(Resident):
         world.crowd.keep_beating(self)
         if self.machine.breaks is not None:
             self._turn("model")
-            self._while(work, self.machine.breaks_after_s, self._break)
+            self._while(work, self.machine.breaks_after_s, lambda: self._break(work))
             return
         cold = not (trainer.stays_warm and self.warm == grant.model)
         self._turn("download")
@@ -214,7 +186,8 @@ class ModelledNode(Resident):
 
     def _break(self, work: Work) -> None:
         reason = self.machine.breaks
-        assert reason is not None
+        if reason is None:
+            raise ValueError(f"{self.machine.id} does not break")
         step = work.grant.start_step
         self._report(work, lambda: self.world.plane.fail(work.grant, reason, step), self._end)
 
@@ -269,8 +242,9 @@ class ModelledNode(Resident):
 
     def progress(self) -> Progress:
         """What its heart says now."""
-        assert self.work is not None
         work, now_ms = self.work, self.world.agenda.now_ms()
+        if work is None:
+            raise ValueError(f"{self.id} is at nothing")
         training = work.trains_from_ms is not None
         return Progress(
             attempt_id=work.grant.attempt_id,

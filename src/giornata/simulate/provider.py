@@ -1,15 +1,15 @@
 """A provider of rented machines that may vanish: the port of drivers, played on the virtual clock.
 
-Facts are those that the vendor published (orchestration of 100 replicas over a week): how long instances take to run,
-that only those that run are billed, by the second; that what was lost is replaced by itself; that the old container may
-run on beside its replacement; that a reallocated machine does not come back for 48 hours; the limits of its API.
+Facts are those that a vendor published (100 replicas over a week): how long instances take to run; that only those
+that run are billed, by the second; that what was lost is replaced by itself; that the old container may run on beside
+its replacement; that a reallocated machine does not come back for 48 hours; the limits of its API.
 """
 
 import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.domain.errors import FleetUnavailable, InstanceGone
@@ -30,7 +30,7 @@ class Offer:
 
     name: str = "rented"
     price_micro_usd_per_hour: int = 324_000
-    park: Park = Park()
+    park: Park = field(default_factory=Park)
     most_nodes: int = 1000
     start_min: tuple[tuple[float, float], ...] = PUBLISHED_START_MIN
     mtbi_s: float = 60 * 3600.0
@@ -275,7 +275,7 @@ class ModelledFleet:
 
     def _cost(self, from_ms: int, to_ms: int) -> float:
         price, spike = self.offer.price_micro_usd_per_hour, self.offer.spike
-        cost = (to_ms - from_ms) * price
+        cost = float((to_ms - from_ms) * price)
         if spike is not None:
             begin_ms, end_ms = (self._agenda.start_ms + round(each * 1000) for each in spike[:2])
             cost += max(0, min(to_ms, end_ms) - max(from_ms, begin_ms)) * price * (spike[2] - 1.0)

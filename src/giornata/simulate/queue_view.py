@@ -24,7 +24,7 @@ _OPEN = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.state.not_in(sorte
 
 def counts_of(installation: Installation) -> Counts:
     """Of the real store."""
-    by_state = {state: count for state, count in installation.rows(_OPEN)}
+    by_state = dict(installation.rows(_OPEN))
     running = by_state.pop("running", 0)
     return Counts(queued=sum(by_state.values()), at_work=running)
 

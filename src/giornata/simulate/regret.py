@@ -21,9 +21,9 @@ def regret_of(ran: Ran) -> Regret | None:
     """Against the fluid bound: the very instances that ran, at their own speeds, for as long as they ran.
 
     In the bound steps are divisible at will between machines, nothing is prepared, saved or lost, and the jobs' steps
-    are done as soon as the instances could have computed them. The makespan's bound is that moment; the bound of what
-    is billed is the time that the fastest of these machines would need for all steps, each for as long as it was there
-    until then. No policy reaches it with this fleet; one that is given a better fleet may.
+    are done as soon as the instances could have computed them. The makespan's bound is that moment; the bound of
+    what is billed is the time that the fastest of these machines would need for all steps, each for as long as it was
+    there. No policy reaches it with this fleet; one that is given a better fleet may.
     """
     containers = [each for fleet in ran.world.fleets.values() for each in fleet.past if each.running_since_ms]
     steps = float(ran.scenario.steps * len(ran.world.chronicle.jobs))

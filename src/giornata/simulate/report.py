@@ -13,7 +13,7 @@ from giornata.simulate.world import Ran
 
 
 def summary(ran: Ran) -> dict[str, Any]:
-    """The object that `--json` prints. Equal runs give equal objects, but for `cpu_s` and `wall_s`, which are apart."""
+    """The object that `--json` prints. Equal runs give equal objects."""
     world, tally = ran.world, ran.world.tally
     stories = list(world.chronicle.jobs.values())
     succeeded = sum(story.completions > 0 for story in stories)

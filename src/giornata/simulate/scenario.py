@@ -38,8 +38,8 @@ class Goals:
 class Scenario:
     """Everything that a run depends on but its seed.
 
-    `every` is the spec's checkpointing_steps; `phases` see `Crowd`. `slowest_loop_s`: the server's quick loops are run
-    no more often than this, because each turn costs as much here as it does there, and there are many hours to play.
+    `every` is the spec's checkpointing_steps; `phases` see `Crowd`. `slowest_loop_s`: the server's quick loops are
+    run no more often than this, because each turn costs as much here as it does there, and many hours are played.
     """
 
     name: str

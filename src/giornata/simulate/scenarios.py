@@ -13,8 +13,10 @@ from giornata.simulate.scenario import Goals, Scenario, Trouble
 from giornata.simulate.trainers import ANCESTOR_TRAINER, OUR_TRAINER
 
 # Calibrated on what was published of the ancestor's 1000 jobs: see `giornata.simulate.calibration`.
-CALIBRATED_PARK = Park(notable={17: {"slowness": 13.0}})
-CALIBRATED = Offer(park=CALIBRATED_PARK, mtbi_s=9.6 * 3600.0)
+CALIBRATED_PARK = Park(
+    fastest=0.77, spread=0.77, throttled=0.075, throttled_by=1.5, notable={17: {"slowness": 14.35}}
+)
+CALIBRATED = Offer(park=CALIBRATED_PARK, mtbi_s=11.0 * 3600.0)
 HOUR_S = 3600.0
 
 

@@ -44,7 +44,9 @@ ANSWERS = {Order.CONTINUE: Answer.GO_ON, Order.RELEASE: Answer.RELEASE, Order.DR
 class ShippedPlane:
     """Implements `Plane` by `giornata.control`. `away` plays a server that is down, its loops with it."""
 
-    def __init__(self, ctx: Context, agenda: Agenda, *, slowest_loop_s: float, after_work: Callable[[], None]) -> None:
+    def __init__(
+        self, ctx: Context, agenda: Agenda, *, slowest_loop_s: float, after_work: Callable[[], None]
+    ) -> None:
         self._ctx, self._agenda, self._after_work = ctx, agenda, after_work
         self.away = False
         self.project_of: dict[str, str] = {}

@@ -18,7 +18,7 @@ class MachineTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Milliseconds by what they were for. `billed_ms` comes from the provider's own count, the rest from the nodes'."""
+    """Milliseconds by what they were for. `billed_ms` is the provider's own count, the rest is the nodes'."""
 
     billed_ms: float = 0.0
     billed_micro_usd: float = 0.0

@@ -1,4 +1,4 @@
-"""What training costs on a node of slowness 1: the seconds of its parts. Shared by both policies, or deliberately not."""
+"""What training costs on a machine of slowness 1: the seconds of its parts."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A run: the world of one scenario under one policy, from the first job's submission until the last machine is gone."""
+"""A run: one scenario under one policy, from the first job's submission until the last machine is gone."""
 
 import itertools
 import time
@@ -13,7 +13,7 @@ from giornata.simulate.ancestor_operator import Autoscaler, Operator
 from giornata.simulate.crowd import Crowd
 from giornata.simulate.draws import rng
 from giornata.simulate.installation import Installation, installed
-from giornata.simulate.node import ModelledNode, Work
+from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant, Manners
 from giornata.simulate.provider import Container, ModelledFleet, Offer
 from giornata.simulate.queue_view import Counts, counts_of, scales_by_itself
@@ -21,6 +21,7 @@ from giornata.simulate.scenario import PolicyName, Scenario, Trouble
 from giornata.simulate.shipped import VRAM_BYTES, ShippedPlane
 from giornata.simulate.story import BeatSeen, Chronicle, JobStory, Sample
 from giornata.simulate.tally import Tally
+from giornata.simulate.work import Work
 
 SAMPLE_S = 60.0
 WIND_DOWN_S = 2 * 3600.0
@@ -204,14 +205,12 @@ def _under(world: World) -> Iterator[Installation | None]:
         yield None
         return
     scaling = {name: _governed(fleet, scenario) for name, fleet in world.fleets.items()}
-    with installed(
-        world.agenda, policy=scenario.policy, fleets=scaling, projects=scenario.projects
-    ) as installation:
+    with installed(world.agenda, policy=scenario.policy, fleets=scaling, projects=scenario.projects) as installation:
         plane = ShippedPlane(
             installation.ctx,
             world.agenda,
             slowest_loop_s=scenario.slowest_loop_s,
-            after_work=lambda: world.crowd.wake(),
+            after_work=lambda: world.crowd.wake(),  # noqa: PLW0108 - the crowd comes after the plane
         )
         world.plane = plane
         world.crowd = _crowd(world)
