@@ -31,11 +31,12 @@ class Park:
     """What the machines of a provider are like.
 
     Slowness: never below `fastest`, above it a log-normal whose median machine is 1, with `spread` as the sigma of
-    its logarithm, and a share `throttled` of machines that get hot, slower by up to `throttled_by`. `notable`
-    machines come first, so that a scenario surely meets them.
+    its logarithm, and a share `throttled` of machines that get hot, slower by up to `throttled_by`. The first
+    `in_order` machines are handed out in their order, so that a scenario surely meets what is `notable` among them.
     """
 
     machines: int = 400
+    in_order: int = 40
     fastest: float = 0.8
     spread: float = 0.5
     throttled: float = 0.05

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from giornata.domain.money import MICRO_USD
 from giornata.simulate.story import BeatSeen
@@ -60,7 +60,10 @@ def _life(ran: Ran, axes: Axes) -> bool:
     axes.set_xlabel("minutes since its first heartbeat")
     axes.set_ylabel("step")
     axes.set_ylim(bottom=-0.02 * job.steps, top=1.08 * job.steps)
-    axes.legend(loc="upper left", fontsize="small", frameon=False, title="heartbeats by machine (hollow: preparing)")
+    title = "heartbeats by machine (hollow: preparing)"
+    axes.legend(
+        loc="upper left", fontsize="small", title_fontsize="small", frameon=False, title=title, alignment="left"
+    )
     return True
 
 
@@ -134,7 +137,9 @@ def _cost(ran: Ran, axes: Axes) -> bool:
     axes.axhline(middle, color=COLOURS[1], linewidth=1.2, label=f"median machine: ${middle:.3f}")
     if costs[-1] > 8 * middle:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"What 1000 useful steps cost, machine by machine: {ran.scenario.name}, policy of {ran.policy}")
     axes.set_xlabel(f"machines, cheapest first ({none} more were billed and brought nothing)")
     axes.set_ylabel("US dollars")

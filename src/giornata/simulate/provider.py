@@ -79,7 +79,7 @@ class ModelledFleet:
 
     def __init__(self, offer: Offer, *, agenda: Agenda, seed: int, tally: Tally, settle: Settle) -> None:
         self.offer, self._agenda, self._seed, self._tally, self._settle = offer, agenda, seed, tally, settle
-        self._numbers, self._processes = itertools.count(1), itertools.count(1)
+        self._numbers, self._choices = itertools.count(1), itertools.count(1)
         self.present: dict[str, Container] = {}
         self.past: list[Container] = []
         self.asked_for = 0
@@ -91,7 +91,6 @@ class ModelledFleet:
         self._requests: deque[int] = deque()
         self._reallocations: deque[int] = deque()
         self._next_machine = 0
-        self._free: deque[Machine] = deque()
 
     # ---- the port ----
 
@@ -226,19 +225,23 @@ class ModelledFleet:
         self._agenda.after(by_curve(share, self.offer.start_min) * 60.0, lambda: self._run(container))
 
     def _machine(self) -> Machine | None:
-        """The next one that is neither in use nor kept from us."""
-        now_ms = self._agenda.now_ms()
+        """One that is neither in use nor kept from us: the park's first in their order, then any."""
+        now_ms, park = self._agenda.now_ms(), self.offer.park
         used = {each.machine.id for each in self.present.values()}
-        for _ in range(len(self._free)):
-            machine = self._free.popleft()
-            if machine.id not in used and self._excluded_until_ms.get(machine.id, 0) <= now_ms:
+
+        def free(number: int) -> Machine | None:
+            machine = park.machine(self._seed, number)
+            kept = self._excluded_until_ms.get(machine.id, 0) > now_ms
+            return None if kept or machine.id in used else machine
+
+        while self._next_machine < min(park.in_order, park.machines):
+            self._next_machine += 1
+            if (machine := free(self._next_machine - 1)) is not None:
                 return machine
-            if machine.id not in used:
-                self._free.append(machine)
-        if self._next_machine >= self.offer.park.machines:
-            return None
-        self._next_machine += 1
-        return self.offer.park.machine(self._seed, self._next_machine - 1)
+        draw = rng(self._seed, "choice", next(self._choices))
+        begin = draw.randrange(park.machines)
+        found = (free((begin + step) % park.machines) for step in range(park.machines))
+        return next((machine for machine in found if machine is not None), None)
 
     def _run(self, container: Container) -> None:
         if container.id not in self.present:
@@ -258,7 +261,6 @@ class ModelledFleet:
         del self.present[container.id]
         container.ended_at_ms = now_ms
         self.past.append(container)
-        self._free.append(container.machine)
         if container.node is not None:
             container.node.vanish(lives_on_s=lives_on_s)
         if container.account is not None:

@@ -76,7 +76,9 @@ _ALL = (
     _scenario(
         name="stragglers",
         about="one machine in ten is 12 times as slow as the others",
-        offers=(Offer(park=Park(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)})),),
+        offers=(
+            Offer(park=Park(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)}, in_order=400)),
+        ),
     ),
     _scenario(
         name="churn",
