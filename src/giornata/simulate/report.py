@@ -36,6 +36,8 @@ def summary(ran: Ran) -> dict[str, Any]:
         "attempts_per_job": _attempts_per_job(ran),
         "attempts_on_broken": world.chronicle.attempts_on_broken,
         "reallocated": sum(len(fleet.reallocated) for fleet in world.fleets.values()),
+        "given_up_before_they_ran": sum(len(fleet.given_up) for fleet in world.fleets.values()),
+        "trials": world.chronicle.trials,
         "peak_requests_per_s": peak_requests(ran)[0],
         "regret": None if regret is None else {name: round(value, 4) for name, value in asdict(regret).items()},
         "projects": _projects(ran),

@@ -14,9 +14,9 @@ from giornata.simulate.trainers import ANCESTOR_TRAINER, OUR_TRAINER
 
 # Calibrated on what was published of the ancestor's 1000 jobs: see `giornata.simulate.calibration`.
 CALIBRATED_PARK = Park(
-    fastest=0.77, spread=0.77, throttled=0.075, throttled_by=1.5, notable={17: {"slowness": 14.35}}
+    fastest=0.769, spread=0.973, throttled=0.068, throttled_by=1.67, notable={17: {"slowness": 14.23}}
 )
-CALIBRATED = Offer(park=CALIBRATED_PARK, mtbi_s=11.0 * 3600.0)
+CALIBRATED = Offer(park=CALIBRATED_PARK, mtbi_s=11.27 * 3600.0)
 HOUR_S = 3600.0
 
 
@@ -95,8 +95,8 @@ _ALL = (
         phases=30,
         slowest_loop_s=1.0,
         troubles=(
-            Trouble(kind="server-away", at_s=2 * HOUR_S, for_s=HOUR_S),
-            Trouble(kind="provider-away", at_s=4 * HOUR_S, for_s=HOUR_S),
+            Trouble(kind="server-away", at_s=HOUR_S, for_s=HOUR_S),
+            Trouble(kind="provider-away", at_s=2.5 * HOUR_S, for_s=HOUR_S),
         ),
         steps=1400,
         goals=Goals(peak_requests_per_node_s=0.5),
@@ -128,8 +128,8 @@ _ALL = (
         name="price-spike",
         about="for three hours the provider asks four times the price; a dearer one does not change his",
         offers=(
-            Offer(name="spot", price_micro_usd_per_hour=180_000, spike=(2 * HOUR_S, 5 * HOUR_S, 4.0)),
-            Offer(name="steady", price_micro_usd_per_hour=324_000),
+            Offer(name="spot", price_micro_usd_per_hour=180_000, spike=(0.5 * HOUR_S, 3.5 * HOUR_S, 4.0)),
+            Offer(name="steady", machines="steady", price_micro_usd_per_hour=324_000),
         ),
     ),
     _scenario(
