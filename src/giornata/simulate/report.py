@@ -40,6 +40,7 @@ def summary(ran: Ran) -> dict[str, Any]:
         "trials": world.chronicle.trials,
         "peak_requests_per_s": peak_requests(ran)[0],
         "regret": None if regret is None else {name: round(value, 4) for name, value in asdict(regret).items()},
+        "refused": dict(sorted(world.crowd.refusals.items())),
         "projects": _projects(ran),
         "steps": round(tally.steps),
         "invariants": {each.name: each.held for each in found},
