@@ -1,7 +1,7 @@
 """Every scenario of the simulator, ancestor beside ours: `python benchmarks/simulate.py`.
 
 Plays `ancestor-1000` under the ancestor's policy, then the same with ours and the same trainer (what differs is
-policy), then ours with the estimated speed-up of the trainer; then the other scenarios under both policies. Prints the
+Plays `ancestor-1000` under the policy of the ancestor, then the same with ours and the same trainer (what differs is
 table for docs/benchmarks.md, how well the model fits what was published, and one JSON line.
 """
 
@@ -70,13 +70,18 @@ def main(arguments: list[str]) -> int:
     for run in runs:
         missed = [name for name, held in run["invariants"].items() if not held]
         if missed:
-            print(f"{run['scenario']} ({run['policy']}): " + "; ".join(f"{name}: {run['seen'][name]}" for name in missed))
+            print(
+                f"{run['scenario']} ({run['policy']}): "
+                + "; ".join(f"{name}: {run['seen'][name]}" for name in missed)
+            )
     fits = [run for run in runs if (run["scenario"], run["policy"]) == ("ancestor-1000", "ancestor")]
     for run in fits:
         for name, (ours, published) in fit(run).items():
             print(f"  {name:26} {ours:10.4f}   published {published:10.4f}")
     ours = [run for run in runs if run["policy"] == "giornata"]
-    met = all(run["ok"] and run["goals_met"] for run in ours) and not (fits and not options.quick and misfits(fits[0]))
+    met = all(run["ok"] and run["goals_met"] for run in ours) and not (
+        fits and not options.quick and misfits(fits[0])
+    )
     conclude({"benchmark": "simulate", "machine": machine(), "quick": options.quick, "runs": runs, "met": met})
     return 0
 
