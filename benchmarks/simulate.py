@@ -1,8 +1,8 @@
 """Every scenario of the simulator, ancestor beside ours: `python benchmarks/simulate.py`.
 
 Plays `ancestor-1000` under the ancestor's policy, then the same with ours and the same trainer (what differs is
-Plays `ancestor-1000` under the policy of the ancestor, then the same with ours and the same trainer (what differs is
-table for docs/benchmarks.md, how well the model fits what was published, and one JSON line.
+policy), then ours with the estimated speed-up of the trainer; then the other scenarios under both policies. Prints
+the table for docs/benchmarks.md, how well the model fits what was published, and one JSON line.
 """
 
 import argparse
