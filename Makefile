@@ -1,5 +1,6 @@
 # make demo      the main job, end to end, on this machine
 # make test      every test
+# make sim       of these, the scenarios of the simulator, small
 # make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: under two minutes
 # make soak      random schedules against the real store, a million operations (or OPS=…): an hour or more
@@ -18,7 +19,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo test check lint format types contracts unit contract system faults fuzz odd-time soak soak-hour \
+.PHONY: help demo test check lint format types contracts unit contract sim system faults fuzz odd-time soak soak-hour \
         mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
@@ -36,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract system faults
+test: lint types contracts unit contract sim system faults
 
 check: lint types contracts unit
 
@@ -59,6 +60,9 @@ unit: $(STAMP)
 
 contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
+
+sim: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 tests/sim
 
 system: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/system tests/gpu --ignore tests/system/faults

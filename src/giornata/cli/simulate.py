@@ -1,5 +1,6 @@
 """`giornata simulate`: the real control plane on a virtual clock, with a modelled fleet."""
 
+import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +41,8 @@ def simulate(
 ) -> None:
     """Play a fleet's week in a minute: the control plane that ships, on a virtual clock, with modelled machines."""
     with reporting(as_json) as out:
+        # That a provider is away for an hour is part of a scenario.
+        logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         from giornata.simulate.scenarios import SCENARIOS, sized
         from giornata.simulate.world import played
 

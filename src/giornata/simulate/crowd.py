@@ -46,6 +46,7 @@ class Crowd:
         self._flush_due = self._poll_due = False
         self._backoff: dict[int, Iterator[float]] = {}
         self.requests: Counter[int] = Counter()  # by second
+        self.refusals: Counter[str] = Counter()  # claims that got nothing, by why
         for phase in range(phases):
             self._agenda.after((phase + 1) * beat_s / phases, self._beater(phase), order=LATE)
 
@@ -135,6 +136,7 @@ class Crowd:
         for node, answer in zip(nodes, answers, strict=True):
             self._backoff.pop(node.number, None)
             if isinstance(answer, Nothing):
+                self.refusals[answer.reason] += 1
                 if not answer.leave:
                     self._waiting[node.number] = node
                     self._poll_later()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from giornata.domain.reasons import Reason
 from giornata.simulate.draws import rng
 
+SLOW = 1.4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -22,8 +24,8 @@ class Machine:
 
     @property
     def sound(self) -> bool:
-        """Whether there is nothing to hold against it."""
-        return self.breaks is None and self.slowness < 3.0
+        """Whether there is nothing to hold against it. The median machine has slowness 1."""
+        return self.breaks is None and self.slowness < SLOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +45,14 @@ class Park:
     throttled_by: float = 2.0
     notable: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
 
-    def machine(self, seed: int, number: int) -> Machine:
-        """The same one each time."""
-        draw = rng(seed, "machine", number)
+    def machine(self, seed: int, number: int, *, of: str = "machine") -> Machine:
+        """The same one each time. `of`: whose it is."""
+        draw = rng(seed, of, number)
         slowness = self.fastest + (1.0 - self.fastest) * math.exp(draw.gauss(0.0, self.spread))
         if draw.random() < self.throttled:
             slowness *= draw.uniform(1.0, self.throttled_by)
         machine = Machine(
-            id=f"machine-{number:05d}",
+            id=f"{of}-{number:05d}",
             slowness=slowness,
             down_mbps=min(900.0, 40.0 + 260.0 * math.exp(draw.gauss(0.0, 0.6))),
             up_mbps=min(200.0, 8.0 + 12.0 * math.exp(draw.gauss(0.0, 0.7))),

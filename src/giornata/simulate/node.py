@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from giornata.simulate.world import World
 
 RETRY_S = 5.0
+TRIAL_S = 20.0  # of a small training, its model loaded: a guess
 
 
 class ModelledNode(Resident):
@@ -104,6 +105,10 @@ class ModelledNode(Resident):
             self._turn("model")
             self._while(work, self.machine.breaks_after_s, lambda: self._break(work))
             return
+        if grant.is_trial:
+            self._turn("checks")
+            self._while(work, TRIAL_S * self.machine.slowness, lambda: self._complete(work))
+            return
         cold = not (trainer.stays_warm and self.warm == grant.model)
         self._turn("download")
         fetch_s = trainer.fetch_s(self.machine, resumes=grant.start_step > 0)
@@ -173,11 +178,15 @@ class ModelledNode(Resident):
     def _finish(self, work: Work) -> None:
         if work.stopped_at is None:
             self._turn("finish")
-            self.world.note_end_of_training(self, work)
             self._while(work, self.world.trainer.finish_s(self.machine), lambda: self._complete(work))
 
     def _complete(self, work: Work) -> None:
-        self._report(work, lambda: self.world.plane.complete(work.grant), self._completed)
+        def complete() -> bool:
+            accepted = self.world.plane.complete(work.grant)
+            self.world.note_end_of_training(self, work)
+            return accepted
+
+        self._report(work, complete, self._completed)
 
     def _completed(self, work: Work) -> None:
         work.committed = work.grant.total_steps
@@ -251,7 +260,6 @@ class ModelledNode(Resident):
             job_id=work.grant.job_id,
             step=work.step_at(now_ms),
             phase="training" if training else "preparing",
-            step_ms=work.step_ms if training else None,
             held=(self.warm,) if self.warm else (),
         )
 

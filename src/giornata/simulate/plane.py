@@ -39,6 +39,7 @@ class Grant:
     mtbi_s: float
     max_at_risk_s: float
     model: str
+    is_trial: bool = False  # the platform's own: a canary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,6 @@ class Progress:
     job_id: str
     step: int
     phase: str
-    step_ms: float | None
     held: tuple[str, ...]
 
 

@@ -30,6 +30,7 @@ class Offer:
 
     name: str = "rented"
     price_micro_usd_per_hour: int = 324_000
+    machines: str = "machine"  # what they are called
     park: Park = field(default_factory=Park)
     most_nodes: int = 1000
     start_min: tuple[tuple[float, float], ...] = PUBLISHED_START_MIN
@@ -87,6 +88,7 @@ class ModelledFleet:
         self.interruptions = 0
         self.refused_requests = 0
         self.reallocated: list[str] = []
+        self.given_up: list[str] = []
         self._excluded_until_ms: dict[str, int] = {}
         self._requests: deque[int] = deque()
         self._reallocations: deque[int] = deque()
@@ -132,7 +134,8 @@ class ModelledFleet:
             raise InstanceGone(f"there is no instance {instance_id}")
         if not self._allowed(self._reallocations, self.offer.reallocations_per_minute):
             raise FleetUnavailable("too many reallocations in this minute")
-        self.reallocated.append(container.machine.id)
+        # One that did not run yet is let go because it took too long to come, whatever its machine is.
+        (self.reallocated if container.running_since_ms is not None else self.given_up).append(container.machine.id)
         self._excluded_until_ms[container.machine.id] = self._agenda.now_ms() + round(self.offer.excluded_s * 1000)
         self._end(container, lives_on_s=0.0)
         self._allocate()
@@ -218,7 +221,7 @@ class ModelledFleet:
         if machine is None:
             return  # nothing to be had; `desired` is asked again and again
         container = Container(
-            id=f"instance-{next(self._numbers):06d}", machine=machine, asked_at_ms=self._agenda.now_ms()
+            id=f"{self.offer.name}-{next(self._numbers):06d}", machine=machine, asked_at_ms=self._agenda.now_ms()
         )
         self.present[container.id] = container
         share = rng(self._seed, "start", container.id).random()
@@ -230,7 +233,7 @@ class ModelledFleet:
         used = {each.machine.id for each in self.present.values()}
 
         def free(number: int) -> Machine | None:
-            machine = park.machine(self._seed, number)
+            machine = park.machine(self._seed, number, of=self.offer.machines)
             kept = self._excluded_until_ms.get(machine.id, 0) > now_ms
             return None if kept or machine.id in used else machine
 

@@ -1,11 +1,11 @@
-"""How the queue stands, and what the schedule of the server's loops has."""
+"""How the queue stands."""
 
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.control.loops import DEFAULT_SCHEDULE
 from giornata.domain.job import TERMINAL
+from giornata.protocol.specs import CANARY_KIND
 from giornata.simulate.installation import Installation
 from giornata.store.schema import jobs
 
@@ -19,7 +19,11 @@ class Counts:
 
 
 # Only those that are not done: there may be a hundred thousand that are.
-_OPEN = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.state.not_in(sorted(TERMINAL))).group_by(jobs.c.state)
+_OPEN = (
+    sa.select(jobs.c.state, sa.func.count())
+    .where(jobs.c.state.not_in(sorted(TERMINAL)), jobs.c.kind != CANARY_KIND)
+    .group_by(jobs.c.state)
+)
 
 
 def counts_of(installation: Installation) -> Counts:
@@ -27,8 +31,3 @@ def counts_of(installation: Installation) -> Counts:
     by_state = dict(installation.rows(_OPEN))
     running = by_state.pop("running", 0)
     return Counts(queued=sum(by_state.values()), at_work=running)
-
-
-def scales_by_itself() -> bool:
-    """Whether the server's own loops decide how large fleets are."""
-    return any(loop.name == "scale" for loop in DEFAULT_SCHEDULE)

@@ -9,12 +9,13 @@ from giornata.control.commit_checkpoint import commit_checkpoint
 from giornata.control.complete import complete
 from giornata.control.context import Context
 from giornata.control.fail import fail
+from giornata.control.fleet_loops import fleet_loops
 from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.control.loops import DEFAULT_SCHEDULE, Loop, Loops
 from giornata.control.release import release
 from giornata.domain.errors import Conflict, LeaseLost
 from giornata.domain.reasons import Reason
-from giornata.protocol.specs import model_key
+from giornata.protocol.specs import CANARY_KIND, model_key
 from giornata.protocol.work import (
     Claim,
     ClaimReply,
@@ -35,7 +36,9 @@ from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
 if TYPE_CHECKING:
     from giornata.simulate.node import ModelledNode
 
-KINDS = ("train",)
+KINDS = ("train", CANARY_KIND)
+# Loops that look at every node cost more to play, and turn so many times more seldom than the slowest of the others.
+LARGE = 4
 VRAM_BYTES = 24 * 2**30
 RESULT = "pytorch_lora_weights.safetensors"
 ANSWERS = {Order.CONTINUE: Answer.GO_ON, Order.RELEASE: Answer.RELEASE, Order.DRAIN: Answer.LEAVE}
@@ -51,9 +54,10 @@ class ShippedPlane:
         self.away = False
         self.project_of: dict[str, str] = {}
         self.calls = dict.fromkeys(("claims", "beats", "commits", "ends"), 0)
-        self.loops = Loops(ctx, monotonic_s=lambda: agenda.now_ms() / 1000, after_work=after_work)
-        for loop in DEFAULT_SCHEDULE:
-            self._turn(loop, max(loop.every_s, slowest_loop_s))
+        schedule = (*DEFAULT_SCHEDULE, *fleet_loops(ctx.fleets))
+        self.loops = Loops(ctx, schedule, monotonic_s=lambda: agenda.now_ms() / 1000, after_work=after_work)
+        for loop in schedule:
+            self._turn(loop, max(loop.every_s, slowest_loop_s * (LARGE if _looks_at_all(loop) else 1)))
 
     def _turn(self, loop: Loop, every_s: float) -> None:
         def turn() -> None:
@@ -88,6 +92,9 @@ class ShippedPlane:
     def complete(self, grant: Grant) -> bool:
         self._present()
         self.calls["ends"] += 1
+        if grant.is_trial:
+            report = CompleteAttempt(step=grant.total_steps)
+            return _accepted(lambda: complete(self._ctx, grant.attempt_id, report))
         blob = blob_of(self.project_of[grant.job_id])
         result = CommitArtifact(name=RESULT, sha256=blob.sha256, size_bytes=blob.size_bytes)
         report = CompleteAttempt(artifacts=(RESULT,), step=grant.total_steps)
@@ -120,6 +127,10 @@ class ShippedPlane:
         if accepted:
             self._after_work()
         return accepted
+
+
+def _looks_at_all(loop: Loop) -> bool:
+    return ":" in loop.name or loop.name in {"reap", "stragglers"}
 
 
 def _accepted(call: Callable[[], object]) -> bool:
@@ -156,22 +167,24 @@ def _answer(reply: ClaimReply | Conflict, machine_id: str) -> Grant | Nothing:
 
 
 def _grant(lease: Lease, machine_id: str) -> Grant:
-    every = lease.spec["checkpointing_steps"]
+    trial = lease.kind == CANARY_KIND
+    every = lease.spec.get("checkpointing_steps", "auto")
     return Grant(
         job_id=lease.job_id,
         machine_id=machine_id,
         attempt_id=lease.attempt_id,
         attempt=lease.attempt,
         start_step=lease.checkpoints[0].step if lease.checkpoints else 0,
-        total_steps=lease.spec["max_train_steps"],
+        total_steps=lease.spec["steps" if trial else "max_train_steps"],
+        is_trial=trial,
         every=None if every == "auto" else every,
         lease_s=lease.lease_s,
         mtbi_s=lease.mtbi_s,
         max_at_risk_s=lease.max_at_risk_s,
-        model=model_key(lease.kind, lease.spec),
+        model="" if trial else model_key(lease.kind, lease.spec),
     )
 
 
 def _said(progress: Progress) -> Heartbeat:
-    metrics = {} if progress.step_ms is None else {"step_ms": progress.step_ms}
-    return Heartbeat(step=progress.step, phase=progress.phase, held_models=progress.held, metrics=metrics)
+    # No metrics: nothing that decides anything reads them.
+    return Heartbeat(step=progress.step, phase=progress.phase, held_models=progress.held)

@@ -58,6 +58,6 @@ class Chronicle:
     beats: list[BeatSeen] = field(default_factory=list)
     keep_beats: bool = False
     stale_writes_accepted: int = 0
-    first_attempts_on_broken: int = 0
+    trials: int = 0  # canaries
     attempts_on_broken: int = 0
     lost_leases: int = 0

@@ -16,7 +16,7 @@ from giornata.simulate.installation import Installation, installed
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant, Manners
 from giornata.simulate.provider import Container, ModelledFleet, Offer
-from giornata.simulate.queue_view import Counts, counts_of, scales_by_itself
+from giornata.simulate.queue_view import Counts, counts_of
 from giornata.simulate.scenario import PolicyName, Scenario, Trouble
 from giornata.simulate.shipped import VRAM_BYTES, ShippedPlane
 from giornata.simulate.story import BeatSeen, Chronicle, JobStory, Sample
@@ -82,10 +82,13 @@ class World:
 
     def note_began(self, node: ModelledNode, work: Work) -> None:
         """An attempt began."""
+        self.chronicle.attempts_on_broken += node.machine.breaks is not None and not work.grant.is_trial
+        if work.grant.is_trial:
+            self.chronicle.trials += 1
+            return
         story = self.chronicle.jobs[work.grant.job_id]
         story.started_ms = story.started_ms or work.began_ms
         story.attempts.append(node.machine.id)
-        self.chronicle.attempts_on_broken += node.machine.breaks is not None
 
     def note_commit(self, grant: Grant, step: int) -> None:
         """A checkpoint was accepted."""
@@ -95,12 +98,15 @@ class World:
         del step
 
     def note_end_of_training(self, node: ModelledNode, work: Work) -> None:
-        """A node computed a job's last step."""
-        self.chronicle.jobs[work.grant.job_id].trained_to_the_end += node.polite
+        """A node had a job's result, and was answered."""
+        if not work.grant.is_trial:
+            self.chronicle.jobs[work.grant.job_id].trained_to_the_end += node.polite
 
     def note_success(self, node: ModelledNode, work: Work) -> None:
         """A completion was accepted."""
         del node
+        if work.grant.is_trial:
+            return
         story = self.chronicle.jobs[work.grant.job_id]
         story.completions += 1
         story.done_ms = story.done_ms or self.agenda.now_ms()
@@ -110,11 +116,14 @@ class World:
         del node, work
         self.chronicle.lost_leases += 1
 
-    def note_ended(self, node: ModelledNode, work: Work) -> float:
-        """An attempt's time is over on this node; the share of its steps' time that was of use."""
-        story, now_ms = self.chronicle.jobs[work.grant.job_id], self.agenda.now_ms()
-        story.attempt_ms += now_ms - work.began_ms
+    def note_ended(self, node: ModelledNode, work: Work) -> float | None:
+        """An attempt's time is over on this node; the share of its steps' time that was of use. None: a trial."""
+        now_ms = self.agenda.now_ms()
         self.tally.attempt_ms += now_ms - work.began_ms
+        if work.grant.is_trial:
+            return None
+        story = self.chronicle.jobs[work.grant.job_id]
+        story.attempt_ms += now_ms - work.began_ms
         start = work.grant.start_step
         done = max(work.step_at(now_ms), work.committed) - start
         kept = max(0, work.committed - max(start, story.best_step))
@@ -181,8 +190,10 @@ def played(
             world.plan(trouble)
         world.sample()
         latest_ms = world.agenda.start_ms + round(scenario.latest_h * 3_600_000)
-        world.agenda.run(until=lambda: world.done_at_s is not None, latest_ms=latest_ms)
-        _wind_down(world)
+        if world.agenda.run(until=lambda: world.done_at_s is not None, latest_ms=latest_ms):
+            _wind_down(world)
+        for fleet in world.manual:
+            fleet.stop_all()
         ends = [story.done_ms for story in world.chronicle.jobs.values() if story.done_ms is not None]
         makespan_s = (max(ends, default=world.agenda.now_ms()) - world.agenda.start_ms) / 1000
         yield Ran(
@@ -216,8 +227,6 @@ def _under(world: World) -> Iterator[Installation | None]:
         world.crowd = _crowd(world)
         world.counts = lambda: counts_of(installation)
         _submit(world, installation, plane)
-        if not scales_by_itself():
-            _fixed_fleet(world)
         yield installation
 
 
@@ -275,19 +284,8 @@ def _begin_ancestor(world: World) -> None:
     world.operator.begin()
 
 
-def _fixed_fleet(world: World) -> None:
-    share = world.scenario.nodes
-    for fleet in world.manual:
-        fleet.desired(share)
-
-
 def _wind_down(world: World) -> None:
     """Until nobody is billed any more: what is left over costs money too."""
-    if world.policy == "giornata" and not scales_by_itself():
-        for fleet in world.manual:
-            fleet.desired(0)
     latest_ms = world.agenda.now_ms() + round(WIND_DOWN_S * 1000)
     if any(fleet.present for fleet in world.manual):
         world.agenda.run(until=lambda: not any(fleet.present for fleet in world.manual), latest_ms=latest_ms)
-    for fleet in world.manual:
-        fleet.stop_all()

@@ -1,0 +1,184 @@
+"""The parts of the model that figures hang on."""
+
+import math
+import statistics
+
+import pytest
+
+from giornata.domain.errors import FleetUnavailable, InstanceGone
+from giornata.simulate.agenda import Agenda
+from giornata.simulate.draws import by_curve, exponential_s, rng
+from giornata.simulate.machines import Park
+from giornata.simulate.provider import Container, ModelledFleet, Offer, Resident
+from giornata.simulate.tally import IDLE, TRAIN, Account, Tally
+from giornata.simulate.trainers import ANCESTOR_TRAINER
+
+
+class Tenant(Resident):
+    """Notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.lived_on_s: float | None = None
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def vanish(self, *, lives_on_s: float) -> None:
+        self.lived_on_s = lives_on_s
+
+
+def _fleet(**offer: object) -> tuple[Agenda, ModelledFleet, Tally]:
+    agenda, tally = Agenda(), Tally()
+    plain: dict[str, object] = {"mtbi_s": math.inf, "start_min": ((0.0, 1.0), (1.0, 1.0))}
+    fleet = ModelledFleet(
+        Offer(**{**plain, **offer}),  # type: ignore[arg-type]
+        agenda=agenda,
+        seed=0,
+        tally=tally,
+        settle=lambda _: Tenant(),
+    )
+    return agenda, fleet, tally
+
+
+def _until(agenda: Agenda, seconds: float) -> None:
+    at_ms = agenda.now_ms() + round(seconds * 1000)
+    agenda.at(at_ms, lambda: None, order=99)
+    agenda.run(until=lambda: agenda.now_ms() >= at_ms, latest_ms=at_ms)
+
+
+def _only(fleet: ModelledFleet) -> Container:
+    (container,) = fleet.present.values()
+    return container
+
+
+def test_things_happen_in_the_order_of_time_then_of_being_put_down():
+    agenda, seen = Agenda(), []
+    agenda.after(2, lambda: seen.append("c"))
+    agenda.after(1, lambda: seen.append("b"), order=1)
+    agenda.after(1, lambda: seen.append("a"))
+    agenda.after(-5, lambda: seen.append("now"))
+    assert not agenda.run(until=lambda: False, latest_ms=agenda.now_ms() + 10_000)
+    assert seen == ["now", "a", "b", "c"]
+    assert agenda.elapsed_s() == 2
+
+
+def test_instances_come_by_the_published_curve():
+    shares = sorted(by_curve(number / 1000) for number in range(1001))
+    assert shares[0] == 3 and shares[500] == 10 and shares[800] == 20 and shares[900] == 40 and shares[-1] == 80
+    assert math.isinf(exponential_s(rng(0, "x", 1), math.inf))
+    assert statistics.fmean(exponential_s(rng(0, "x", n), 100.0) for n in range(4000)) == pytest.approx(100, rel=0.05)
+
+
+def test_only_what_runs_is_billed_by_the_second():
+    agenda, fleet, tally = _fleet()
+    fleet.desired(1)
+    _until(agenda, 59)
+    assert fleet.running == 0
+    _until(agenda, 101)
+    assert fleet.running == 1
+    fleet.desired(0)
+    assert tally.billed_ms == 100_000
+    assert tally.billed_micro_usd == pytest.approx(324_000 * 100 / 3600)
+
+
+def test_a_spike_costs_more_while_it_lasts():
+    agenda, fleet, tally = _fleet(spike=(100.0, 150.0, 4.0))
+    fleet.desired(1)
+    _until(agenda, 120)
+    assert fleet.price().micro_usd_per_hour == 4 * 324_000
+    _until(agenda, 100)
+    fleet.desired(0)
+    assert tally.billed_micro_usd == pytest.approx(324_000 * (160 + 3 * 50) / 3600)
+
+
+def test_what_was_interrupted_is_replaced_and_a_zombie_lives_on():
+    agenda, fleet, _ = _fleet()
+    fleet.desired(1)
+    _until(agenda, 61)
+    first = _only(fleet)
+    fleet.interrupt(first, zombie=True)
+    assert first.node.lived_on_s > 0  # type: ignore[union-attr]
+    assert _only(fleet).machine.id != first.machine.id
+    _until(agenda, 61)
+    second = _only(fleet)
+    fleet.interrupt(second, zombie=False)
+    assert second.node.lived_on_s == 0  # type: ignore[union-attr]
+    assert fleet.interruptions == 2
+
+
+def test_a_reallocated_machine_stays_away_for_its_time_and_no_longer():
+    agenda, fleet, _ = _fleet(park=Park(machines=2, in_order=2), excluded_s=3600.0)
+    fleet.desired(1)
+    _until(agenda, 61)
+    first = _only(fleet)
+    fleet.reallocate(first.id, reason="test")
+    second = _only(fleet)
+    assert second.machine.id != first.machine.id
+    with pytest.raises(InstanceGone):
+        fleet.reallocate(first.id, reason="again")
+    fleet.desired(2)
+    assert len(fleet.present) == 1  # the other one is kept from us
+    _until(agenda, 3600)
+    fleet.desired(2)
+    assert {each.machine.id for each in fleet.present.values()} == {first.machine.id, second.machine.id}
+
+
+def test_the_limits_of_the_provider_are_kept():
+    agenda, fleet, _ = _fleet(requests_per_minute=5, reallocations_per_minute=1)
+    fleet.desired(3)
+    _until(agenda, 61)
+    first, second, _third = list(fleet.present)
+    fleet.reallocate(first, reason="test")
+    with pytest.raises(FleetUnavailable, match="reallocations"):
+        fleet.reallocate(second, reason="test")
+    for _ in range(3):
+        fleet.list()
+    with pytest.raises(FleetUnavailable, match="429"):
+        fleet.list()
+    _until(agenda, 61)
+    assert len(fleet.list()) == 3
+
+
+def test_those_that_were_named_go_first():
+    agenda, fleet, _ = _fleet()
+    fleet.desired(4)
+    _until(agenda, 61)
+    named = list(fleet.present)[2:]
+    fleet.desired(2, leaving=named)
+    assert not set(named) & set(fleet.present)
+
+
+def test_an_attempt_that_brought_nothing_is_lost_with_what_came_before_it():
+    tally = Tally()
+    account = Account(tally, at_ms=0)
+    account.turn("model", at_ms=1000)
+    account.turn(TRAIN, at_ms=3000)
+    account.settle(useful_share=0.0, at_ms=10_000)
+    assert (tally.idle_ms, tally.lost_ms, tally.useful_ms, tally.startup_ms) == (1000, 9000, 0, 0)
+    account.turn("model", at_ms=10_000)
+    account.turn(TRAIN, at_ms=12_000)
+    account.turn(IDLE, at_ms=22_000)
+    account.settle(useful_share=0.75, at_ms=23_000)
+    account.close(at_ms=25_000)
+    account.turn(TRAIN, at_ms=99_000)  # nobody pays for that
+    assert (tally.idle_ms, tally.lost_ms, tally.useful_ms, tally.startup_ms) == (4000, 11_500, 7500, 2000)
+    tally.billed_ms = 25_000
+    assert tally.unaccounted_ms == 0
+
+
+def test_machines_are_what_they_are_and_have_a_tail():
+    park = Park(notable={3: {"slowness": 12.0}})
+    assert park.machine(7, 5) == park.machine(7, 5) != park.machine(8, 5)
+    assert park.machine(7, 3).slowness == 12.0 and not park.machine(7, 3).sound
+    slowness = sorted(park.machine(0, number).slowness for number in range(2000) if number != 3)
+    assert slowness[0] > park.fastest
+    assert statistics.median(slowness) == pytest.approx(1.0, abs=0.03)
+    assert slowness[-1] > 1.5
+
+
+def test_a_job_takes_what_its_parts_take():
+    trainer = ANCESTOR_TRAINER
+    assert trainer.whole_job_s(1400) / 60 == pytest.approx(53.3, abs=0.2)
+    machine = Park().machine(0, 1)
+    assert trainer.fetch_s(machine, resumes=True) > trainer.fetch_s(machine, resumes=False)

@@ -1,0 +1,100 @@
+"""Each scenario, small, under the policy that ships: everything ends right without a hand, and the books balance."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from giornata.simulate.machines import Park
+from giornata.simulate.provider import Offer
+from giornata.simulate.report import summary
+from giornata.simulate.scenarios import SCENARIOS, sized
+from giornata.simulate.world import played
+
+# Enough nodes for cohorts, few enough jobs for seconds.
+SIZES = {
+    "ancestor-1000": (20, 5),
+    "black-hole": (24, 8),
+    "stragglers": (24, 8),
+    "churn": (12, 4),
+    "outage": (20, 8),
+    "last-job": (1, 1),
+    "flood": (60, 6),
+    "price-spike": (20, 5),
+    "zombies": (20, 5),
+    "region-loss": (16, 8),
+}
+
+
+@pytest.fixture(params=sorted(SIZES))
+def run(request: pytest.FixtureRequest, run_of: Any) -> dict[str, Any]:
+    jobs, nodes = SIZES[request.param]
+    told: dict[str, Any] = run_of(request.param, jobs=jobs, nodes=nodes)
+    return told
+
+
+def test_every_job_succeeds_without_a_hand(run: dict[str, Any]):
+    assert run["succeeded"] == run["jobs"]
+    assert run["by_hand"] == 0
+
+
+def test_every_invariant_holds(run: dict[str, Any]):
+    broken = {name: run["seen"][name] for name, held in run["invariants"].items() if not held}
+    assert {name: seen for name, seen in broken.items() if not name.startswith("goal")} == {}
+
+
+def test_the_seconds_add_up(run: dict[str, Any]):
+    parts = run["useful_s"] + run["lost_s"] + run["idle_s"] + run["startup_s"]
+    assert parts == pytest.approx(run["billed_s"], abs=3)
+
+
+def test_nobody_does_better_than_hindsight(run: dict[str, Any]):
+    """A bound that a run beats is none."""
+    assert run["regret"]["makespan"] > 0
+    assert run["regret"]["billed"] > 0
+
+
+def test_a_black_hole_is_out_within_three_attempts_and_fails_no_job(run_of: Any):
+    run = run_of("black-hole", jobs=24, nodes=8)
+    assert 1 <= run["attempts_on_broken"] <= 3
+    assert run["reallocated"] >= 1
+
+
+def test_without_a_black_hole_no_machine_is_replaced():
+    """The control of the test above: the same jobs on machines that are sound and about equally fast."""
+    sound = Offer(park=Park(spread=0.1, throttled=0.0))
+    with played(dataclasses.replace(sized(SCENARIOS["black-hole"], jobs=24, nodes=8), offers=(sound,))) as ran:
+        run = summary(ran)
+    assert run["ok"], run["seen"]
+    assert (run["attempts_on_broken"], run["reallocated"], run["trials"]) == (0, 0, 0)
+
+
+def test_d11_a_job_that_is_banned_on_the_only_node_gets_another_machine(run_of: Any):
+    run = run_of("last-job", jobs=1, nodes=1)
+    assert run["attempts_on_broken"] == 1
+    assert run["reallocated"] == 1
+    assert run["attempts_per_job"]["two"] == 1.0
+
+
+def test_stragglers_lose_their_jobs_to_others(run_of: Any):
+    """Twelve times slower would be more than two hours for a job of a quarter of an hour."""
+    run = run_of("stragglers", jobs=24, nodes=8)
+    assert run["worst_job_min"] < 6 * run["median_job_min"]
+
+
+def test_after_an_outage_there_is_no_storm(run_of: Any):
+    run = run_of("outage", jobs=20, nodes=8)
+    assert run["invariants"]["goal: after the outage no storm"], run["seen"]
+    assert run["peak_requests_per_s"] <= 2 * 8
+
+
+def test_small_projects_are_served_beside_a_flood(run_of: Any):
+    """One project has nine tenths of the jobs, and submitted them first."""
+    projects = run_of("flood", jobs=60, nodes=6)["projects"]
+    assert projects["project-4"]["all_done_h"] < projects["project-1"]["half_done_h"]
+
+
+def test_who_comes_back_is_fenced(run_of: Any):
+    run = run_of("zombies", jobs=20, nodes=5)
+    assert run["interruptions"] > 0
+    assert run["invariants"]["no write of an attempt that was replaced is accepted"]
