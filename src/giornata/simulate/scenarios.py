@@ -21,9 +21,7 @@ HOUR_S = 3600.0
 
 
 def _scaling(nodes: int) -> ScalingPolicy:
-    # By the published curve one instance in seven takes longer than half an hour, and nearly all come in 80 minutes.
-    # Waiting for them is free; giving one up costs 48 hours of exclusion, of which there are few to spare.
-    return ScalingPolicy(max_nodes=nodes, most_up=nodes, most_down=nodes, start_within_s=5400.0)
+    return ScalingPolicy(max_nodes=nodes, most_up=nodes, most_down=nodes)
 
 
 def _scenario(**fields: object) -> Scenario:
