@@ -32,8 +32,8 @@ class ScalingPolicy:
     most_down: int = 10  # nodes fewer in one step
     pause_after_change_s: float = 0.0
     max_price_micro_usd_per_hour: int | None = None  # of one node; dearer ones are not asked for
-    # An instance without a node after so long is replaced. By a provider's published curve one in seven takes over half an
-    # hour and nearly all come in 80 minutes; waiting is free, and a machine that is given up is excluded for days.
+    # An instance without a node after so long is replaced. By a provider's published curve one in seven takes over
+    # half an hour and nearly all come in 80 minutes; to wait is free, and a machine given up is excluded for days.
     start_within_s: float = 5400.0
     usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
     drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
