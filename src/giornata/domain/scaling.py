@@ -97,9 +97,13 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class _Need:
-    """What the work asks for. `idle` are those that it leaves with nothing to do."""
+    """What the work asks for.
+
+    `idle` are those that it leaves with nothing to do; for `awaited` of those that are not listed yet, jobs wait.
+    """
 
     nodes: int
+    awaited: int
     idle: list[InstanceView]
     stuck: list[InstanceView]
     left: list[Demand]
@@ -199,6 +203,7 @@ def _need(now: _Now) -> _Need:
     more = nodes_for(new, view.offer.places) + (max(0, policy.warm_spares - unused) if needed else 0)
     need = _Need(
         nodes=now.count + more if more else (work + policy.warm_spares if needed else 0),
+        awaited=len([each for each in to_come if each.id in placement.placed]),
         idle=idle,
         stuck=stuck,
         left=placement.left,
@@ -251,15 +256,20 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
 def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     """Who leaves, and how many that are not listed yet are not asked for any more."""
     surplus, too_many = min(now.count - wanted, now.policy.most_down), max(0, now.count - now.most)
+    # Machines that are not fit count for nothing: nobody sound goes because they are still there.
+    spare = max(0, now.count - len([each for each in need.idle if not each.sound]) - wanted)
     steps: list[Step] = []
     for each in sorted([*need.idle, *need.stuck], key=_first_to_leave):
         idle_s = _idle_s(each, now.view, now.at_ms)
         if len(steps) < too_many:
             steps.append(Step(instance_id=each.id, reason="there are more nodes than are allowed"))
-        elif idle_s >= now.policy.idle_to_zero_s:
+        elif idle_s < now.policy.idle_to_zero_s or (each.sound and not spare):
+            continue
+        else:
             steps.append(Step(instance_id=each.id, reason=f"nothing to do for {idle_s:.0f} s"))
+        spare -= int(each.sound and spare > 0)
     steps = steps[:surplus]
-    dropped = min(_droppable(now), surplus - len(steps))
+    dropped = min(_droppable(now, need), surplus - len(steps), max(spare, too_many - len(steps)))
     over = min(surplus, too_many) - len(steps) - dropped
     taken = {each.instance_id for each in steps}
     others = [each for each in now.staying if each.id not in taken]
@@ -273,7 +283,7 @@ def _first_to_leave(instance: InstanceView) -> tuple[bool, bool, int, str]:
     return instance.sound, instance.use is Use.NONE, instance.since_ms, instance.id
 
 
-def _droppable(now: _Now) -> int:
+def _droppable(now: _Now, need: _Need) -> int:
     """Of those that were asked for and are not listed. Not beside work: a provider that has fewer than it was asked
     for may end any of them when it is asked for fewer."""
     if any(each.use is Use.BUSY for each in now.staying):
@@ -282,7 +292,8 @@ def _droppable(now: _Now) -> int:
     waited_ms = now.at_ms - max(view.needed_at_ms or 0, view.changed_at_ms or 0)
     if waited_ms < policy.idle_to_zero_s * 1000 and now.count <= now.most:
         return 0
-    return max(0, now.count - len(now.staying))
+    awaited = need.awaited if now.count <= now.most else 0
+    return max(0, now.count - len(now.staying) - awaited)
 
 
 def _idle_s(instance: InstanceView, view: FleetView, now_ms: int) -> float:

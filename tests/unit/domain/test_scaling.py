@@ -318,6 +318,25 @@ def test_what_never_came_is_not_asked_for_any_more():
     assert plan(replace(view, needed_at_ms=ago(299))).desired == 2
 
 
+def test_one_that_jobs_wait_for_stays_asked_for_although_others_are_idle():
+    long_ago = {"needed_at_ms": ago(9999), "changed_at_ms": ago(9999)}
+    unfit = fleet(node("a", Use.NONE, sound=False), asked=2, jobs=1, **long_ago)
+    assert plan(unfit).desired == 2
+    assert plan(replace(unfit, demand=())).desired == 1
+    banned = Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-a"}))
+    assert plan(fleet(node("a"), asked=2, demand=(banned,), **long_ago)).desired == 2
+    assert plan(fleet(node("a"), asked=2, jobs=1, **long_ago)).desired == 1
+
+
+def test_a_spare_is_not_given_up_because_a_machine_that_is_not_fit_is_still_there():
+    policy = replace(POLICY, warm_spares=1)
+    view = fleet(node("a", sound=False), node("b"), node("c"), jobs=1)
+    assert leaving(plan(view, policy)) == []
+    assert leaving(
+        plan(replace(view, instances=(node("a", sound=False, since_s=301), *view.instances[1:])), policy)
+    ) == ["a"]
+
+
 def test_what_never_came_stays_asked_for_beside_work_lest_the_provider_chooses():
     view = fleet(node("a", Use.BUSY), asked=3, needed_at_ms=ago(9999), changed_at_ms=ago(9999))
     assert plan(view).desired == 3
