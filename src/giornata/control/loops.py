@@ -18,6 +18,7 @@ from giornata.control.lapse import lapse_leases
 from giornata.control.reap import reap
 from giornata.control.settle_budgets import settle_budgets
 from giornata.control.stragglers import move_stragglers
+from giornata.domain.errors import Unavailable
 
 log = logging.getLogger("giornata.loops")
 
@@ -119,7 +120,9 @@ class Loops:
                 log.info("loop %s: %s", loop.name, done)
                 self._after_work()
         except Exception as error:  # the supervisor of loops
-            log.exception("loop %s failed; it will be tried again", loop.name)
+            # A provider or a database that is away is no defect: no need to see where it was noticed.
+            trace = not isinstance(error, Unavailable)
+            log.error("loop %s failed, and will be tried again: %s", loop.name, error, exc_info=trace)
             self._note(loop, f"{type(error).__name__}: {error}")
             return False
         self._note(loop, None)

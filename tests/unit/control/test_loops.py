@@ -37,7 +37,7 @@ class Time:
         return self.now_s
 
 
-def test_a_failing_loop_goes_on_and_is_counted(ctx: Context) -> None:
+def test_a_failing_loop_goes_on_and_is_counted(ctx: Context, caplog: pytest.LogCaptureFixture) -> None:
     answers = iter([Unavailable("away"), ZeroDivisionError("a defect"), 0, 3])
     woken: list[str] = []
 
@@ -50,6 +50,7 @@ def test_a_failing_loop_goes_on_and_is_counted(ctx: Context) -> None:
     loop, time = Loop(name="one", every_s=1.0, run=run), Time()
     loops = Loops(ctx, [loop], monotonic_s=time, after_work=lambda: woken.append("woken"))
     assert [loops.run_once(loop) for _ in range(2)] == [False, False]
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True], "what is away is no defect"
     time.now_s += 30
     (status,) = loops.status()
     assert (status.runs, status.errors, status.errors_in_a_row) == (2, 2, 2)
