@@ -57,8 +57,8 @@ TOLD = [
         DRIVER,
     ),
     # Python and safetensors on a disk
-    ("OSError: [Errno 28] No space left on device: '/work/run-1/att_1/checkpoint-40.part'", DISK),
-    ("OSError: [Errno 30] Read-only file system: '/work/x'", DISK),
+    ("OSError: [Errno 28] No space left on device: '/scratch/run-1/att_1/checkpoint-40.part'", DISK),
+    ("OSError: [Errno 30] Read-only file system: '/scratch/x'", DISK),
     ("OSError: [Errno 5] Input/output error", DISK),
     ("OSError: [Errno 122] Disk quota exceeded", DISK),
     (
