@@ -42,8 +42,9 @@ def test_a_job_brings_a_node_which_goes_when_it_is_done(start_up):
 
 def test_a_killed_node_is_replaced_and_the_job_goes_on(start_up):
     up = start_up("--nodes", "0", "--lease", "2", GIORNATA_FLEETS=json.dumps({"here": TABLE}))
-    job = up.client.submit({"steps": 300, "every": 20, "step_s": 0.02}, kind="x-count")
+    job = up.client.submit({"steps": 800, "every": 20, "step_s": 0.02}, kind="x-count")
     until(lambda: up.client.get_job(job.id).committed_step >= 20, "a checkpoint")
+    until(lambda: fleet(up).instances, "the instance to be listed")
     (first,) = {each.id for each in fleet(up).instances}
     (pid,) = nodes(up)
     os.kill(pid, signal.SIGKILL)
