@@ -99,9 +99,9 @@ class Slots:
         self, base: BaseModel, *, count: int, rank: int, targets: tuple[str, ...], text_encoders: bool
     ) -> None:
         self.count, self.rank, self.device = count, rank, base.device
-        self._families = _replaced(base, targets, text_encoders=text_encoders)
-        self._adapted = tuple(each for family in self._families for each in family)
-        self.layout = _layout(self._families, rank)
+        related = _replaced(base, targets, text_encoders=text_encoders)
+        self._adapted = tuple(each for family in related for each in family)
+        self.layout = _layout(related, rank)
         self.values_JM = torch.zeros((count, self.layout.width), dtype=torch.float32, device=base.device)
         self.gradients_JM = torch.zeros_like(self.values_JM)
         self.scales_J = torch.zeros(count, dtype=torch.float32, device=base.device)
@@ -183,7 +183,7 @@ class Slots:
         """Give the base back as it was. May be called again."""
         for each in self._adapted:
             each.undo()
-        self._adapted, self._families = (), ()
+        self._adapted = ()
 
     def __enter__(self) -> Self:
         return self
