@@ -1,0 +1,85 @@
+"""Which rows a phase trains, and that nothing is trained twice or lost, whatever was trained before a restart."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from giornata.pretrain.intervals import Intervals
+from giornata.pretrain.ledger import Ledger, TrainedTwice
+from giornata.pretrain.rows_of_phase import RowsOfPhase, validation_rows
+
+NUMBERS = st.sets(st.integers(0, 40))
+
+
+@given(NUMBERS, NUMBERS)
+def test_intervals_are_sets(one: set[int], other: set[int]) -> None:
+    left, right = Intervals.of(one), Intervals.of(other)
+    assert set(left | right) == one | other
+    assert set(left - right) == one - other
+    assert set(left & right) == one & other
+    assert len(left) == len(one)
+    assert left | right == Intervals.of(one | other)  # one way to write a set
+    assert all((number in left) == (number in one) for number in range(-1, 42))
+
+
+def phase(*, samples: int, shard_rows: tuple[int, ...] = (7, 3, 12), held: int = 0, seed: int = 3) -> RowsOfPhase:
+    left_out = validation_rows(seed, shard_rows, held)
+    return RowsOfPhase(seed=seed, phase=0, samples=samples, shard_rows=shard_rows, left_out=left_out)
+
+
+@given(st.integers(1, 80), st.integers(0, 5), st.integers(0, 9))
+def test_a_phase_takes_every_row_once_an_epoch(samples: int, held: int, seed: int) -> None:
+    rows_of = phase(samples=samples, held=held, seed=seed)
+    uses = [(each.epoch, each.shard, row) for each in rows_of.portions() for row in rows_of.in_order(each)]
+    assert len(uses) == len(set(uses)) == samples
+    by_epoch = Counter(epoch for epoch, _, _ in uses)
+    whole = 22 - held
+    assert [by_epoch[epoch] for epoch in range(samples // whole)] == [whole] * (samples // whole)
+    kept_out = {(shard, row) for shard, rows in rows_of.left_out for row in rows}
+    assert len(kept_out) == held
+    assert not kept_out & {(shard, row) for _, shard, row in uses}
+
+
+@given(st.integers(1, 60), st.data())
+def test_whatever_was_trained_the_rest_is_what_remains(samples: int, data: st.DataObject) -> None:
+    rows_of = phase(samples=samples)
+    every = [(each.number, row) for each in rows_of.portions() for row in each.rows]
+    ledger = Ledger(rows_of)
+    while not ledger.complete:
+        left = [(each.number, row) for each in ledger.remaining() for row in each.rows]
+        assert len(left) == samples - ledger.done
+        some = data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True))
+        ledger.record(some[1:], quarantined=some[:1])
+        ledger = Ledger.from_json(ledger.to_json(), rows_of)
+    assert not list(ledger.remaining())
+    assert sum(1 for _ in ledger.uses()) + ledger.quarantined == len(every)
+    assert len(ledger.to_json()["finished"]) == 1  # a finished phase takes no room
+
+
+@pytest.mark.parametrize("again", [[(0, 1)], [(0, 5), (0, 5)], [(99, 0)]])
+def test_a_row_that_comes_twice_is_refused_and_nothing_is_added(again: list[tuple[int, int]]) -> None:
+    rows_of = RowsOfPhase(seed=0, phase=0, samples=10, shard_rows=(10,))
+    ledger = Ledger(rows_of)
+    ledger.record([(0, 1), (0, 2)])
+    with pytest.raises(TrainedTwice):
+        ledger.record([(0, 7), *again])
+    assert ledger.done == 2
+
+
+def test_order_does_not_depend_on_what_was_left_away() -> None:
+    rows_of = phase(samples=22)
+    whole = next(iter(rows_of.portions()))
+    ledger = Ledger(rows_of)
+    ledger.record([(whole.number, row) for row in rows_of.in_order(whole)[:2]])
+    rest = next(iter(ledger.remaining()))
+    assert rows_of.in_order(rest) == rows_of.in_order(whole)[2:]
+
+
+def test_epochs_and_phases_differ_in_order() -> None:
+    rows_of = RowsOfPhase(seed=0, phase=0, samples=128, shard_rows=(64,))
+    first, second = (rows_of.in_order(each) for each in rows_of.portions())
+    other = RowsOfPhase(seed=0, phase=1, samples=64, shard_rows=(64,))
+    assert first != second
+    assert first != other.in_order(next(iter(other.portions())))
