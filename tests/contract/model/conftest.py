@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.contract.model.house import House, lived_in
+from tests.fixtures.databases import new_sqlite
 from tests.fixtures.postgres import new_postgres, postgres_server, postgres_template  # noqa: F401 - fixtures
 
 from giornata.store.database import open_store
-from giornata.store.migrate import migrate
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -16,8 +16,7 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         make: Callable[[], str] = request.getfixturevalue("new_postgres")
         url = make()
     else:
-        url = f"sqlite:///{tmp_path_factory.mktemp('model')}/giornata.db"
-        migrate(url)
+        url = new_sqlite(tmp_path_factory.mktemp("model"))
     store = open_store(url)
     with lived_in(store) as living:
         yield living

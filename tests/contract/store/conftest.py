@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fixtures.databases import new_sqlite
 from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     empty_postgres,
     new_postgres,
@@ -16,7 +17,6 @@ from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.context import Context
 from giornata.store.database import Database, open_store
-from giornata.store.migrate import migrate
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -25,9 +25,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         make: Callable[[], str] = request.getfixturevalue("new_postgres")
         return make()
-    url = f"sqlite:///{tmp_path}/giornata.db"
-    migrate(url)
-    return url
+    return new_sqlite(tmp_path)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.fixtures.databases import new_sqlite
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
@@ -18,16 +19,13 @@ from giornata.domain.errors import InvalidInput
 from giornata.domain.node_checks import NodeThresholds
 from giornata.domain.scaling import ScalingPolicy
 from giornata.store.database import open_store
-from giornata.store.migrate import migrate
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture
 def context(tmp_path):
-    url = f"sqlite:///{tmp_path}/giornata.db"
-    migrate(url)
-    store, clock = open_store(url), ManualClock()
+    store, clock = open_store(new_sqlite(tmp_path)), ManualClock()
     blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
     context = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
     install(context)

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.fixtures.databases import new_sqlite
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
@@ -14,13 +15,11 @@ from giornata.control.install import install
 from giornata.control.loops import DEFAULT_SCHEDULE, LONGEST_PAUSE_S, Loop, Loops, pause_s
 from giornata.domain.errors import Unavailable
 from giornata.store.database import open_store
-from giornata.store.migrate import migrate
 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
-    url, clock = f"sqlite:///{tmp_path}/giornata.db", ManualClock()
-    migrate(url)
+    url, clock = new_sqlite(tmp_path), ManualClock()
     blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://x.invalid", clock=clock)
     with closing(open_store(url)) as store:
         ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 from hypothesis import example, given
@@ -17,6 +18,12 @@ from giornata.domain.routing import (
     next_turn,
     rank,
 )
+
+
+@cache
+def rank_of(job_id: str, turn: int, model_held: bool) -> tuple[int, int, int, int, int, int, str]:
+    """Of a job like all those in a queue, worked out once. It ends with the job's id."""
+    return rank(Candidate(job_id=job_id, interrupted=False, priority=0, turn=turn, model_held=model_held))
 
 
 @dataclass
@@ -43,14 +50,14 @@ class Queue:
 
     def hand_out(self, held: int | None = None, *, unfit: Sequence[str] = ()) -> str | None:
         """To a node that holds this model: whose job it was."""
-        candidates = [
-            Candidate(job_id=job_id, interrupted=False, priority=0, turn=turn, model_held=model == held)
+        ranks = [
+            rank_of(job_id, turn, model == held)
             for job_id, (_, turn, model) in self.waiting.items()
             if job_id not in unfit
         ]
-        if not candidates:
+        if not ranks:
             return None
-        project, turn, _ = self.waiting.pop(min(candidates, key=rank).job_id)
+        project, turn, _ = self.waiting.pop(min(ranks)[-1])
         self.given.append((project, turn))
         return project
 

@@ -1,0 +1,19 @@
+"""For all tests: nothing fails for being slow, and Python seeks no garbage where there is none, as in the engine."""
+
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from giornata.engine.garbage import kept_for_good
+
+# How long an example takes, or the drawing of one, says how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Torch and diffusers are a million objects, among which each `gc.collect()` would look again, in vain."""
+    with kept_for_good():
+        return (yield)
