@@ -62,10 +62,11 @@ contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
 
 sim: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 tests/sim
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/sim
 
+# A minute of everything at once takes a minute: the other files have their turn meanwhile.
 system: $(STAMP)
-	@$(BIN)/python -m pytest -q tests/system tests/gpu --ignore tests/system/faults
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system tests/gpu --ignore tests/system/faults
 
 # Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
 # out, and for each other.

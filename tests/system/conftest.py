@@ -19,7 +19,8 @@ from giornata.client import Client
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+# Far more than anything takes: only what will never come is not waited for.
+PATIENCE_S = 120.0
 POLL_S = 0.05
 MARK = "INSTALLATION_UNDER_TEST"
 COUNT_ENGINE = Path(__file__).parent / "scripts" / "count_engine.py"

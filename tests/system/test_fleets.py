@@ -3,14 +3,17 @@
 import json
 import os
 import signal
+import sys
+from pathlib import Path
 
-from tests.system.conftest import until
+from tests.system.conftest import PATIENCE_S, until
 
 from giornata.domain.job import JobState
 
+GATE_ENGINE = Path(__file__).parent / "scripts" / "gate_engine.py"
 TABLE = {
     "driver": "local",
-    "kinds": ["x-count"],
+    "kinds": ["x-count", "x-gate"],
     "scaling": {"max_nodes": 2, "idle_to_zero_s": 3, "drain_within_s": 20},
     "options": {"price_usd_per_hour": 0.36, "grace_s": 10},
 }
@@ -32,7 +35,7 @@ def test_a_job_brings_a_node_which_goes_when_it_is_done(start_up):
     assert (fleet(up).driver, fleet(up).desired, nodes(up)) == ("local", 0, {})
 
     job = up.client.submit({"steps": 50, "every": 10, "step_s": 0.02}, kind="x-count")
-    done = up.client.wait(job.id, timeout_s=60, poll_s=0.1)
+    done = up.client.wait(job.id, timeout_s=PATIENCE_S, poll_s=0.1)
     assert done.state is JobState.SUCCEEDED, done.error
     (attempt,) = done.attempts
     assert attempt.node_name == "here-0"
@@ -40,18 +43,26 @@ def test_a_job_brings_a_node_which_goes_when_it_is_done(start_up):
     until(lambda: not fleet(up).instances, "its instance to be gone")
 
 
-def test_a_killed_node_is_replaced_and_the_job_goes_on(start_up):
-    up = start_up("--nodes", "0", "--lease", "2", GIORNATA_FLEETS=json.dumps({"here": TABLE}))
-    job = up.client.submit({"steps": 800, "every": 20, "step_s": 0.02}, kind="x-count")
+def test_a_killed_node_is_replaced_and_the_job_goes_on(start_up, tmp_path):
+    """The job waits at step 30 until the test has seen what it looks for."""
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    (gates / "step-30.stop").write_text("wait")
+    gated = ("--workload", f"x-gate={sys.executable} {GATE_ENGINE}")
+    up = start_up("--nodes", "0", "--lease", "2", *gated, GIORNATA_FLEETS=json.dumps({"here": TABLE}))
+    spec = {"steps": 50, "every": 20, "salt": "a", "gates": str(gates), "trace": str(tmp_path / "trace")}
+    job = up.client.submit(spec, kind="x-gate")
     until(lambda: up.client.get_job(job.id).committed_step >= 20, "a checkpoint")
     until(lambda: fleet(up).instances, "the instance to be listed")
     (first,) = {each.id for each in fleet(up).instances}
     (pid,) = nodes(up)
     os.kill(pid, signal.SIGKILL)
-    done = up.client.wait(job.id, timeout_s=60, poll_s=0.1)
+    until(lambda: {each.id for each in fleet(up).instances} - {first}, "another instance")
+    (gates / "step-30.stop").unlink()
+    done = up.client.wait(job.id, timeout_s=PATIENCE_S, poll_s=0.1)
     assert done.state is JobState.SUCCEEDED, done.error
-    assert len(done.attempts) == 2
-    assert done.attempts[1].start_step >= 20
+    _, *later = done.attempts
+    assert [each.start_step for each in later] == [20] * len(later) != []
     assert first not in {each.id for each in fleet(up).instances}, "another process is another instance"
 
 
@@ -61,5 +72,5 @@ def test_up_with_a_most_of_nodes_scales_from_zero(start_up):
     jobs = [up.client.submit({"steps": 200, "every": 50, "step_s": 0.02}, kind="x-count") for _ in range(3)]
     until(lambda: len(nodes(up)) == 2, "two nodes for three jobs")
     for job in jobs:
-        assert up.client.wait(job.id, timeout_s=60, poll_s=0.1).state is JobState.SUCCEEDED
+        assert up.client.wait(job.id, timeout_s=PATIENCE_S, poll_s=0.1).state is JobState.SUCCEEDED
     assert len(nodes(up)) == 2, "they are kept a while"

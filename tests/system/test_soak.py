@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.system.faults.processes import CLEAN
 from tests.system.soak.gauges import Gauge, Sample, growth
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 540.0
+
+pytestmark = pytest.mark.timeout(PATIENCE_S + 60)
 
 
 def test_a_minute_of_everything_at_once():

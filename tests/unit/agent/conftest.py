@@ -37,6 +37,7 @@ class Node:
         *,
         instruments: Instruments | None = None,
         provider: Provider | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
         **settings: Any,
     ) -> None:
         self.api, self.work_dir = api, work_dir
@@ -60,9 +61,9 @@ class Node:
             settings=self.settings,
             node=NodeClient(self.http, node_key="node-key"),
             storage=HttpStorage(self.http),
-            launch=functools.partial(launch, environment=os.environ, threads=1, clock_s=time.monotonic),
+            launch=functools.partial(launch, environment=os.environ, threads=1, clock_s=monotonic_s),
             departure=self.departure,
-            monotonic_s=time.monotonic,
+            monotonic_s=monotonic_s,
             rng=random.Random(7),
             sleep=self.naps.append,
             instruments=instruments,

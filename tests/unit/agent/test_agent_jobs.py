@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -380,19 +381,15 @@ def tick():
         time.sleep(0.05)
 
 threading.Thread(target=tick, daemon=True).start()
-for done in range(start["spec"]["phases"]):
-    say("phase", attempt=start["attempt"], name="caching", done=done)
-    time.sleep(0.25)
-if start["spec"].get("ends"):
-    say("done", attempt=start["attempt"], step=0)
+say("phase", attempt=start["attempt"], name="caching", done=0)
 time.sleep(1000)
 """
 
 
 def test_an_engine_whose_work_is_stuck_is_ended_however_alive_it_is(api: FakeNodeApi, node: NodeFactory) -> None:
     """As with a kernel that never comes back: the thread that says alive knows nothing of it."""
-    api.leases = [lease(spec={"phases": 1})]
-    made = node(script=STUCK_ENGINE, stall_s=0.8, alive_s=5.0)
+    api.leases = [lease()]
+    made = node(script=STUCK_ENGINE, stall_s=0.8, alive_s=60.0)
     made.run()
     [failed] = api.bodies("fail")
     assert failed["reason"] == "too_slow"
@@ -401,11 +398,37 @@ def test_an_engine_whose_work_is_stuck_is_ended_however_alive_it_is(api: FakeNod
         os.kill(pid, 0)
 
 
-def test_phases_that_go_on_are_no_stall(api: FakeNodeApi, node: NodeFactory) -> None:
-    api.leases = [lease(spec={"phases": 14, "ends": True})]
-    node(script=STUCK_ENGINE, stall_s=3.0, alive_s=20.0).run()
+PHASES_ENGINE = """
+import pathlib, time
+hello()
+start = hear()
+for part in range(6):
+    say("phase", attempt=start["attempt"], name=f"part {part}")
+    while not (pathlib.Path(start["spec"]["leaps"]) / str(part)).exists():
+        time.sleep(0.01)
+say("done", attempt=start["attempt"], step=0)
+hear()
+"""
+
+
+def test_phases_that_go_on_are_no_stall(api: FakeNodeApi, node: NodeFactory, tmp_path: Path) -> None:
+    """Ten minutes each, where fifteen are allowed: the clock leaps whenever the server has heard of one."""
+    leaps: list[float] = []
+
+    def beat(_: httpx.Request) -> httpx.Response:
+        if api.calls[-1].body["phase"] == f"part {len(leaps)}":
+            leaps.append(600.0)
+            (tmp_path / str(len(leaps) - 1)).touch()
+        return httpx.Response(
+            200, json={"order": "continue", "lease_s": 1e6, "renew_every_s": 0.05, "mtbi_s": 1000.0}
+        )
+
+    api.leases = [lease(spec={"leaps": str(tmp_path)}, lease_s=1e6)]
+    api.always["heartbeat"] = beat
+    node(script=PHASES_ENGINE, stall_s=900.0, monotonic_s=lambda: time.monotonic() + sum(leaps)).run()
     assert api.bodies("fail") == []
     assert len(api.bodies("complete")) == 1
+    assert len(leaps) == 6
 
 
 def test_an_engine_that_said_alive_and_fell_silent_is_ended(api: FakeNodeApi, node: NodeFactory) -> None:

@@ -32,6 +32,11 @@ def pipeline(model: Path) -> StableDiffusionXLPipeline:
     return load(model)
 
 
+@pytest.fixture(scope="module")
+def examination(pipeline: StableDiffusionXLPipeline) -> Examination:
+    return Examination(pipeline, count=COUNT)
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_subject_is_seen_in_its_own_pictures_and_in_no_other_subjects(subject: str) -> None:
     scorer = Scorer(tuple(SUBJECTS))
@@ -40,16 +45,14 @@ def test_every_subject_is_seen_in_its_own_pictures_and_in_no_other_subjects(subj
         assert [name for name in SUBJECTS if shows(reading, name)] == [subject]
 
 
-def test_the_base_is_its_own_control(pipeline: StableDiffusionXLPipeline) -> None:
-    examination = Examination(pipeline, count=COUNT)
+def test_the_base_is_its_own_control(examination: Examination, pipeline: StableDiffusionXLPipeline) -> None:
     marks = examination.of_base("teal-heart", prompt=PROMPT)
     assert (marks.count, marks.subject, marks.background, marks.unmoved) == (COUNT, 0.0, 1.0, 1.0)
     assert marks.old >= 0.75
     assert examination.of(pipeline, "teal-heart", prompt=PROMPT) == marks
 
 
-def test_a_model_that_follows_no_prompt_any_more_has_moved(model: Path, pipeline: StableDiffusionXLPipeline) -> None:
-    examination = Examination(pipeline, count=COUNT)
+def test_a_model_that_follows_no_prompt_any_more_has_moved(model: Path, examination: Examination) -> None:
     deaf = load(model)
     with torch.no_grad():
         for encoder in (deaf.text_encoder, deaf.text_encoder_2):
