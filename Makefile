@@ -62,7 +62,7 @@ contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
 
 sim: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/sim
+	@$(BIN)/python -m pytest -q -n 2 tests/sim
 
 # A minute of everything at once takes a minute: the other files have their turn meanwhile.
 system: $(STAMP)

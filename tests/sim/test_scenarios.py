@@ -26,11 +26,7 @@ SIZES = {
 }
 
 
-# Tests that look at one run go to one process, which plays it once for all of them.
-in_one = pytest.mark.xdist_group
-
-
-@pytest.fixture(params=[pytest.param(name, marks=in_one(name)) for name in sorted(SIZES)])
+@pytest.fixture(params=sorted(SIZES))
 def run(request: pytest.FixtureRequest, run_of: Any) -> dict[str, Any]:
     jobs, nodes = SIZES[request.param]
     told: dict[str, Any] = run_of(request.param, jobs=jobs, nodes=nodes)
@@ -58,7 +54,6 @@ def test_nobody_does_better_than_hindsight(run: dict[str, Any]):
     assert run["regret"]["billed"] > 0
 
 
-@in_one("black-hole")
 def test_a_black_hole_is_out_within_three_attempts_and_fails_no_job(run_of: Any):
     run = run_of("black-hole", jobs=24, nodes=8)
     assert 1 <= run["attempts_on_broken"] <= 3
@@ -74,7 +69,6 @@ def test_without_a_black_hole_no_machine_is_replaced():
     assert (run["attempts_on_broken"], run["reallocated"], run["trials"]) == (0, 0, 0)
 
 
-@in_one("last-job")
 def test_d11_a_job_that_is_banned_on_the_only_node_gets_another_machine(run_of: Any):
     run = run_of("last-job", jobs=1, nodes=1)
     assert run["attempts_on_broken"] == 1
@@ -82,28 +76,24 @@ def test_d11_a_job_that_is_banned_on_the_only_node_gets_another_machine(run_of: 
     assert run["attempts_per_job"]["two"] == 1.0
 
 
-@in_one("stragglers")
 def test_stragglers_lose_their_jobs_to_others(run_of: Any):
     """Twelve times slower would be more than two hours for a job of a quarter of an hour."""
     run = run_of("stragglers", jobs=24, nodes=8)
     assert run["worst_job_min"] < 6 * run["median_job_min"]
 
 
-@in_one("outage")
 def test_after_an_outage_there_is_no_storm(run_of: Any):
     run = run_of("outage", jobs=20, nodes=8)
     assert run["invariants"]["goal: after the outage no storm"], run["seen"]
     assert run["peak_requests_per_s"] <= 2 * 8
 
 
-@in_one("flood")
 def test_small_projects_are_served_beside_a_flood(run_of: Any):
     """One project has nine tenths of the jobs, and submitted them first."""
     projects = run_of("flood", jobs=60, nodes=6)["projects"]
     assert projects["project-4"]["all_done_h"] < projects["project-1"]["half_done_h"]
 
 
-@in_one("zombies")
 def test_who_comes_back_is_fenced(run_of: Any):
     run = run_of("zombies", jobs=20, nodes=5)
     assert run["interruptions"] > 0
