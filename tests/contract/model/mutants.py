@@ -138,10 +138,10 @@ MUTANTS = (
         patches=(
             Patch(
                 file="control/stop_job.py",
-                old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms)\n",
+                old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)\n",
                 new=(
                     "    state = JobState(_TYPES[event].removeprefix('job.'))\n"
-                    "    tx.jobs.update(job.id, state=state, ended_at_ms=at_ms)\n"
+                    "    tx.jobs.update(job.id, state=state, ended_at_ms=at_ms, paused_by=None)\n"
                 ),
             ),
         ),
@@ -230,7 +230,8 @@ MUTANTS = (
             Patch(
                 file="control/reported_end.py",
                 old=(
-                    "        if attempt.ended_at_ms is not None and attempt.reason is report.reason:\n"
+                    "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, _ordered(attempt,"
+                    " report)}:\n"
                     "            return AttemptEnded(job_state=job.state)\n"
                     "        refuse_ended(job, attempt)\n"
                 ),
