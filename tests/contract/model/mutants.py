@@ -230,8 +230,8 @@ MUTANTS = (
             Patch(
                 file="control/reported_end.py",
                 old=(
-                    "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, _ordered(attempt,"
-                    " report)}:\n"
+                    "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, "
+                    "_ordered(attempt, report)}:\n"
                     "            return AttemptEnded(job_state=job.state)\n"
                     "        refuse_ended(job, attempt)\n"
                 ),

@@ -48,7 +48,7 @@ def test_who_does_not_obey_is_ended_and_another_machine_has_the_job(shop: Worksh
     assert move_stragglers(shop.ctx) == 1
     assert beats(shop, held, seconds=grace_s(shop.ctx)) == [Order.RELEASE] * 10
     shop.clock.advance_s(BEAT_S)
-    with pytest.raises(LeaseLost, match="too_slow.*the job is queued"):
+    with pytest.raises(LeaseLost, match=r"too_slow.*the job is queued"):
         heartbeat(shop.ctx, held.attempt_id, Heartbeat(step=52))
     attempt, job = shop.attempt(held.attempt_id), shop.job(held.job_id)
     assert (attempt["reason"], attempt["last_step"]) == ("too_slow", 52)
