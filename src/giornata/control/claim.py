@@ -145,7 +145,11 @@ def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: 
         begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
         replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
     _begin(tx, begun, at_ms=at_ms)
-    return [reply for reply in replies if reply is not None]
+    return [
+        _why_nothing(tx, each.wanted) if reply.lease is None and not tx.jobs.claimable(each.wanted) else reply
+        for each, reply in zip(asked, replies, strict=True)
+        if reply is not None
+    ]
 
 
 def _taken(

@@ -225,6 +225,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a node that does not obey an order goes on for ever",
+        patches=(
+            Patch(
+                file="control/enforce_release.py",
+                old="    late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]\n",
+                new="    late: list[str] = []\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a slow machine that was told to let a job go may have it again",
+        patches=(Patch(file="control/release.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"),),
+    ),
+    Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(

@@ -12,13 +12,13 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import Job
 
 STEPS, CADENCE = 300, 10
-A_DOLLAR_A_SECOND = 3_600_000_000  # micro-dollars an hour
+PER_S = 200_000  # micro-dollars
 PLENTY = 10**12
 
 
 @pytest.fixture(scope="module")
 def spec(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    rig.start_node(price_micro_usd_per_hour=A_DOLLAR_A_SECOND, **NODE)
+    rig.start_node(price_micro_usd_per_hour=3600 * PER_S, **NODE)
     return real_spec(rig, tmp_path_factory, rank=2, max_train_steps=STEPS, checkpointing_steps=CADENCE, seed=42)
 
 
@@ -38,7 +38,7 @@ def paused_on_its_way(rig: Rig, spec: dict[str, Any]) -> Job:
         return job if job.committed_step >= CADENCE else None
 
     begun = until(has_checkpoint, lambda: rig.story(job_id), PATIENCE_S)
-    rig.client.set_job_budget(job_id, begun.cost_micro_usd + 1_000_000)
+    rig.client.set_job_budget(job_id, begun.cost_micro_usd + PER_S)
 
     def stands() -> Job | None:
         job = rig.client.get_job(job_id)
