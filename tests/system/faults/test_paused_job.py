@@ -11,7 +11,7 @@ from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import Job
 
-STEPS, CADENCE = 300, 10
+STEPS, CADENCE = 500, 10
 PER_S = 200_000  # micro-dollars
 PLENTY = 10**12
 
@@ -30,7 +30,7 @@ def done(rig: Rig, job_id: str) -> tuple[Job, str]:
 
 
 def paused_on_its_way(rig: Rig, spec: dict[str, Any]) -> Job:
-    """A job whose money is used up a second after its first checkpoint."""
+    """A job whose money turns out to be used up after its first checkpoint."""
     job_id = rig.client.submit(spec, budget_micro_usd=PLENTY).id
 
     def has_checkpoint() -> Job | None:
@@ -38,7 +38,7 @@ def paused_on_its_way(rig: Rig, spec: dict[str, Any]) -> Job:
         return job if job.committed_step >= CADENCE else None
 
     begun = until(has_checkpoint, lambda: rig.story(job_id), PATIENCE_S)
-    rig.client.set_job_budget(job_id, begun.cost_micro_usd + PER_S)
+    rig.client.set_job_budget(job_id, max(1, begun.cost_micro_usd))
 
     def stands() -> Job | None:
         job = rig.client.get_job(job_id)
