@@ -259,7 +259,7 @@ MUTANTS = (
 def main() -> int:
     """0 when the source passes and every mutant is found."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--ops", type=int, default=3000, help="how long to look for each")
+    arguments.add_argument("--ops", type=int, default=6000, help="how long to look for each")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--only", default="", help="those whose name contains this")
     asked = arguments.parse_args()
