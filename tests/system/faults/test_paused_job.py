@@ -11,7 +11,7 @@ from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import Job
 
-STEPS, CADENCE = 500, 10
+STEPS, CADENCE = 400, 10
 PER_S = 200_000  # micro-dollars
 PLENTY = 10**12
 
