@@ -145,7 +145,14 @@ def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: 
         begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
         replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
     _begin(tx, begun, at_ms=at_ms)
-    return [reply for reply in replies if reply is not None]
+    return [_told(tx, each, let, reply) for each, let, reply in zip(asked, admitted, replies, strict=True) if reply]
+
+
+def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) -> ClaimReply:
+    """Whoever is refused learns first that there is nothing anyway: as `nothing_yet` says it, which does not come
+    so far."""
+    refused = reply is admitted.refusal
+    return _why_nothing(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
 
 
 def _taken(

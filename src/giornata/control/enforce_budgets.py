@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from giornata.control.budgets import budgets_each, told
 from giornata.control.context import Context
-from giornata.control.end_attempt import end_attempt
+from giornata.control.enforce_release import end_disobedient
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.control.requeue import requeue
 from giornata.domain.budget import Budget, Payer, first_used_up
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import Reason
@@ -70,11 +69,8 @@ def _take_back(tx: Transaction, attempt: AttemptRow) -> Order:
 
 
 def _end(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> LeaseLost:
-    message = f"it was told to stop for want of money, and had not done so {ctx.policy.stop_grace_s:g} s later"
     now = tx.jobs.lock(job.id) or job  # the beat may have brought it back from a lapse
-    end_attempt(tx, now, attempt, reason=Reason.OVER_BUDGET, at_ms=at_ms, alive=True, message=message)
-    state = requeue(tx, ctx, now, attempt, at_ms=at_ms)
-    return LeaseLost(f"attempt {attempt.id} has ended ({Reason.OVER_BUDGET}); the job is {state}: drop it")
+    return end_disobedient(tx, ctx, now, attempt, Reason.OVER_BUDGET, at_ms=at_ms)
 
 
 def _warn(tx: Transaction, held: Sequence[Held], budgets: Mapping[str, tuple[Budget, ...]], *, at_ms: int) -> None:

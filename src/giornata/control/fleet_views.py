@@ -128,6 +128,7 @@ def _instance(
         offer=offer_of(governed),
         machine_id=row.machine_id or (node.machine_id if node else None),
         since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, node.last_seen_at_ms if node else 0),
+        asked_ms=row.first_listed_at_ms,
         leaving_since_ms=row.leaving_at_ms,
         ended=row.ended_at_ms is not None,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.enforce_budgets import enforce_budgets
+from giornata.control.enforce_release import enforce_releases, note_told
 from giornata.control.fence import live_each
 from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.ports.store import Transaction
@@ -69,16 +70,23 @@ def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply |
             for beat in beats
             if not isinstance(value := found[beat.attempt_id], LeaseLost)
         ]
-        replies = _renew(tx, ctx, held, at_ms=now_ms) if held else {}
-    return [lost.get(beat.attempt_id) or replies[beat.attempt_id] for beat in beats]
+        renewed = _renew(tx, ctx, held, at_ms=now_ms) if held else []
+        replies = _replies(tx, ctx, held, renewed, at_ms=now_ms) if held else {}
+    late = enforce_releases(ctx, [each for each in renewed if not isinstance(replies[each.id], LeaseLost)])
+    replies = {**lost, **replies, **late}
+    return [replies[beat.attempt_id] for beat in beats]
 
 
-def _renew(
-    tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int
-) -> Mapping[str, HeartbeatReply | LeaseLost]:
+def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> list[AttemptRow]:
     renewals = [(each.job, each.attempt, _progress(each, at_ms=at_ms)) for each in held]
     renewed = renew_leases(tx, ctx, renewals, at_ms=at_ms)
     _note_progress(tx, held, renewed, at_ms=at_ms)
+    return renewed
+
+
+def _replies(
+    tx: Transaction, ctx: Context, held: Sequence[_Held], renewed: Sequence[AttemptRow], *, at_ms: int
+) -> Mapping[str, HeartbeatReply | LeaseLost]:
     beats = {
         each.attempt.node_id: NodeBeat(
             id=each.attempt.node_id, held_models=each.said.held_models, engine_pid=each.said.engine_pid
@@ -88,6 +96,7 @@ def _renew(
     draining = tx.nodes.beat_each(list(beats.values()), at_ms=at_ms)
     mtbi_s = fleet_mtbi_s(tx, ctx, at_ms=at_ms)
     jobs = [each.job for each in held]
+    note_told(tx, renewed, at_ms=at_ms)
     orders = enforce_budgets(tx, ctx, list(zip(jobs, renewed, strict=True)), at_ms=at_ms)
 
     def reply(attempt: AttemptRow) -> HeartbeatReply | LeaseLost:

@@ -1,4 +1,7 @@
-"""Tell the node of an attempt to checkpoint and give the job back; see `ordered_end` for what becomes of it."""
+"""Tell the node of an attempt to checkpoint and give the job back; see `ordered_end` for what becomes of it.
+
+One that does not is ended after a grace: see `enforce_releases`.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -13,7 +13,7 @@ class Policy:
 
     lease_s: float = 90.0
     max_at_risk_s: float = 60.0
-    stop_grace_s: float = 300.0  # for a checkpoint, after an attempt was told to stop for want of money
+    stop_grace_s: float = 300.0  # for a checkpoint, after a node heard that its job is wanted back
     upload_url_s: float = 900.0
     download_url_s: float = 3600.0
     node_gone_after_s: float = 120.0

@@ -42,13 +42,15 @@ def reap(ctx: Context) -> Reaped:
     with ctx.store.only_here("reap") as ours:
         if not ours:
             return Reaped()
+        since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
         with ctx.store.read() as tx:
             quarantined = tx.machines.in_state(MachineState.QUARANTINED, limit=AT_MOST)
-            seats = tx.machines.seats({each.machine_id for each in quarantined}) if quarantined else ()
+            there = {each.machine_id for each in quarantined}
+            seats = tx.machines.seats(there, seen_since_ms=since_ms) if there else ()
         chances = sum(_another_chance(ctx, each) for each in quarantined)
         reallocated = draining = 0
-        for fleet, there in _by_fleet(ctx, seats, quarantined).items():
-            done = _reap_fleet(ctx, ctx.fleets[fleet], there)
+        for fleet, suspects in _by_fleet(ctx, seats, quarantined).items():
+            done = _reap_fleet(ctx, ctx.fleets[fleet], suspects)
             reallocated, draining = reallocated + done.reallocated, draining + done.draining
         return Reaped(reallocated=reallocated, draining=draining, given_another_chance=chances)
 
@@ -77,11 +79,10 @@ def _by_fleet(
     ctx: Context, seats: Sequence[Seat], quarantined: Sequence[Health]
 ) -> Mapping[str, Sequence[tuple[Seat, str]]]:
     """Seats with the reason to replace the machine: of a governed fleet, heard of lately, no good for its kinds."""
-    since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
     found: dict[str, list[tuple[Seat, str]]] = defaultdict(list)
     for seat in seats:
         governed = ctx.fleets.get(seat.fleet)
-        if governed is None or seat.last_seen_at_ms < since_ms:
+        if governed is None:
             continue
         here = [each for each in quarantined if each.machine_id == seat.machine_id and not each.by_hand]
         of_it = [each for each in here if each.kind in governed.kinds]

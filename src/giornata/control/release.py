@@ -35,6 +35,13 @@ def ordered_end(
     """The server ordered the release: the attempt ends for the order's reason, and the job goes where that leads."""
     reason = Reason(attempt.order_reason or report.reason)
     end_by_report(tx, job, attempt, report.model_copy(update={"reason": reason}), at_ms=at_ms)
+    return after_an_order(tx, ctx, job, attempt, reason, at_ms=at_ms)
+
+
+def after_an_order(
+    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
+) -> JobState:
+    """What becomes of the job of an attempt that an order for this reason has ended, and of its machine."""
     return _AFTER[reason](tx, ctx, job, attempt, at_ms)
 
 

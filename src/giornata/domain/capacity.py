@@ -1,6 +1,6 @@
 """Which of a fleet's instances could really take the jobs that wait."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -40,8 +40,9 @@ class Offer:
 class InstanceView:
     """One instance of a fleet as believed now. Instants are epoch ms.
 
-    `since_ms`: since when the node has had nothing to do, or since when one is waited for. `sound`: its machine is
-    fit for new jobs. `ended`: the provider was asked to end it.
+    `since_ms`: since when the node has had nothing to do, or since when one is waited for. `asked_ms`: when it was
+    asked for, as far as that is known. `sound`: its machine is fit for new jobs. `ended`: the provider was asked to
+    end it.
     """
 
     id: str
@@ -49,6 +50,7 @@ class InstanceView:
     machine_id: str | None = None
     use: Use = Use.NONE
     since_ms: int = 0
+    asked_ms: int = 0
     sound: bool = True
     leaving_since_ms: int | None = None
     ended: bool = False
@@ -89,9 +91,14 @@ def takes(demand: Demand, instance: InstanceView) -> bool:
     return could_take(demand, instance.offer, machine_id=instance.machine_id, sound=instance.sound)
 
 
-def place(demand: Sequence[Demand], instances: Sequence[InstanceView]) -> Placement:
-    """Put jobs on free instances, as many on each as it has places: the most particular jobs first, each on the node
-    that can do least besides.
+def place(
+    demand: Sequence[Demand],
+    instances: Sequence[InstanceView],
+    *,
+    fits: Callable[[Demand, InstanceView], bool] = takes,
+) -> Placement:
+    """Put jobs on free instances where they fit, as many on each as it has places: the most particular jobs first,
+    each on the node that can do least besides.
 
     A node at work has no free place: whether a job may join its batch is for the claim to find out.
     """
@@ -101,7 +108,7 @@ def place(demand: Sequence[Demand], instances: Sequence[InstanceView]) -> Placem
     for group in sorted(demand, key=_particular, reverse=True):
         left = group.jobs
         for each in least_first:
-            taken = min(left, free[each.id]) if takes(group, each) else 0
+            taken = min(left, free[each.id]) if fits(group, each) else 0
             if taken:
                 free[each.id] -= taken
                 left -= taken

@@ -1,10 +1,10 @@
 """Which fleet the waiting jobs are for, where there are several: the cheapest that can deliver in time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place
+from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place, takes
 from giornata.domain.scaling import FleetView, ScalingPolicy
 
 UNKNOWN_PRICE = 1 << 60
@@ -30,8 +30,24 @@ class Bidder:
         going = [each for each in self.view.instances if not each.stays and not each.ended]
         expected = not self.in_trouble and not self.full(now_ms)
         unlisted = max(0, self.view.asked - len(going) - len(staying)) if expected else 0
-        to_come = [InstanceView(id=f"to come {number}", offer=self.view.offer) for number in range(unlisted)]
+        asked_ms = self.view.changed_at_ms or now_ms
+        to_come = [
+            InstanceView(id=f"to come {number}", offer=self.view.offer, asked_ms=asked_ms)
+            for number in range(unlisted)
+        ]
         return [*(each for each in staying if each.use is not Use.BUSY), *to_come]
+
+    def makes(self, group: Demand, instance: InstanceView, now_ms: int) -> bool:
+        """Whether such a job may go to this free instance, and its node is there before the deadline."""
+        coming = instance.use is Use.NONE
+        there_ms = max(now_ms, instance.asked_ms + round(self.policy.usual_start_s * 1000)) if coming else now_ms
+        in_time = group.deadline_at_ms is None or there_ms <= group.deadline_at_ms
+        return in_time and takes(group, instance)
+
+    def could_make(self, group: Demand, now_ms: int) -> bool:
+        """Whether it has a node in time for the deadline, or could have one more."""
+        new = could_take(group, self.view.offer, machine_id=None) and not _too_late(group, self, now_ms)
+        return (new and self.room(now_ms) > 0) or any(self.makes(group, each, now_ms) for each in self.free(now_ms))
 
     def room(self, now_ms: int) -> int:
         """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""
@@ -52,21 +68,36 @@ class Bidder:
 def share_demand(demand: Sequence[Demand], bidders: Sequence[Bidder], now_ms: int) -> dict[str, tuple[Demand, ...]]:
     """Every fleet's share, by its name.
 
-    First what fleets have already, the cheaper ones before the dearer ones; then what they could have more: of those
-    whose nodes come in time for the deadline the cheapest, and the next one when that is full, too dear for its
-    policy, or refused. What nobody can deliver counts for the cheapest that could, which says why it does not.
+    First what fleets have already, the cheaper ones before the dearer ones, but no node on its way that comes after
+    a deadline which another one could meet; then what they could have more: of those whose nodes come in time for
+    the deadline the cheapest, and the next one when that is full, too dear for its policy, or refused. What nobody
+    can deliver counts for the cheapest that could, which says why it does not.
     """
     shares: dict[str, list[Demand]] = defaultdict(list)
     cheapest_first = sorted(bidders, key=lambda each: (each.price, each.view.name))
     left = list(demand)
+    dated = [group for group in demand if group.deadline_at_ms is not None]
+    pressing = [group for group in dated if any(each.could_make(group, now_ms) for each in bidders)]
     for bidder in cheapest_first:
-        placed = place(left, bidder.free(now_ms))
+        placed = place(left, bidder.free(now_ms), fits=_fits(bidder, pressing, now_ms))
         shares[bidder.view.name] += _taken(left, placed.left)
         left = placed.left
     room = {each.view.name: each.room(now_ms) * each.view.offer.places for each in cheapest_first}
     for group in sorted(left, key=lambda each: (each.deadline_at_ms is None, each.deadline_at_ms or 0)):
         _to_new_nodes(group, cheapest_first, room, shares, now_ms)
     return {name: tuple(_merged(groups)) for name, groups in shares.items()}
+
+
+def _fits(bidder: Bidder, pressing: Collection[Demand], now_ms: int) -> Callable[[Demand, InstanceView], bool]:
+    """Of those jobs that are `pressing`, in whatever number, the ones that the node comes in time for."""
+    alike = {replace(group, jobs=0) for group in pressing}
+
+    def fits(group: Demand, instance: InstanceView) -> bool:
+        if replace(group, jobs=0) in alike:
+            return bidder.makes(group, instance, now_ms)
+        return takes(group, instance)
+
+    return fits
 
 
 def _to_new_nodes(

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow
+from giornata.domain.job import JobState
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
@@ -21,7 +22,10 @@ _NODE = (
 )
 # To five minutes: jobs with deadlines of their own would be groups of one.
 _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("deadline_at_ms")
-QUEUED = jobs.c.state == sa.literal_column("'queued'")
+# A constant in the text, because a planner cannot prove that a parameter matches a partial index.
+WITH_DEADLINE = sa.literal_column(
+    "jobs.state IN ('queued', 'running', 'paused') AND jobs.deadline_at_ms IS NOT NULL", sa.Boolean
+)
 
 
 class Fleets:
@@ -71,7 +75,8 @@ class Fleets:
         query = (
             sa.select(*(nodes.c[name] for name in _NODE))
             .add_columns(live.label("live"), idle_since.label("idle_since_ms"))
-            .where(nodes.c.fleet == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
+            # Not by the index of the fleet's instances, which has all that were ever there.
+            .where(sa.func.coalesce(nodes.c.fleet, "") == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
             .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
         )
         rows = (row._mapping for row in self._connection.execute(query))
@@ -97,7 +102,9 @@ class Fleets:
 
     def deadlines(self) -> Sequence[Deadline]:
         alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)
-        waiting = (QUEUED, jobs.c.deadline_at_ms.is_not(None), jobs.c.only_machine_id.is_(None))
+        # A range that all are in, and no condition that an index of the whole queue has: SQLite would take that one.
+        for_anyone = sa.func.coalesce(jobs.c.only_machine_id, "") == ""
+        waiting = (WITH_DEADLINE, jobs.c.deadline_at_ms > 0, jobs.c.state == JobState.QUEUED, for_anyone)
         query = sa.select(*alike, sa.func.count().label("jobs")).where(*waiting).group_by(*alike)
         return [Deadline(**row._mapping) for row in self._connection.execute(query)]
 
@@ -106,8 +113,9 @@ class Fleets:
         return None if row is None else FleetRow(**row._mapping)
 
     def _instances(self, *conditions: sa.ColumnElement[bool]) -> Sequence[InstanceRow]:
-        query = sa.select(*_INSTANCE).where(*conditions).order_by(instances.c.id)
-        return [InstanceRow(**row._mapping) for row in self._connection.execute(query)]
+        # Sorted here: SQLite would walk all that were ever there in this order.
+        found = self._connection.execute(sa.select(*_INSTANCE).where(*conditions))
+        return sorted((InstanceRow(**row._mapping) for row in found), key=lambda each: each.id)
 
 
 @functools.cache

@@ -65,11 +65,11 @@ class Machines:
         return Engagement(live=live, at_stake_ms=tuple(row.started_at_ms for row in rows))
 
     def outcomes(self, kind: str, reason: Reason, *, since_ms: int) -> Outcomes:
-        lately = (
-            sa.select(attempts.c.machine_id, attempts.c.job_id, attempts.c.reason, attempts.c.first_step_at_ms)
-            .join(jobs, jobs.c.id == attempts.c.job_id)
-            .where(jobs.c.kind == kind)
-        )
+        # Not a join: SQLite would begin it with all jobs there are.
+        of_kind = sa.exists().where(jobs.c.id == attempts.c.job_id, jobs.c.kind == kind)
+        lately = sa.select(
+            attempts.c.machine_id, attempts.c.job_id, attempts.c.reason, attempts.c.first_step_at_ms
+        ).where(of_kind)
         ended = self._connection.execute(lately.where(attempts.c.ended_at_ms > since_ms)).all()
         under_way = self._connection.execute(lately.where(_LIVE, attempts.c.first_step_at_ms > since_ms)).all()
         failing = frozenset(row.machine_id for row in ended if row.reason == reason)
@@ -137,7 +137,7 @@ class Machines:
         state = self._connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
         return state is not None and state not in TERMINAL
 
-    def seats(self, machine_ids: Collection[str]) -> Sequence[Seat]:
+    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
         live = sa.select(sa.func.count()).where(attempts.c.node_id == nodes.c.id, _LIVE).scalar_subquery()
         asked = sa.exists().where(
             reallocations.c.fleet == nodes.c.fleet,
@@ -159,7 +159,7 @@ class Machines:
                 asked.label("asked"),
             )
             .outerjoin(instances, same)
-            .where(nodes.c.machine_id.in_(sorted(machine_ids)))
+            .where(nodes.c.last_seen_at_ms >= seen_since_ms, nodes.c.machine_id.in_(sorted(machine_ids)))
             .order_by(nodes.c.last_seen_at_ms, nodes.c.id)
         )
         latest = {row.machine_id: Seat(**row._mapping) for row in self._connection.execute(query)}

@@ -1,9 +1,10 @@
 """What comes of several attempts on one node: claims for companions, and faults that end all of them."""
 
 from tests.contract.model.calls import DIED, Held
+from tests.contract.model.claim_deeds import MODELS
 from tests.contract.model.deeds import FAILURES, LATEST
 from tests.contract.model.house import key_of
-from tests.contract.model.town_deeds import MODELS, Deeds
+from tests.contract.model.town_deeds import Deeds
 
 from giornata.control.fail import fail
 from giornata.domain.reasons import LEAVES_OPEN_WHOSE, Reason

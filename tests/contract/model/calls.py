@@ -159,6 +159,7 @@ class Calls:
         if self.muted(held.place):
             return None
         attempt = self.witness.attempts.get(held.attempt_id) if self.exact else None
+        late = self.late(held)
         outcome = self.call(deed, again=again, lasting=True)
         if attempt is None or outcome is DIED:
             return outcome
@@ -168,9 +169,17 @@ class Calls:
             told_again = alike and not isinstance(outcome, GiornataError)
             assert told_again or isinstance(outcome, LeaseLost), f"{outcome!r} to {attempt}, which has ended"
             self.unchanged()
-        elif must and not (isinstance(outcome, LeaseLost) and attempt.order_reason == Reason.OVER_BUDGET):
+        elif must and not (isinstance(outcome, LeaseLost) and late is not None):
             assert not isinstance(outcome, GiornataError), f"{outcome!r} to {attempt}, which lives"
         return outcome
+
+    def late(self, held: Held) -> Reason | None:
+        """Why its node was told to give the job back, when it had its time to do so and has not done it."""
+        attempt = self.witness.attempts.get(held.attempt_id) if self.exact else None
+        if attempt is None or attempt.ended_at_ms is not None or attempt.order_reason is None:
+            return None
+        told_ms = self.house.clock.now_ms() - (attempt.ordered_at_ms or self.house.clock.now_ms())
+        return Reason(attempt.order_reason) if told_ms >= self.ctx.policy.stop_grace_s * 1000 else None
 
     def muted(self, place: Place) -> bool:
         """Whether nothing that this node sends arrives."""

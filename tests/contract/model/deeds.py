@@ -26,6 +26,7 @@ from giornata.protocol.work import (
     CompleteAttempt,
     FailAttempt,
     Heartbeat,
+    HeartbeatReply,
     LogLines,
     MetricBatch,
     NoticeReport,
@@ -45,7 +46,9 @@ class NodeDeeds(Calls):
     def beat(self, a: int, b: int) -> None:
         if held := self.some(a, b):
             beat = Heartbeat(step=2 * b, phase="train", metrics={"loss": 0.5} if b % 4 == 0 else {})
-            self.write(held, lambda: heartbeat(self.ctx, held.attempt_id, beat), again=b % 3 == 0)
+            late = self.late(held)
+            outcome = self.write(held, lambda: heartbeat(self.ctx, held.attempt_id, beat), again=b % 3 == 0)
+            assert late is not Reason.TOO_SLOW or not isinstance(outcome, HeartbeatReply), f"{held} goes on for ever"
 
     def metrics(self, a: int, b: int) -> None:
         if held := self.some(a, b):

@@ -138,10 +138,10 @@ MUTANTS = (
         patches=(
             Patch(
                 file="control/stop_job.py",
-                old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms)\n",
+                old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)\n",
                 new=(
                     "    state = JobState(_TYPES[event].removeprefix('job.'))\n"
-                    "    tx.jobs.update(job.id, state=state, ended_at_ms=at_ms)\n"
+                    "    tx.jobs.update(job.id, state=state, ended_at_ms=at_ms, paused_by=None)\n"
                 ),
             ),
         ),
@@ -225,12 +225,27 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a node that does not obey an order goes on for ever",
+        patches=(
+            Patch(
+                file="control/enforce_release.py",
+                old="    late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]\n",
+                new="    late: list[str] = []\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a slow machine that was told to let a job go may have it again",
+        patches=(Patch(file="control/release.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"),),
+    ),
+    Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(
                 file="control/reported_end.py",
                 old=(
-                    "        if attempt.ended_at_ms is not None and attempt.reason is report.reason:\n"
+                    "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, "
+                    "_ordered(attempt, report)}:\n"
                     "            return AttemptEnded(job_state=job.state)\n"
                     "        refuse_ended(job, attempt)\n"
                 ),
@@ -244,7 +259,7 @@ MUTANTS = (
 def main() -> int:
     """0 when the source passes and every mutant is found."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--ops", type=int, default=3000, help="how long to look for each")
+    arguments.add_argument("--ops", type=int, default=6000, help="how long to look for each")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--only", default="", help="those whose name contains this")
     asked = arguments.parse_args()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.contract.model.mutants import MUTANTS, ROOT, Mutant
 from tests.contract.model.play import shrink
 from tests.contract.model.story import Story
 from tests.contract.model.sudden_death import Died, SuddenDeath
@@ -53,6 +54,12 @@ def test_a_story_that_cannot_be_is_refused(after: Any):
     told(*begun)
     with pytest.raises(AssertionError):
         told(*begun, after)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_bug_that_is_to_be_planted_still_has_its_place(mutant: Mutant):
+    for patch in mutant.patches:
+        assert (ROOT / "src" / "giornata" / patch.file).read_text().count(patch.old) == 1, patch.old
 
 
 def test_nothing_is_written_by_a_server_that_died():

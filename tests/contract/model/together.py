@@ -5,14 +5,15 @@ from typing import TypeVar
 
 from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
+from tests.contract.model.claim_deeds import KEYS
 from tests.contract.model.house import PLACES, Place
 from tests.contract.model.money_deeds import MoneyDeeds
 from tests.contract.model.standing import Standing
-from tests.contract.model.town_deeds import KEYS
 
 from giornata.control.claim import Asked, claim_each
 from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.domain.errors import GiornataError, LeaseLost
+from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, Heartbeat
 
 T = TypeVar("T")
@@ -50,15 +51,16 @@ class Everything(Beside, MoneyDeeds):
             return
         said = [Heartbeat(step=2 * b + n, phase="train") for n in range(len(held))]
         beats = [Beat(attempt_id=it.attempt_id, said=each) for it, each in zip(held, said, strict=True)]
-        ended = self._ended(held)
+        over, late = self._ended(held), [self.late(it) for it in held]
         outcome = self.call(
             lambda: heartbeat_each(self.ctx, beats), again=b % 3 == 0, lasting=True, several=len(held)
         )
         if outcome is DIED or not self.exact:
             return
-        for it, answer, is_over in zip(held, outcome, ended, strict=True):
-            assert isinstance(answer, LeaseLost) if is_over else not isinstance(answer, GiornataError), (it, answer)
-        if all(ended):
+        for it, answer, is_over, is_late in zip(held, outcome, over, late, strict=True):
+            lost = isinstance(answer, LeaseLost)
+            assert lost if is_over or is_late is Reason.TOO_SLOW else lost <= (is_late is not None), (it, answer)
+        if all(over):
             self.unchanged()
 
     def _claim_of(self, place: Place, held_models: tuple[str, ...], joint_key: str | None) -> Claim:

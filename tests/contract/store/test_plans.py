@@ -1,15 +1,13 @@
 """D12: with 100,000 jobs in the queue the hot statements read an index, and sort no table."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from tests.fixtures.plans import NUMBERS, full_scans, plan
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
@@ -57,12 +55,6 @@ SELECT 'node_' || n, 'default', 'm', 'n', 'local', '[]', '[]', '{{}}', n, n FROM
 FILL_COMPANIONS = """
 INSERT INTO companions SELECT 'att_' || n, 'att_' || (n + 1) FROM {numbers} WHERE n > {queued} AND n % 2 = 1
 """
-NUMBERS = {
-    "sqlite": (
-        "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {most}) SELECT n FROM s) numbers"
-    ),
-    "postgresql": "generate_series(1, {most}) n",
-}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -92,63 +84,6 @@ def _new_database(request: pytest.FixtureRequest, folders: pytest.TempPathFactor
     url = f"sqlite:///{folder}/giornata.db"
     migrate(url)
     return url
-
-
-def plan(database: Database, statement: Any, *, whole_tables: bool = True) -> str:
-    """The plan as text, one step a line. PostgreSQL's is the generic one: the claim is prepared and used for ever.
-
-    Without `whole_tables` PostgreSQL reads one only if it must. The jobs of these tests are short: to count most of
-    them it takes the table rather than an index, which it would not with real ones.
-    """
-    if database.dialect_name == "sqlite":
-        compiled = statement.compile(dialect=database._reader.dialect, compile_kwargs={"render_postcompile": True})
-        values = compiled.construct_params(_check=False)
-        with database.read() as tx:
-            steps = tx.connection.exec_driver_sql(
-                f"EXPLAIN QUERY PLAN {compiled}", tuple(values.get(name) for name in compiled.positiontup or ())
-            )
-            return "\n".join(row[3] for row in steps)
-    compiled = statement.compile(
-        dialect=postgresql.dialect(paramstyle="numeric_dollar"), compile_kwargs={"render_postcompile": True}
-    )
-    with database.begin() as tx:
-        for way in ("seqscan", "bitmapscan"):
-            tx.connection.exec_driver_sql(f"SET LOCAL enable_{way} = {'on' if whole_tables else 'off'}")
-        raw = tx.connection.connection.cursor()
-        raw.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {compiled}")
-        (tree,) = raw.fetchone() or ("[]",)
-    tree = json.loads(tree) if isinstance(tree, str) else tree
-    return "\n".join(_steps(tree[0]["Plan"]))
-
-
-def _steps(node: dict[str, Any]) -> Iterator[str]:
-    sorts = ", over ".join(
-        name for name in ("Relation Name",) for name in _below(node, name) if "Sort" in node["Node Type"]
-    )
-    yield " ".join(
-        str(node[name]) for name in ("Node Type", "Relation Name", "Index Name", "Index Cond") if name in node
-    ) + (f" over {sorts}" if sorts else "")
-    for child in node.get("Plans", []):
-        yield from _steps(child)
-
-
-def _below(node: dict[str, Any], name: str) -> Iterator[str]:
-    for child in node.get("Plans", []):
-        if (
-            child.get("Parent Relationship") == "InitPlan"
-        ):  # done before; it hangs on the topmost step, whatever that is
-            continue
-        if name in child:
-            yield child[name]
-        yield from _below(child, name)
-
-
-def full_scans(text: str) -> list[str]:
-    """Steps that read or sort a whole table of those that grow."""
-    tables = "jobs|attempts|bans|nodes|ledger|companions"
-    sqlite = rf"SCAN ({tables})(?! USING (COVERING )?INDEX)"
-    postgres = rf"Seq Scan ({tables})|Sort over .*({tables})"
-    return [line for line in text.splitlines() if re.search(f"{sqlite}|{postgres}", line)]
 
 
 def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.claim import Asked, claim_each, nothing_yet
@@ -332,3 +333,17 @@ def test_who_looks_for_a_companion_gets_no_canary(shop: Workshop) -> None:
 
 def _claim(shop: Workshop, number: int, *, machine: str | None = None) -> Claim:
     return Claim(request_id=f"request-of-{number}", node=shop.node(number, machine=machine), kinds=("train",))
+
+
+def test_who_is_refused_hears_of_an_empty_queue_in_whichever_way_it_is_answered(shop: Workshop) -> None:
+    """Looking without writing and claiming agree."""
+    shop.add_job()
+    broken(shop, shop.lease(1))
+    with shop.store.begin() as tx:
+        tx.connection.execute(sa.update(schema.machines).values(state="quarantined"))
+        tx.connection.execute(sa.update(schema.jobs).values(state="canceled"))
+    shop.clock.advance_s(60)
+    assert [shop.claim(1).reason for _ in range(2)] == ["empty-queue"] * 2
+    shop.add_job()
+    shop.clock.advance_s(60)
+    assert [shop.claim(1).reason for _ in range(2)] == ["quarantined"] * 2

@@ -93,6 +93,24 @@ def test_a_deadline_that_only_the_dearer_fleet_can_meet_is_for_that():
     assert shares([late], *fleets) == {"cheap": 1}
 
 
+def coming(name: str, since_s: float) -> InstanceView:
+    return InstanceView(id=name, offer=SMALL, machine_id=name, asked_ms=NOW - round(since_s * 1000))
+
+
+@pytest.mark.parametrize(("since_s", "whose"), [(0, "dear"), (299, "dear"), (300, "cheap"), (3000, "cheap")])
+def test_a_node_on_its_way_counts_for_a_deadline_that_it_is_there_for(since_s, whose):
+    soon = jobs(1, deadline_at_ms=NOW + 300_000)
+    fleets = bidder("cheap", 100, coming("c", since_s)), bidder("dear", 900, policy=replace(POLICY, usual_start_s=60))
+    assert shares([soon], *fleets) == {whose: 1}
+    assert shares([jobs(1)], *fleets) == {"cheap": 1}, "without a deadline it counts anyway"
+
+
+def test_a_node_on_its_way_counts_for_a_deadline_that_nobody_else_meets_either():
+    soon = jobs(1, deadline_at_ms=NOW + 300_000)
+    full = replace(POLICY, max_nodes=1)
+    assert shares([soon], bidder("cheap", 100, coming("c", 0), policy=full), bidder("dear", 900)) == {"cheap": 1}
+
+
 def test_large_jobs_are_for_large_nodes_however_dear():
     found = shares([jobs(1, min_vram_bytes=48), jobs(1)], bidder("s", 100), bidder("l", 900, offer=LARGE))
     assert found == {"l": 1, "s": 1}

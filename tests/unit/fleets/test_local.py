@@ -232,3 +232,42 @@ def test_a_node_that_ends_at_once_is_started_ever_more_rarely(nodes, tmp_path):
     assert pauses_s == sorted(pauses_s)
     assert pauses_s[-1] >= 8
     assert pauses_s[0] <= 3
+
+
+def test_a_slot_waits_for_its_predecessor_to_end_before_a_new_process_is_started_in_it(nodes, tmp_path):
+    """Two of one slot would share its directory and its GPU."""
+    started, now_s = [], [0.0]
+
+    def command(slot: int) -> list[str]:
+        started.append(slot)
+        return nodes.command(slot, "stubborn" if len(started) == 1 else "patient")
+
+    fleet = LocalFleet(
+        name="local",
+        command=command,
+        log_directory=tmp_path / "logs",
+        grace_s=30.0,
+        monotonic_s=lambda: now_s[0],
+        watched=False,
+    )
+    try:
+        fleet.desired(1)
+        first = nodes.next()
+        fleet.desired(0)
+        fleet.desired(2)
+        assert nodes.next().slot == 1, "another slot has nobody to wait for"
+        now_s[0] = 29.0
+        fleet.tend()
+        assert started == [0, 1]
+        to_come, _, going = fleet.list()
+        assert (to_come.state, going.state) == (InstanceState.STARTING, InstanceState.STOPPING)
+        assert to_come.machine_id == going.machine_id
+        assert going.id == first.instance != to_come.id
+        now_s[0] = 31.0
+        fleet.tend()
+        assert first.last_words() == [], "its time was over"
+        assert gone(first.pid)
+        second = nodes.next()
+        assert (second.slot, second.instance) == (0, to_come.id)
+    finally:
+        fleet.close()

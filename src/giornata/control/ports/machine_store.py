@@ -110,8 +110,8 @@ class Machines(Protocol):
     def is_live(self, job_id: str) -> bool:
         """Whether the job has not ended."""
 
-    def seats(self, machine_ids: Collection[str]) -> Sequence[Seat]:
-        """The node last heard of on each of these machines."""
+    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
+        """The node last heard of on each of these machines, where one was heard of since then."""
 
     def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
         """The node gets no more work and is told to leave; note since when its instance is to go."""

@@ -60,7 +60,7 @@ class AttemptRow:
     committed_step: int
     order: str
     order_reason: str | None = None  # how it is to end when it obeys; None: as the node says
-    ordered_at_ms: int | None = None
+    ordered_at_ms: int | None = None  # when its node was first told
     first_step: int | None = None  # how far it was at `first_step_at_ms`
     stepped_to: int | None = None  # its latest step that a beat or metrics told of, which its end may be beyond
     stepped_at_ms: int | None = None

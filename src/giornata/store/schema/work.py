@@ -176,7 +176,7 @@ attempts = Table(
     Column("stepped_to", BigInteger),  # its latest step that a beat or metrics told of
     at("stepped_at_ms", nullable=True),  # ... and when
     Column("order_reason", String(32)),  # how the attempt is to end when it obeys; None: as the node says
-    at("ordered_at_ms", nullable=True),
+    at("ordered_at_ms", nullable=True),  # when its node was first told
     Index("uq_attempts_job_number", "job_id", "number", unique=True),
     Index("uq_attempts_request", "node_id", "request_id", unique=True),
     Index(

@@ -1,0 +1,201 @@
+"""After a long life of many fleets, what claims, heartbeats, ends and loops ask about health, fleets and money is
+found by index: its price does not grow with what lies behind."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.fixtures.plans import NUMBERS, plans, read_whole
+
+from giornata.control.ports.pace_store import PaceRow
+from giornata.control.ports.work_rows import NodeBeat
+from giornata.domain.health import MachineState
+from giornata.domain.reasons import Reason
+from giornata.store.database import Database, open_store
+from giornata.store.migrate import migrate
+from giornata.store.transaction import Tx
+
+LIVE, PAST = 200, 40_000  # attempts, each on a node and an instance of its own
+MOST = LIVE + PAST
+NOW_MS = 1_790_000_000_000
+SINCE_MS = NOW_MS - 120_000
+
+# A node a minute, the latest of them live; every hundredth machine is in quarantine.
+FILL = (
+    "INSERT INTO projects (id, name, created_at_ms, budget_micro_usd) VALUES ('default', 'default', 1, 1000000)",
+    """
+    INSERT INTO jobs (id, project_id, kind, name, state, spec, priority, labels, faults, result, total_steps,
+                      attempt_count, created_at_ms, started_at_ms, deadline_at_ms, reserved_micro_usd)
+    SELECT 'job_' || n, 'default', CASE WHEN n % 7 = 0 THEN 'x-own' ELSE 'train' END, 'n',
+           CASE WHEN n > {past} THEN 'running' WHEN n % 4 = 0 THEN 'queued' ELSE 'succeeded' END, '{{}}', 0,
+           '{{}}', '[]', '{{}}', 1000, 1, n, n, CASE WHEN n % 1000 = 0 THEN {now} + n ELSE NULL END,
+           CASE WHEN n % 1000 = 0 THEN 5 ELSE 0 END
+    FROM {numbers}
+    """,
+    """
+    INSERT INTO nodes (id, project_id, machine_id, name, fleet, kinds, held_models, versions, instance_id, device,
+                       first_seen_at_ms, last_seen_at_ms)
+    SELECT 'node_' || n, 'default', 'machine-' || (n % 3000), 'n' || n, CASE WHEN n % 2 = 0 THEN 'gpu' ELSE 'big' END,
+           '["train"]', '[]', '{{}}', 'i-' || n, 'RTX',
+           CASE WHEN n > {past} THEN {now} - 600000 ELSE {now} - 60000 * ({most} - n) - 900000 END,
+           CASE WHEN n > {past} THEN {now} - 1000 ELSE {now} - 60000 * ({most} - n) - 600000 END
+    FROM {numbers}
+    """,
+    """
+    INSERT INTO attempts (id, job_id, number, node_id, machine_id, node_name, request_id, price_micro_usd_per_hour,
+                          started_at_ms, first_step_at_ms, first_step, stepped_to, stepped_at_ms, renewed_at_ms,
+                          lease_expires_at_ms, ended_at_ms, reason)
+    SELECT 'att_' || n, 'job_' || n, 1, 'node_' || n, 'machine-' || (n % 3000), 'n', 'r', 0,
+           {now} - 60000 * ({most} - n) - 900000, {now} - 60000 * ({most} - n) - 800000, 1, 9, {now} - 1000,
+           {now} - 1000, {now} + 90000, CASE WHEN n > {past} THEN NULL ELSE {now} - 60000 * ({most} - n) - 600000 END,
+           CASE WHEN n > {past} THEN NULL WHEN n % 9 = 0 THEN 'crashed' ELSE 'succeeded' END
+    FROM {numbers}
+    """,
+    """
+    INSERT INTO instances (fleet, id, name, state, machine_id, first_listed_at_ms, last_listed_at_ms, gone_at_ms)
+    SELECT CASE WHEN n % 2 = 0 THEN 'gpu' ELSE 'big' END, 'i-' || n, 'n', 'running', 'machine-' || (n % 3000), 1, 1,
+           CASE WHEN n > {past} THEN NULL ELSE {now} - 60000 * ({most} - n) END
+    FROM {numbers}
+    """,
+    """
+    INSERT INTO machines (machine_id, kind, state, since_ms, scored_at_ms, quota)
+    SELECT 'machine-' || n, 'train', CASE WHEN n % 100 = 0 THEN 'quarantined' ELSE 'ok' END, n, n, 16
+    FROM {numbers} WHERE n <= 3000
+    """,
+    "INSERT INTO fleets (name, driver, seen_at_ms) VALUES ('gpu', 'local', 1), ('big', 'local', 1)",
+    """
+    INSERT INTO reallocations (fleet, instance_id, machine_id, reason, at_ms)
+    SELECT CASE WHEN n % 2 = 0 THEN 'gpu' ELSE 'big' END, 'i-' || n, 'machine-' || (n % 3000), 'slow',
+           {now} - 60000 * ({most} - n)
+    FROM {numbers} WHERE n % 10 = 0
+    """,
+    "INSERT INTO companions SELECT 'att_' || n, 'att_' || (n + 1) FROM {numbers} WHERE n % 2 = 1",
+    "INSERT INTO bans SELECT 'job_' || n, 'machine-' || (n % 3000), 'crashed', 1 FROM {numbers}",
+    """
+    INSERT INTO ledger (attempt_id, seq, project_id, job_id, from_ms, to_ms, price_micro_usd_per_hour,
+                        amount_micro_usd)
+    SELECT 'att_' || n, 0, 'default', 'job_' || n, n, n, 0, 0 FROM {numbers}
+    """,
+)
+
+SLOW = PaceRow(
+    **{"attempt_id": "att_40100", "job_id": "job_40100", "machine_id": "machine-1100", "kind": "train"},
+    **{"device": "RTX", "shape_key": "", "width": 1, "project_id": "default", "order": "continue", "lapsed": False},
+    **{"started_at_ms": 1, "first_step_at_ms": 2, "first_step": 1, "stepped_to": 9, "stepped_at_ms": 9},
+    **{"until_ms": 9, "total_steps": 1000},
+)
+
+Ask = Callable[[Tx], object]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def aged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database with few that live and very many that are gone."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("new_postgres")()
+    else:
+        folder: Path = tmp_path_factory.mktemp("aged")
+        url = f"sqlite:///{folder}/giornata.db"
+        migrate(url)
+    database = open_store(url)
+    numbers = NUMBERS[request.param].format(most=MOST)
+    with database.begin() as tx:
+        for statement in FILL:
+            tx.connection.execute(sa.text(statement.format(numbers=numbers, past=PAST, most=MOST, now=NOW_MS)))
+    if request.param == "postgresql":
+        with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")
+    yield database
+    database.close()
+
+
+def found(text: str, index: str) -> bool:
+    """Whether the plan has the index."""
+    return re.search(rf"{index}\b", text) is not None
+
+
+CLAIM: dict[str, Ask] = {
+    "the gate": lambda tx: tx.machines.get_each(["machine-7"], ["train", "x-own"]),
+    "the gate, held": lambda tx: tx.machines.lock_each([("machine-7", "train"), ("machine-8", "train")]),
+    "what a machine began lately": lambda tx: tx.machines.engagement("machine-7", "train", since_ms=SINCE_MS),
+    "which nodes ask": lambda tx: tx.nodes.get("node_40100"),
+    "the other attempts there": lambda tx: tx.attempts.live_of_nodes(["node_40100"]),
+}
+BEAT: dict[str, Ask] = {
+    "the attempts": lambda tx: tx.attempts.get_each(["att_40100", "att_40101"]),
+    "their jobs": lambda tx: tx.jobs.lock_of_attempts(["att_40100", "att_40101"]),
+    "the nodes": lambda tx: tx.nodes.beat_each(
+        [NodeBeat(id="node_40100", held_models=(), engine_pid=None)], at_ms=NOW_MS
+    ),
+    "that it was told": lambda tx: tx.attempts.update_live("att_40100", ordered_at_ms=NOW_MS),
+    "what a job has spent": lambda tx: tx.spending.of_jobs(["job_40100"]),
+    "what a project spends now": lambda tx: tx.spending.unsettled("default", since_ms=SINCE_MS),
+    "what is set aside": lambda tx: tx.spending.reserved("default"),
+}
+END: dict[str, Ask] = {
+    "who else failed": lambda tx: tx.machines.outcomes("train", Reason.CRASHED, since_ms=SINCE_MS),
+    "the job's failures": lambda tx: tx.machines.failures_of_job("job_40100"),
+    "whose canary it is": lambda tx: tx.machines.of_canary("job_40100"),
+}
+LOOPS: dict[str, Ask] = {
+    "reap: in quarantine": lambda tx: tx.machines.in_state(MachineState.QUARANTINED, limit=500),
+    "reap: who is there": lambda tx: tx.machines.seats({"machine-100", "machine-200"}, seen_since_ms=SINCE_MS),
+    "reap: replaced lately": lambda tx: tx.machines.reallocations("gpu", since_ms=SINCE_MS),
+    "scale: instances": lambda tx: tx.fleets.instances("gpu"),
+    "scale: nodes": lambda tx: tx.fleets.nodes("gpu", seen_since_ms=SINCE_MS),
+    "scale: unfit machines": lambda tx: tx.fleets.unfit_machines(),
+    "scale: replaced lately": lambda tx: tx.fleets.reallocations("gpu", since_ms=SINCE_MS),
+    "scale: deadlines": lambda tx: tx.fleets.deadlines(),
+    "reconcile: gone lately": lambda tx: tx.fleets.gone_since("gpu", since_ms=SINCE_MS),
+    "reconcile: note": lambda tx: tx.fleets.update_instances("gpu", ["i-40100"], gone_at_ms=NOW_MS),
+    "stragglers: live": lambda tx: tx.paces.live(),
+    "stragglers: ended": lambda tx: tx.paces.ended(since_ms=SINCE_MS, limit=1000),
+    "stragglers: who could take it": lambda tx: tx.paces.takers(SLOW, seen_since_ms=SINCE_MS),
+    "budgets: who waits": lambda tx: tx.pausing.projects_waiting(),
+    "budgets: back": lambda tx: tx.pausing.resume_paused("default", limit=200),
+}
+
+
+@pytest.mark.parametrize("name", CLAIM)
+def test_what_a_claim_asks_is_found_by_index(aged: Database, name: str) -> None:
+    assert read_whole(plans(aged, CLAIM[name])) == []
+
+
+@pytest.mark.parametrize("name", BEAT)
+def test_what_a_heartbeat_asks_is_found_by_index(aged: Database, name: str) -> None:
+    assert read_whole(plans(aged, BEAT[name])) == []
+
+
+@pytest.mark.parametrize("name", END)
+def test_what_an_end_asks_is_found_by_index(aged: Database, name: str) -> None:
+    assert read_whole(plans(aged, END[name])) == []
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_the_loops_ask_is_found_by_index(aged: Database, name: str) -> None:
+    assert read_whole(plans(aged, LOOPS[name])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        ("reap: who is there", {"ix_nodes_seen"}),
+        ("scale: instances", {"ix_instances_present"}),
+        ("scale: nodes", {"ix_nodes_seen", "ix_attempts_live_node"}),
+        ("scale: deadlines", {"ix_jobs_deadline"}),
+        ("scale: unfit machines", {"ix_machines_state"}),
+        ("stragglers: ended", {"ix_attempts_ended"}),
+        ("stragglers: who could take it", {"ix_nodes_seen"}),
+    ],
+)
+def test_the_loops_read_what_is_there_and_not_what_was(aged: Database, name: str, indexes: set[str]) -> None:
+    text = plans(aged, LOOPS[name])
+    assert {index for index in indexes if found(text, index)} == indexes, text
+
+
+def test_a_statement_without_an_index_is_seen_here(aged: Database) -> None:
+    """The proof that these tests could fail."""
+    unindexed = sa.text("SELECT id FROM nodes WHERE device = 'none'")
+    assert read_whole(plans(aged, lambda tx: tx.connection.execute(unindexed))) != []

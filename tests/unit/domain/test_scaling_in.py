@@ -1,0 +1,111 @@
+"""Which nodes go, and which never do. Each rule has a test beside it in which it must not act."""
+
+from dataclasses import replace
+
+from tests.fixtures.scaling import NOW, POLICY, ago, fleet, leaving, node, plan
+
+from giornata.domain.capacity import Demand, Use
+from giornata.domain.scaling_windows import parse_window
+
+
+def test_nodes_without_work_leave_after_a_while_longest_idle_first():
+    view = fleet(node("a", since_s=299), node("b", since_s=301), node("c", since_s=302))
+    assert leaving(plan(view)) == ["c", "b"]
+    assert plan(view).desired == 3, "first they are told; they go when they hold nothing"
+
+
+def test_who_was_told_before_and_holds_nothing_goes():
+    view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY))
+    decided = plan(view)
+    assert (decided.ending, decided.desired) == (("a",), 1)
+
+
+def test_who_was_told_and_still_works_is_waited_for_within_its_time():
+    view = fleet(node("a", Use.BUSY, leaving_since_ms=ago(900)))
+    assert (plan(view).ending, plan(view).desired) == ((), 1)
+    assert plan(fleet(node("a", Use.BUSY, leaving_since_ms=ago(901)))).ending == ("a",)
+
+
+def test_who_was_told_just_now_does_not_go_yet():
+    assert plan(fleet(node("a", leaving_since_ms=NOW))).ending == ()
+
+
+def test_who_ends_already_is_not_counted_twice():
+    view = fleet(node("a", leaving_since_ms=ago(5), ended=True), node("b", Use.BUSY), asked=1)
+    assert (plan(view).ending, plan(view).desired) == ((), 1)
+
+
+def test_a_working_node_is_never_taken_by_scale_in():
+    assert plan(fleet(node("a", Use.BUSY, since_s=9999), node("b", since_s=9999))).leaving[0].instance_id == "b"
+    assert leaving(plan(fleet(node("a", Use.BUSY, since_s=9999)))) == []
+
+
+def test_only_a_lowered_policy_takes_working_nodes_after_all_the_others():
+    view = fleet(node("a", Use.BUSY), node("b"), node("c", Use.BUSY), node("d", Use.NONE))
+    assert sorted(leaving(plan(view, replace(POLICY, max_nodes=2)))) == ["b", "d"]
+    decided = plan(view, replace(POLICY, max_nodes=1))
+    assert sorted(leaving(decided)) == ["a", "b", "d"]
+    assert "checkpoint" in decided.leaving[-1].reason
+
+
+def test_a_step_down_is_bounded():
+    view = fleet(*(node(name, since_s=999) for name in "abcde"))
+    assert len(leaving(plan(view, replace(POLICY, most_down=2)))) == 2
+    assert len(leaving(plan(view))) == 5
+
+
+def test_the_fewest_and_the_needed_stay():
+    view = fleet(*(node(name, since_s=999) for name in "abc"))
+    assert leaving(plan(view, replace(POLICY, min_nodes=2))) == ["a"]
+    assert len(leaving(plan(replace(view, demand=(Demand(kind="train", jobs=2),))))) == 1
+
+
+def test_the_machine_that_is_not_fit_leaves_first():
+    view = fleet(node("a", since_s=999), node("b", since_s=400, sound=False))
+    assert leaving(plan(view, replace(POLICY, min_nodes=1))) == ["b"]
+
+
+def test_starts_for_work_that_is_there_no_more_are_given_up_after_a_while():
+    view = fleet(node("a", Use.NONE, since_s=600), needed_at_ms=ago(299))
+    assert leaving(plan(view)) == []
+    assert leaving(plan(replace(view, needed_at_ms=ago(301)))) == ["a"]
+
+
+def test_what_never_came_is_not_asked_for_any_more():
+    view = fleet(asked=2, needed_at_ms=ago(301), changed_at_ms=ago(400))
+    assert plan(view).desired == 0
+    assert plan(replace(view, needed_at_ms=ago(299))).desired == 2
+
+
+def test_one_that_jobs_wait_for_stays_asked_for_although_others_are_idle():
+    long_ago = {"needed_at_ms": ago(9999), "changed_at_ms": ago(9999)}
+    unfit = fleet(node("a", Use.NONE, sound=False), asked=2, jobs=1, **long_ago)
+    assert plan(unfit).desired == 2
+    assert plan(replace(unfit, demand=())).desired == 1
+    banned = Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-a"}))
+    assert plan(fleet(node("a"), asked=2, demand=(banned,), **long_ago)).desired == 2
+    assert plan(fleet(node("a"), asked=2, jobs=1, **long_ago)).desired == 1
+
+
+def test_a_spare_is_not_given_up_because_a_machine_that_is_not_fit_is_still_there():
+    policy = replace(POLICY, warm_spares=1)
+    view = fleet(node("a", sound=False), node("b"), node("c"), jobs=1)
+    assert leaving(plan(view, policy)) == []
+    assert leaving(
+        plan(replace(view, instances=(node("a", sound=False, since_s=301), *view.instances[1:])), policy)
+    ) == ["a"]
+
+
+def test_what_never_came_stays_asked_for_beside_work_lest_the_provider_chooses():
+    view = fleet(node("a", Use.BUSY), asked=3, needed_at_ms=ago(9999), changed_at_ms=ago(9999))
+    assert plan(view).desired == 3
+    assert plan(replace(view, instances=(node("a", Use.IDLE),))).desired == 1
+
+
+def test_hours_of_the_week_have_their_own_bounds():
+    window = parse_window("daily 00:00-24:00 UTC min=2 max=3")
+    policy = replace(POLICY, windows=(window,))
+    assert plan(fleet(), policy).desired == 2
+    assert plan(fleet(jobs=9), policy).desired == 3
+    other = replace(POLICY, windows=(parse_window("mon 00:00-00:01 UTC min=2"),))
+    assert plan(fleet(), other).desired == 0
