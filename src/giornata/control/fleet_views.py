@@ -97,7 +97,7 @@ class NodesOn:
 
 
 def _bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
-    rows = {row.name: row for row in tx.fleets.all()}
+    rows = {row.name: row for row in tx.fleets.all() if row.seen_at_ms > 0}
     return [_bidder(tx, ctx, each, rows[name], at_ms=at_ms) for name, each in ctx.fleets.items() if name in rows]
 
 
@@ -132,6 +132,8 @@ def _instance(
         ended=row.ended_at_ms is not None,
     )
     view = replace(view, sound=view.machine_id not in unfit)
+    if row.renewing:
+        return _renewing(view, row, node)
     if node is None or (node.last_seen_at_ms < listening.heard_since_ms and not node.live):
         return replace(view, since_ms=max(view.since_ms, listening.awake_since_ms))
     serves_all = node.project_id == ROOT_PROJECT
@@ -143,3 +145,10 @@ def _instance(
     )
     use = Use.BUSY if node.live else Use.IDLE
     return replace(view, offer=offer, use=use, since_ms=node.idle_since_ms, sound=view.sound and not node.draining)
+
+
+def _renewing(view: InstanceView, row: InstanceRow, node: FleetNode | None) -> InstanceView:
+    """One that comes again with other settings is waited for like one that starts, once it has let go of its job."""
+    use = Use.BUSY if node is not None and node.live else Use.NONE
+    since_ms = max(view.since_ms, row.leaving_at_ms or 0)
+    return replace(view, use=use, since_ms=since_ms, leaving_since_ms=None)

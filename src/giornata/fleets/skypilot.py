@@ -3,9 +3,12 @@
 A cluster is an instance, and its name is the id: `giornata-FLEET-…`, never used twice, so that whatever bears it is
 found by listing. Launching and taking down take minutes and are asked for without waiting; until the clouds have
 acted, SkyPilot's own list of requests says what is on its way. The machine is new with each cluster, so it has the
-cluster's name too.
+cluster's name too. The end of the name is a digest of the task that was launched, so that a listing also says which
+clusters are of other settings.
 """
 
+import hashlib
+import json
 import logging
 import math
 import re
@@ -15,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdated, Price
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, GiornataError, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import Surroundings
@@ -27,6 +30,10 @@ log = logging.getLogger(__name__)
 
 PRICE_KEPT_MS = 3_600_000
 REQUESTS = 2000  # that are not finished; more of them are not read
+FINISHED = 200  # that are, the latest
+LATELY_S = 3600
+LONGEST_TROUBLE = 300
+OF_TASK = re.compile(r"-([0-9a-f]{8})$")
 REFUSED = (
     "APINotSupportedError", "APIVersionMismatchError", "ApiServerAuthenticationError", "CloudUserIdentityError",
     "ClusterOwnerIdentityMismatchError", "InvalidCloudConfigs", "InvalidCloudCredentials", "InvalidClusterNameError",
@@ -96,6 +103,48 @@ class SkyPilotFleet:
             self._price = now_ms, self._catalogue_price()
         return self._price[1]
 
+    @property
+    def one_by_one(self) -> bool:
+        """Each cluster has a task of its own."""
+        return True
+
+    def outdated(self) -> Outdated:
+        """See Renews. Clusters whose names say of no task are of before, and are left alone."""
+        digest = self._digest()
+        old = {
+            name
+            for name, state in self._records().items()
+            if not state.going and not state.broken and (of := OF_TASK.search(name)) and of[1] != digest
+        }
+        return Outdated(settings=("task",) if old else (), instances=frozenset(old))
+
+    def renew(self, instance_ids: Collection[str]) -> None:
+        """See Renews. The cluster is taken down, and another one launched."""
+        records = self._records()
+        for name in sorted(instance_ids):
+            if name in records and not records[name].going:
+                self._down(name)
+                self._launch(self.options.infra)
+
+    def shortage(self) -> str:
+        """See TellsShortage: why the latest launch failed, within the hour."""
+        with self._asking():
+            finished = self.sky.api_status(all_status=True, limit=FINISHED)
+        since_s = self.now_ms() / 1000 - LATELY_S
+        failed = [
+            each
+            for each in finished
+            if (each.cluster_name or "").startswith(self._prefix)
+            and each.name.removeprefix("sky.") == "launch"
+            and str(each.status).rpartition(".")[2] == "FAILED"
+            and (each.finished_at or each.created_at) >= since_s
+        ]
+        if not failed:
+            return ""
+        last = max(failed, key=lambda each: each.finished_at or each.created_at)
+        launches = "a launch" if len(failed) == 1 else f"{len(failed)} launches"
+        return f"{launches} failed within the hour, at last: {last.status_msg or self._error_of(last.request_id)}"
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -126,12 +175,26 @@ class SkyPilotFleet:
         return not self.options.infra or any(state.is_in(each) for each in self.options.infra)
 
     def _launch(self, infra: Sequence[str]) -> None:
-        name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}"
+        name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}-{self._digest()}"
         config = task_of(self.name, name, self.options, infra, url=self.server_url(), key=self.node_key())
         if (price := self._known_price()) is not None:
             config["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] = f"{price:g}"
         with self._asking():
             self.sky.launch(self.sky.Task.from_yaml_config(config), cluster_name=name)
+
+    def _digest(self) -> str:
+        """Of the task, whichever of the places it is launched in, and without its key."""
+        task = task_of(self.name, "", self.options, self.options.infra, url=self.server_url(), key="")
+        return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:8]
+
+    def _error_of(self, request_id: str) -> str:
+        """What the request ended with: SkyPilot raises it for whoever asks for the result."""
+        try:
+            with self._asking():
+                self.sky.get(request_id)
+        except (FleetUnavailable, FleetRefused) as error:
+            return _said(error.__cause__ or error)
+        return "it does not say why"
 
     def _down(self, name: str) -> None:
         with self._asking():
@@ -193,6 +256,7 @@ class _State:
     since_s: int = 0
     cloud: str = ""
     region: str = ""
+    trouble: str = ""
 
     @classmethod
     def of(cls, record: Any) -> "_State":
@@ -205,6 +269,7 @@ class _State:
             since_s=record.launched_at,
             cloud=record.cloud or "",
             region=record.region or "",
+            trouble="" if status == "UP" else str(record.init_status_reason or "")[:LONGEST_TROUBLE],
         )
 
     def instance(self, name: str) -> Instance:
@@ -213,7 +278,7 @@ class _State:
         if self.going or self.broken:
             state = InstanceState.STOPPING
         since_ms = self.since_s * 1000 if self.up and self.since_s else None
-        return Instance(id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms)
+        return Instance(id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms, trouble=self.trouble)
 
     def is_in(self, infra: str) -> bool:
         """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""
@@ -223,7 +288,7 @@ class _State:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"
+    return f"{type(error).__name__}: {str(error)[:LONGEST_TROUBLE]}"
 
 
 def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:

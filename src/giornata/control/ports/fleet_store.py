@@ -13,6 +13,9 @@ class FleetRow:
     """A fleet as last decided and heard.
 
     `desired` is what the provider is to have; `told` what it has surely been asked for, None when that is not known.
+    `trouble` is what it last refused, `unlisted` why it could not be listed, `shortage` why fewer nodes run than are
+    wanted, and `outdated` what of its instances is not as the settings say. It is not asked before `quiet_until_ms`.
+    `seen_at_ms` is when it was last listed, 0: never.
     """
 
     name: str
@@ -25,11 +28,21 @@ class FleetRow:
     needed_at_ms: int | None
     changed_at_ms: int | None
     seen_at_ms: int
+    unlisted: str
+    shortage: str
+    outdated: Sequence[str]
+    examined_at_ms: int | None
+    roll_since_ms: int | None
+    quiet_until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRow:
-    """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more."""
+    """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more.
+
+    `drained_at_ms`: the provider knows that it goes first. `outdated`: it is not as the settings say; `renewing`: it
+    leaves for that, and another comes in its place.
+    """
 
     fleet: str
     id: str
@@ -44,6 +57,10 @@ class InstanceRow:
     leaving_reason: str
     ended_at_ms: int | None
     gone_at_ms: int | None
+    trouble: str = ""
+    drained_at_ms: int | None = None
+    outdated: bool = False
+    renewing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
