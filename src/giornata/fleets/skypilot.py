@@ -53,6 +53,7 @@ class SkyPilotFleet:
     node_key: Callable[[], str]
     now_ms: Callable[[], int]
     _price: tuple[int, Price] | None = field(default=None)
+    _drained: set[str] = field(default_factory=set)
 
     @property
     def limits(self) -> Limits:
@@ -67,10 +68,15 @@ class SkyPilotFleet:
             if state.broken and not state.going:
                 self._down(name)
         present = {name: state for name, state in records.items() if not state.going and not state.broken}
+        self._drained &= set(records)
         for _ in range(nodes - len(present)):
             self._launch(self.options.infra)
         order = sorted(
-            present, key=lambda name: (name not in leaving, present[name].up, -present[name].since_s, name)
+            present,
+            key=lambda name: (
+                *(name not in leaving, name not in self._drained),
+                *(present[name].up, -present[name].since_s, name),
+            ),
         )
         for name in order[: max(0, len(present) - nodes)]:
             self._down(name)
@@ -90,8 +96,10 @@ class SkyPilotFleet:
         self._launch(elsewhere or self.options.infra)
 
     def drain(self, instance_id: str) -> None:
-        """SkyPilot has no way of its own to tell a node; the server tells it. Raises InstanceGone."""
+        """SkyPilot has no mark for it, but nobody else lowers the number: it is kept here, while this process lives.
+        Raises InstanceGone."""
         self._record(instance_id)
+        self._drained.add(instance_id)
 
     def price(self) -> Price:
         """As the settings say; else the cheapest that SkyPilot's catalogue has, kept for an hour."""
@@ -110,21 +118,14 @@ class SkyPilotFleet:
 
     def outdated(self) -> Outdated:
         """See Renews. Clusters whose names say of no task are of before, and are left alone."""
-        digest = self._digest()
-        old = {
-            name
-            for name, state in self._records().items()
-            if not state.going and not state.broken and (of := OF_TASK.search(name)) and of[1] != digest
-        }
-        return Outdated(settings=("task",) if old else (), instances=frozenset(old))
+        old = self._of_other_tasks()
+        return Outdated(settings=("task",) if old else (), instances=old)
 
     def renew(self, instance_ids: Collection[str]) -> None:
         """See Renews. The cluster is taken down, and another one launched."""
-        records = self._records()
-        for name in sorted(instance_ids):
-            if name in records and not records[name].going:
-                self._down(name)
-                self._launch(self.options.infra)
+        for name in sorted(self._of_other_tasks() & set(instance_ids)):
+            self._down(name)
+            self._launch(self.options.infra)
 
     def shortage(self) -> str:
         """See TellsShortage: why the latest launch failed, within the hour."""
@@ -181,6 +182,14 @@ class SkyPilotFleet:
             config["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] = f"{price:g}"
         with self._asking():
             self.sky.launch(self.sky.Task.from_yaml_config(config), cluster_name=name)
+
+    def _of_other_tasks(self) -> frozenset[str]:
+        digest = self._digest()
+        return frozenset(
+            name
+            for name, state in self._records().items()
+            if not state.going and not state.broken and (of := OF_TASK.search(name)) and of[1] != digest
+        )
 
     def _digest(self) -> str:
         """Of the task, whichever of the places it is launched in, and without its key."""
