@@ -4,7 +4,7 @@ What is decided is written down before the provider is asked, and what it was su
 lost in between (a reply, this process) is mended by the next turn, which asks again: every call may be repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -34,7 +34,7 @@ def scale_fleet(ctx: Context, name: str) -> str:
         return ""  # its nodes come and go by themselves, or nothing can be asked for
     decided = _decide(ctx, governed)
     try:
-        _drain(ctx, governed)
+        _drain(ctx, governed, apart_from={step.instance_id for step in decided.reallocate} if decided else set())
         asked = _ask_provider(ctx, governed)
         moved = [_reallocate(ctx, governed, step) for step in decided.reallocate] if decided else []
         rolled = roll_on(ctx, governed)
@@ -118,12 +118,13 @@ def _mark_leaving(tx: Transaction, fleet: str, steps: Sequence[Step], *, at_ms: 
         tx.fleets.drain([node.id for node in found if node is not None])
 
 
-def _drain(ctx: Context, governed: GovernedFleet) -> None:
+def _drain(ctx: Context, governed: GovernedFleet, *, apart_from: Collection[str]) -> None:
     """Let the provider know who leaves, so that those go and no others, whenever the number falls."""
     with ctx.store.read() as tx:
         rows = tx.fleets.instances(governed.name)
     for each in rows:
-        if each.leaving_at_ms is None or each.ended_at_ms is not None or each.renewing or each.drained_at_ms:
+        leaves = each.leaving_at_ms is not None and each.ended_at_ms is None and not each.renewing
+        if not leaves or each.drained_at_ms is not None or each.id in apart_from:
             continue
         # One that is gone, or that its provider can mark in no way, needs none: `leaving` names it as well.
         with suppress(InstanceGone, FleetRefused):

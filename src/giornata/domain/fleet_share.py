@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place
+from giornata.domain.capacity import Demand, InstanceView, could_take, place
 from giornata.domain.scaling import FleetView, ScalingPolicy
 
 UNKNOWN_PRICE = 1 << 60
@@ -25,13 +25,13 @@ class Bidder:
         return UNKNOWN_PRICE if price is None else price
 
     def free(self, now_ms: int) -> list[InstanceView]:
-        """What it has, or asked for and does not have yet, if that can be expected to come."""
+        """What it has with free places, or asked for and does not have yet, if that can be expected to come."""
         staying = [each for each in self.view.instances if each.stays]
         going = [each for each in self.view.instances if not each.stays and not each.ended]
         expected = not self.in_trouble and not self.full(now_ms)
         unlisted = max(0, self.view.asked - len(going) - len(staying)) if expected else 0
         to_come = [InstanceView(id=f"to come {number}", offer=self.view.offer) for number in range(unlisted)]
-        return [*(each for each in staying if each.use is not Use.BUSY), *to_come]
+        return [*(each for each in staying if each.room), *to_come]
 
     def room(self, now_ms: int) -> int:
         """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""

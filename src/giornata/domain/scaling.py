@@ -193,10 +193,11 @@ def _need(now: _Now) -> _Need:
     # Asked for and not listed yet, or to come in the place of another.
     coming = max(0, now.count - len(now.staying)) + min(len(stuck), view.reallocations_left)
     to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]
-    placement: Placement = place(view.demand, [*free, *to_come])
+    placement: Placement = place(view.demand, [*busy, *free, *to_come])
     new = [group for group in placement.left if could_take(group, view.offer, machine_id=None)]
     idle = [each for each in free if each.id not in placement.placed]
-    work, unused = len(busy) + len(placement.placed), len([each for each in idle if each.sound])
+    work = len({*placement.placed, *(each.id for each in busy)})
+    unused = len([each for each in idle if each.sound])
     unused += len([each for each in to_come if each.id not in placement.placed])
     needed = bool(work or new)
     # What is idle now cannot take what is left, or it would have been put there: it stands for spares at most.

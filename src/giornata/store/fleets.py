@@ -1,14 +1,16 @@
 """Fleets, their instances, and the nodes on them. See `giornata.control.ports.fleet_store`."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow, Joinable
+from giornata.store.claiming import FOR_ANYONE
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, bans, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"
 _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
@@ -22,6 +24,23 @@ _NODE = (
 # To five minutes: jobs with deadlines of their own would be groups of one.
 _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("deadline_at_ms")
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
+
+
+# The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended.
+_HEADS = (
+    sa.select(
+        jobs.c.kind,
+        jobs.c.min_vram_bytes,
+        jobs.c.project_id,
+        jobs.c.created_at_ms,
+        attempts.c.ended_at_ms,
+        sa.exists().where(bans.c.job_id == jobs.c.id).label("banned"),
+    )
+    .join(attempts, attempts.c.id == jobs.c.attempt_id, isouter=True)
+    .where(FOR_ANYONE, jobs.c.kind == sa.literal_column("'train'"), jobs.c.joint_key == sa.bindparam("wanted"))
+    .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.turn, jobs.c.id)
+    .limit(sa.bindparam("most"))
+)
 
 
 class Fleets:
@@ -68,9 +87,14 @@ class Fleets:
         idle_since = sa.case(
             (live > 0, nodes.c.last_seen_at_ms), else_=sa.func.coalesce(ended, nodes.c.first_seen_at_ms)
         )
+        held = sa.select(sa.func.max(jobs.c.joint_key)).join(attempts, attempts.c.job_id == jobs.c.id)
+        at_work = held.where(of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
+        joint_key = sa.case((nodes.c.places > 1, at_work), else_=None)
         query = (
             sa.select(*(nodes.c[name] for name in _NODE))
-            .add_columns(live.label("live"), idle_since.label("idle_since_ms"))
+            .add_columns(
+                live.label("live"), idle_since.label("idle_since_ms"), joint_key.label("joint_key")
+            )
             .where(nodes.c.fleet == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
             .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
         )
@@ -94,6 +118,18 @@ class Fleets:
         query = sa.select(sa.func.count()).select_from(reallocations)
         found = query.where(reallocations.c.fleet == fleet, reallocations.c.at_ms >= since_ms)
         return self._connection.scalar(found) or 0
+
+    def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
+        counted: Counter[tuple[str, int, str, str]] = Counter()
+        for joint_key, most in sorted(room.items()):
+            rows = self._connection.execute(_HEADS, {"wanted": joint_key, "most": most})
+            counted.update(
+                (row.kind, row.min_vram_bytes, row.project_id, joint_key)
+                for row in rows
+                if not row.banned and max(row.created_at_ms, row.ended_at_ms or 0) >= queued_since_ms
+            )
+        names = ("kind", "min_vram_bytes", "project_id", "joint_key")
+        return [Joinable(**dict(zip(names, group, strict=True)), jobs=count) for group, count in counted.items()]
 
     def deadlines(self) -> Sequence[Deadline]:
         alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)

@@ -65,7 +65,10 @@ class InstanceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetNode:
-    """A node of a fleet. `live` counts the attempts that it holds; without any, the last ended at `idle_since_ms`."""
+    """A node of a fleet. `live` counts the attempts that it holds; without any, the last ended at `idle_since_ms`.
+
+    `joint_key` is of the jobs that it is at, where it has several places and others may join them.
+    """
 
     id: str
     project_id: str
@@ -80,6 +83,7 @@ class FleetNode:
     last_seen_at_ms: int
     idle_since_ms: int
     live: int
+    joint_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,17 @@ class Deadline:
     min_vram_bytes: int
     project_id: str
     deadline_at_ms: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joinable:
+    """Queued jobs that are alike and may join others at work."""
+
+    kind: str
+    min_vram_bytes: int
+    project_id: str
+    joint_key: str
     jobs: int
 
 
@@ -135,6 +150,10 @@ class Fleets(Protocol):
 
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
         """How many there were since then."""
+
+    def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
+        """Of each joint key those among the next `room` jobs for any machine that are queued since then, or later, and
+        are banned nowhere."""
 
     def deadlines(self) -> Sequence[Deadline]:
         """What is queued for any machine and has to be done by some time, in steps of five minutes."""
