@@ -26,7 +26,8 @@ _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("dea
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
 
 
-# The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended.
+# The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended. Only jobs
+# that train have such keys.
 _HEADS = (
     sa.select(
         jobs.c.kind,

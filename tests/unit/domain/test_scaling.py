@@ -12,6 +12,7 @@ from giornata.domain.scaling_windows import parse_window
 
 NOW = 1_790_000_000_000
 OFFER = Offer(kinds=("train",), vram_bytes=24 * 2**30)
+WIDE = replace(OFFER, places=4)
 POLICY = ScalingPolicy(max_nodes=5, idle_to_zero_s=300, start_within_s=1800)
 
 
@@ -356,7 +357,7 @@ def test_hours_of_the_week_have_their_own_bounds():
 
 uses = st.sampled_from(Use)
 views = st.builds(
-    lambda states, more, jobs, needed_s, changed_s, banned, left: fleet(
+    lambda states, more, jobs, needed_s, changed_s, banned, left, joint: fleet(
         *(
             node(
                 f"n{number}",
@@ -364,21 +365,26 @@ views = st.builds(
                 since_s=since_s,
                 sound=sound,
                 leaving_since_ms=None if told_s is None else ago(told_s),
+                **({"offer": WIDE, "taken": taken, "joint_key": "same"} if taken and use is Use.BUSY else {}),
             )
-            for number, (use, since_s, sound, told_s) in enumerate(states)
+            for number, (use, since_s, sound, told_s, taken) in enumerate(states)
         ),
         asked=len(states) + more,
         demand=tuple(
             Demand(kind="train", jobs=count, banned_machines=frozenset(machines))
             for count, machines in ((jobs, ()), (banned, ("machine-n0", "machine-n1")))
             if count
-        ),
+        )
+        + ((Demand(kind="train", jobs=joint, joint_key="same"),) if joint else ()),
         needed_at_ms=ago(needed_s),
         changed_at_ms=ago(changed_s),
         reallocations_left=left,
     ),
     st.lists(
-        st.tuples(uses, st.integers(0, 4000), st.booleans(), st.one_of(st.none(), st.none(), st.integers(0, 2000))),
+        st.tuples(
+            *(uses, st.integers(0, 4000), st.booleans()),
+            *(st.one_of(st.none(), st.none(), st.integers(0, 2000)), st.integers(0, 4)),
+        ),
         max_size=8,
     ),
     st.integers(0, 3),
@@ -387,6 +393,7 @@ views = st.builds(
     st.integers(0, 1000),
     st.integers(0, 2),
     st.integers(0, 3),
+    st.integers(0, 6),
 )
 policies = st.builds(
     lambda fewest, more, spares, up, down, pause: ScalingPolicy(
@@ -488,8 +495,6 @@ def test_more_jobs_never_mean_fewer_nodes(view, policy, more):
 
 
 # free places beside jobs at work
-
-WIDE = replace(OFFER, places=4)
 
 
 def shared(name: str, *, taken: int = 1, key: str | None = "same", **fields) -> InstanceView:
