@@ -69,16 +69,16 @@ def roll(
 
 
 def _table(out: Output, fleets: list[Fleet]) -> None:
-    headers = ("fleet", "driver", "wanted", "there", "jobs", "price", "why")
+    headers = ("fleet", "driver", "wanted", "there", "waiting", "price", "why")
     rows = [
         (
             each.name,
             each.driver,
-            f"{each.desired}" + ("" if each.most_nodes is None else f" of {each.most_nodes}"),
+            _wanted(each),
             _there(each),
             str(each.plan.jobs or ""),
             _price(each.price_micro_usd_per_hour),
-            "; ".join(each.plan.reasons),
+            "; ".join(each.plan.reasons) if each.gives_nodes else "machines join by themselves",
         )
         for each in fleets
     ]
@@ -91,7 +91,7 @@ def _remarks(out: Output, fleet: Fleet) -> None:
         until = "" if fleet.quiet_until is None else f" (it is asked again at {fleet.quiet_until:%H:%M:%S} UTC)"
         out.say(f"{fleet.name}: {fleet.trouble}{until}")
     if fleet.shortage:
-        out.say(f"{fleet.name}: nodes do not come: {fleet.shortage}")
+        out.say(f"{fleet.name}: nodes do not come up: {fleet.shortage}")
     old = sum(each.outdated for each in fleet.instances)
     if fleet.rolling_since is not None:
         out.say(f"{fleet.name}: is rolled since {ago(fleet.rolling_since)}; {old} of {len(fleet.instances)} to go")
@@ -101,13 +101,19 @@ def _remarks(out: Output, fleet: Fleet) -> None:
         out.hint(f"Renew them without losing work: giornata fleets roll {fleet.name}")
 
 
+def _wanted(fleet: Fleet) -> str:
+    if not fleet.gives_nodes:
+        return ""
+    return f"{fleet.desired}" + ("" if fleet.most_nodes is None else f" of {fleet.most_nodes}")
+
+
 def _there(fleet: Fleet) -> str:
     counts = Counter(each.state.value for each in fleet.instances)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 
 def _price(micro_usd_per_hour: int | None) -> str:
-    return "" if micro_usd_per_hour is None else f"${micro_usd_per_hour / MICRO_USD:.3f}/h"
+    return "" if not micro_usd_per_hour else f"${micro_usd_per_hour / MICRO_USD:.3f}/h"
 
 
 def _instances(out: Output, fleet: Fleet) -> None:
@@ -118,13 +124,16 @@ def _instances(out: Output, fleet: Fleet) -> None:
             each.machine_id or "",
             str(each.jobs or ""),
             ago(each.first_listed_at),
-            _why(each),
         )
         for each in fleet.instances
     ]
     if rows:
         out.say("")
-        out.table(("instance", "state", "machine", "jobs", "there since", "why"), rows, right=(3,), prose=(5,))
+        out.table(("instance", "state", "machine", "jobs", "there since"), rows, right=(3,))
+    # Names are long, and so are reasons: side by side there is room for neither.
+    for each in fleet.instances:
+        if why := _why(each):
+            out.say(f"{each.id}: {why}")
 
 
 def _why(instance: FleetInstance) -> str:

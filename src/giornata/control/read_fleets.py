@@ -9,7 +9,7 @@ from giornata.control.fleet_views import NodesOn
 from giornata.control.instants import instant
 from giornata.control.patience import wants_quiet
 from giornata.control.permissions import require_root_admin
-from giornata.control.ports.fleet import InstanceState, Renews
+from giornata.control.ports.fleet import Renews
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.control.reconcile import unconfigured
@@ -57,6 +57,7 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         trouble=row.trouble or row.unlisted,
         shortage=_shortage(row, instances),
         outdated=tuple(row.outdated),
+        gives_nodes=governed is None or governed.fleet.limits.most_nodes != 0,
         rolls=governed is not None and isinstance(governed.fleet, Renews),
         plan=FleetPlan.model_validate(row.plan or {}),
         instances=tuple(_instance(each, nodes.of(each)) for each in instances),
@@ -73,9 +74,8 @@ def _instant(at_ms: int | None) -> datetime | None:
 
 
 def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
-    """What the provider says of the fleet, or else of those instances that do not run."""
-    waiting = [each for each in instances if each.state != InstanceState.RUNNING]
-    counted = Counter(each.trouble for each in waiting if each.trouble)
+    """What the provider says of the fleet and of its instances, whether they wait or end again and again."""
+    counted = Counter(each.trouble for each in instances if each.trouble)
     said = [f"{count} times: {trouble}" if count > 1 else trouble for trouble, count in counted.most_common(MOST_SAID)]
     return "; ".join(filter(None, [row.shortage, *said]))
 

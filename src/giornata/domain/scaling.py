@@ -216,10 +216,8 @@ def _need(now: _Now) -> _Need:
 
 
 def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int, placed: dict[str, int]) -> list[str]:
-    words = [
-        f"{busy} at work",
-        f"{jobs_in(view.demand)} jobs wait, {sum(placed.values())} of them for nodes there are",
-    ]
+    words = [f"{busy} at work"] if busy else []
+    words.append(_waiting(jobs_in(view.demand), sum(placed.values())))
     if need.needed and policy.warm_spares:
         words.append(f"{policy.warm_spares} warm spares")
     unfit = len([each for each in need.idle if not each.sound])
@@ -229,6 +227,16 @@ def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int,
         if not could_take(group, view.offer, machine_id=None):
             words.append(f"{group.jobs} jobs of kind {group.kind}: no node of this fleet could take them")
     return words
+
+
+def _waiting(jobs: int, placed: int) -> str:
+    """How many jobs wait; `placed` of them for nodes that are there, or on their way."""
+    if not jobs:
+        return "nothing waits"
+    waiting = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"
+    if placed in {0, jobs}:
+        return f"{waiting} for a node that is there or comes" if placed else waiting
+    return f"{waiting}, {placed} for nodes that are there or come"
 
 
 def is_stuck(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:

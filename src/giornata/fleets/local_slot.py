@@ -1,6 +1,7 @@
 """One place for a node process on this machine."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,6 +14,8 @@ MAX_BACKOFF_S = 30.0
 HEALTHY_AFTER_S = 20.0
 TAIL_BYTES = 4096
 LONGEST_LINE = 200
+# When, how bad and who: what a logger writes before it says anything.
+BEFORE_MESSAGE = re.compile(r"^[\d-]{10} [\d:,]{8,12} [A-Z]+ \S+ ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,8 @@ def how_it_ended(status: int | None, log: Path | None) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a file that has something in it; empty when there is none, or no file."""
+    """The last line of a file that has something in it, and of that the end, where programs say why; empty when there
+    is none, or no file."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -137,7 +141,8 @@ def last_line(log: Path) -> str:
     except OSError:
         return ""
     written = [line.strip() for line in lines if line.strip()]
-    return written[-1][:LONGEST_LINE] if written else ""
+    line = BEFORE_MESSAGE.sub("", written[-1]) if written else ""
+    return line if len(line) <= LONGEST_LINE else f"…{line[-LONGEST_LINE:]}"
 
 
 def _signal_name(number: int) -> str:

@@ -81,11 +81,11 @@ def talkative(served):
 def test_why_nodes_do_not_come_is_said_in_a_line_of_its_own(run, served, talkative):
     talkative.instances["i-9"] = Instance(id="i-9", state=InstanceState.STARTING, trouble="ImagePullBackOff: no tag")
     turn(served)
-    assert "gpu: nodes do not come: ImagePullBackOff: no tag" in run("fleets").output
+    assert "gpu: nodes do not come up: ImagePullBackOff: no tag" in run("fleets").output
     assert run("fleets", "gpu").output.count("ImagePullBackOff") == 2, "of the fleet, and beside the instance"
     talkative.instances["i-9"] = Instance(id="i-9", state=InstanceState.RUNNING)
     turn(served)
-    assert "do not come" not in run("fleets", "show", "gpu").output
+    assert "do not come up" not in run("fleets", "show", "gpu").output
 
 
 def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkative):

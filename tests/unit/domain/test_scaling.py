@@ -508,7 +508,7 @@ def joining(jobs: int, key: str = "same") -> Demand:
 def test_places_beside_jobs_that_others_may_join_are_capacity():
     decided = plan(fleet(shared("a"), demand=(joining(3),), offer=WIDE))
     assert decided.desired == 1
-    assert "3 jobs wait, 3 of them for nodes there are" in decided.reasons
+    assert "3 jobs wait for a node that is there or comes" in decided.reasons
     assert plan(fleet(shared("a"), demand=(joining(4),), offer=WIDE)).desired == 2
 
 
@@ -527,7 +527,15 @@ def test_places_beside_jobs_that_others_may_join_are_capacity():
 def test_places_that_nobody_could_have_are_none(busy):
     decided = plan(fleet(busy, demand=(joining(1),), offer=WIDE))
     assert decided.desired == 2 or busy.leaving_since_ms, decided.reasons
-    assert "1 jobs wait, 0 of them for nodes there are" in decided.reasons
+    assert "1 job waits" in decided.reasons
+
+
+def test_what_is_there_and_what_waits_is_said_in_words():
+    assert plan(fleet()).reasons == ("nothing waits",)
+    assert plan(fleet(node("a", Use.BUSY))).reasons == ("1 at work", "nothing waits")
+    assert plan(fleet(jobs=1)).reasons == ("1 job waits", "1 more")
+    assert plan(fleet(node("a"), jobs=1)).reasons == ("1 job waits for a node that is there or comes",)
+    assert plan(fleet(node("a"), jobs=3)).reasons == ("3 jobs wait, 1 for nodes that are there or come", "2 more")
 
 
 def test_a_job_that_may_join_may_also_have_a_node_of_its_own():

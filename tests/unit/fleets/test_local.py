@@ -211,6 +211,8 @@ def test_how_a_process_ended_is_told_with_the_last_line_that_it_wrote(tmp_path):
     assert how_it_ended(-9, tmp_path / "none") == "the process before was killed by SIGKILL"
     assert how_it_ended(-250, None) == "the process before was killed by signal 250"
     assert how_it_ended(0, log) == "", "it left as it was told to"
+    log.write_bytes(b"2026-11-21 05:59:26,132 ERROR giornata.agent.agent engine a b: ended with 64\n")
+    assert how_it_ended(1, log).endswith("status 1: engine a b: ended with 64"), "what a logger adds is left out"
     log.write_bytes(b"x" * 10_000 + b"\xff")
     assert 150 < len(how_it_ended(1, log)) < 300
 
