@@ -19,8 +19,8 @@ REMEMBERED_MS = 3_600_000
 # Longer than any pause between two looks.
 AWAKE_BREAK_MS = 300_000
 REALLOCATIONS_PER_MINUTE = 10
-# A node with a free place asks for a companion every ten seconds at least. Who has waited for longer is not being taken:
-# the place is there on paper only, and another node is needed.
+# A node with a free place asks for a companion every ten seconds at least. Who has waited for much longer is not being
+# taken: the place is there on paper only, and another node is needed.
 JOINS_WITHIN_MS = 60_000
 
 
@@ -52,8 +52,8 @@ def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
 def demand_of(
     tx: Transaction, *, room: Mapping[str, int] | None = None, queued_since_ms: int = 0
 ) -> tuple[Demand, ...]:
-    """All that is queued, by what it asks of a node and by when it has to be done; and, where there is room beside jobs
-    at work, which of it may join them and has come since `queued_since_ms`."""
+    """All that is queued, by what it asks of a node and by when it has to be done; and, where there is room beside
+    jobs at work, which of it may join them and has come since `queued_since_ms`."""
     groups = [
         Demand(
             kind=each.kind,

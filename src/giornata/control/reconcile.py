@@ -40,7 +40,7 @@ class _Look:
 def reconcile_fleet(ctx: Context, name: str) -> str:
     """One turn for the fleet `name`; what was found, in words, or nothing. A loop calls it again and again.
 
-    Raises FleetUnavailable and FleetRefused, after it has noted them; nothing is concluded from a listing that failed.
+    Raises FleetUnavailable and FleetRefused, after it has noted them: no conclusion is drawn from a failed listing.
     """
     governed = ctx.fleets[name]
     if is_quiet(ctx, name):
@@ -57,9 +57,7 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
         row = _row(tx, governed, listed, at_ms=now_ms)
         price = row.price_micro_usd_per_hour if price is None else price
         believed = {each.id: each for each in tx.fleets.instances(name)}
-        look = _Look(
-            fleet=name, listed=listed, believed=believed, price=price or 0, findings=findings, at_ms=now_ms
-        )
+        look = _Look(fleet=name, listed=listed, believed=believed, price=price or 0, findings=findings, at_ms=now_ms)
         found = [*_note_listed(tx, look), *_note_gone(tx, look, row)]
         found += [*_differences(tx, look, row), *_zombies(tx, look)]
         _note_outdated(tx, look)

@@ -1,6 +1,6 @@
 """Which of a fleet's instances could really take the jobs that wait."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -45,8 +45,8 @@ class InstanceView:
     """One instance of a fleet as believed now. Instants are epoch ms.
 
     `since_ms`: since when the node has had nothing to do, or since when one is waited for. `sound`: its machine is
-    fit for new jobs. `ended`: the provider was asked to end it. Of a node at work, `taken` are the places that its jobs
-    have, and `joint_key` is what others need to join them; None: nobody may.
+    fit for new jobs. `ended`: the provider was asked to end it. Of a node at work, `taken` are the places that its
+    jobs have, and `joint_key` is what others need to join them; None: nobody may.
     """
 
     id: str
@@ -104,8 +104,8 @@ def takes(demand: Demand, instance: InstanceView) -> bool:
 
 
 def place(demand: Sequence[Demand], instances: Sequence[InstanceView]) -> Placement:
-    """Put jobs on instances, as many on each as it has room: the most particular jobs first, each on the node that can
-    do least besides; beside jobs at work those that may join them, before any other node.
+    """Put jobs on instances, as many on each as it has room: the most particular jobs first, each on the node that
+    can do least besides; beside jobs at work those that may join them, before any other node.
     """
     free = {each.id: each.room for each in instances}
     least_first = sorted(instances, key=_does_least)
@@ -125,7 +125,9 @@ def place(demand: Sequence[Demand], instances: Sequence[InstanceView]) -> Placem
 
 def _now(demand: Demand, instance: InstanceView) -> bool:
     """Whether it may take them as it is: a node at work only those that may join what it does."""
-    joins = instance.use is not Use.BUSY or (instance.joint_key is not None and instance.joint_key == demand.joint_key)
+    joins = instance.use is not Use.BUSY or (
+        instance.joint_key is not None and instance.joint_key == demand.joint_key
+    )
     return joins and takes(demand, instance)
 
 
@@ -135,8 +137,11 @@ def _does_least(instance: InstanceView) -> tuple[bool, int, int, str]:
 
 
 def with_joinable(groups: Sequence[Demand], joinable: Sequence[Demand]) -> tuple[Demand, ...]:
-    """The groups, with those jobs that may join others at work in groups of their own; `joinable` counts them besides."""
-    return _apart(groups, joinable, joint_key=None)
+    """The groups, with those jobs that may join others at work in groups of their own.
+
+    `joinable` counts them besides.
+    """
+    return _apart(groups, joinable, lambda group: replace(group, joint_key=None))
 
 
 def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[Demand, ...]:
@@ -144,15 +149,17 @@ def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[
 
     `urgent` counts them besides: of jobs that are banned somewhere it may count some, which then keep no deadline.
     """
-    return _apart(groups, urgent, deadline_at_ms=None)
+    return _apart(groups, urgent, lambda group: replace(group, deadline_at_ms=None))
 
 
-def _apart(groups: Sequence[Demand], particular: Sequence[Demand], **general: None) -> tuple[Demand, ...]:
-    """Those that are `particular` out of the groups that they are of when they have what is `general`."""
+def _apart(
+    groups: Sequence[Demand], particular: Sequence[Demand], general: Callable[[Demand], Demand]
+) -> tuple[Demand, ...]:
+    """Those that are `particular`, out of the groups that they are of by what is `general` about them."""
     left = {replace(group, jobs=0): group.jobs for group in groups}
     found = []
     for group in particular:
-        alike = replace(group, jobs=0, **general)
+        alike = replace(general(group), jobs=0)
         taken = min(group.jobs, left.get(alike, 0))
         if taken:
             left[alike] -= taken

@@ -95,7 +95,7 @@ class KubernetesFleet:
         self._on(pod, self.calls.delete_pod)
 
     def drain(self, instance_id: str) -> None:
-        """Mark the pod as the one to be deleted next. A StatefulSet does not look at the mark. Raises InstanceGone."""
+        """Mark the pod as the one to be deleted next; a StatefulSet does not look at it. Raises InstanceGone."""
         pod = self._pod(instance_id)
         if pod.metadata.deletion_timestamp is None and _cost(pod) != LEAVES_FIRST:
             self._on(pod, lambda each: self.calls.annotate_pod(each, {DELETION_COST: LEAVES_NEXT}))
@@ -185,7 +185,7 @@ class KubernetesFleet:
 
     @staticmethod
     def _is_of_other(pod: Pod, there: Any, digest: str | None) -> bool:
-        """Whether the pod is to stay and is of other settings. Pods of before have no digest, but their workload's."""
+        """Whether it is to stay and is of other settings. Pods of before have no digest, but their workload's."""
         of = digest_of(pod.metadata) or digest_of(there.metadata)
         return pod.metadata.deletion_timestamp is None and of != digest
 

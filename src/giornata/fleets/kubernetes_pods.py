@@ -32,7 +32,9 @@ def instance_of(pod: Pod) -> Instance:
 def how_it_ended(pod: Pod) -> str:
     """Of a pod that is over: its name, when, and why; empty when it does not say why."""
     status = pod.status
-    terminated = [each.state.terminated for each in _containers(pod) if each.state is not None and each.state.terminated]
+    terminated = [
+        each.state.terminated for each in _containers(pod) if each.state is not None and each.state.terminated
+    ]
     why = ": ".join(filter(None, [status.reason, status.message])) or (_exit(terminated[0]) if terminated else "")
     at = terminated[0].finished_at if terminated else None
     return f"{pod.metadata.name}{f' ({at:%Y-%m-%d %H:%M} UTC)' if at else ''}, {why}"[:LONGEST_TROUBLE] if why else ""

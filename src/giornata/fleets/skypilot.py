@@ -287,7 +287,9 @@ class _State:
         if self.going or self.broken:
             state = InstanceState.STOPPING
         since_ms = self.since_s * 1000 if self.up and self.since_s else None
-        return Instance(id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms, trouble=self.trouble)
+        return Instance(
+            id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms, trouble=self.trouble
+        )
 
     def is_in(self, infra: str) -> bool:
         """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""

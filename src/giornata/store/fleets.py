@@ -26,8 +26,8 @@ _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("dea
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
 
 
-# The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended. Only jobs
-# that train have such keys.
+# The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended. Only
+# jobs that train have such keys.
 _HEADS = (
     sa.select(
         jobs.c.kind,
@@ -93,9 +93,7 @@ class Fleets:
         joint_key = sa.case((nodes.c.places > 1, at_work), else_=None)
         query = (
             sa.select(*(nodes.c[name] for name in _NODE))
-            .add_columns(
-                live.label("live"), idle_since.label("idle_since_ms"), joint_key.label("joint_key")
-            )
+            .add_columns(live.label("live"), idle_since.label("idle_since_ms"), joint_key.label("joint_key"))
             .where(nodes.c.fleet == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
             .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
         )
@@ -129,8 +127,10 @@ class Fleets:
                 for row in rows
                 if not row.banned and max(row.created_at_ms, row.ended_at_ms or 0) >= queued_since_ms
             )
-        names = ("kind", "min_vram_bytes", "project_id", "joint_key")
-        return [Joinable(**dict(zip(names, group, strict=True)), jobs=count) for group, count in counted.items()]
+        return [
+            Joinable(kind=kind, min_vram_bytes=vram, project_id=project, joint_key=joint_key, jobs=count)
+            for (kind, vram, project, joint_key), count in counted.items()
+        ]
 
     def deadlines(self) -> Sequence[Deadline]:
         alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)

@@ -1,4 +1,4 @@
-"""What providers say besides their listing: why nodes do not come, whom to take, and that they want to be left alone."""
+"""What is said between a provider and us besides its listing: why nodes do not come, who leaves, and patience."""
 
 from dataclasses import replace
 

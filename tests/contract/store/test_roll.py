@@ -57,7 +57,9 @@ class Town:
         return sorted(self.provider.instances.values(), key=lambda each: each.id)
 
     def renewing(self) -> list[str]:
-        return [each["id"] for each in self.shop.rows(schema.instances) if each["renewing"] and not each["gone_at_ms"]]
+        return [
+            each["id"] for each in self.shop.rows(schema.instances) if each["renewing"] and not each["gone_at_ms"]
+        ]
 
     def seen(self):
         return read_fleet(self.ctx, ADMIN, "gpu")

@@ -152,8 +152,8 @@ class Fleets(Protocol):
         """How many there were since then."""
 
     def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
-        """Of each joint key those among the next `room` jobs for any machine that are queued since then, or later, and
-        are banned nowhere."""
+        """Of each joint key those among the next `room` jobs for any machine that are queued since then or later,
+        and are banned nowhere."""
 
     def deadlines(self) -> Sequence[Deadline]:
         """What is queued for any machine and has to be done by some time, in steps of five minutes."""

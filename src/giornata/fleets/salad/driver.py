@@ -13,6 +13,7 @@ from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.salad.calls import Document, SaladCalls
 from giornata.fleets.salad.options import MOST_REPLICAS, Options
+from giornata.fleets.salad.shortage import availability_asked, why_missing
 from giornata.fleets.salad.translation import (
     AT_REST,
     DRAINED_COST,
@@ -27,7 +28,6 @@ from giornata.fleets.salad.translation import (
     replicas_of,
     status_of,
 )
-from giornata.fleets.salad.shortage import availability_asked, why_missing
 
 log = logging.getLogger(__name__)
 
