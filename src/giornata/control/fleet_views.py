@@ -19,8 +19,8 @@ REMEMBERED_MS = 3_600_000
 # Longer than any pause between two looks.
 AWAKE_BREAK_MS = 300_000
 REALLOCATIONS_PER_MINUTE = 10
-# A node with a free place asks for a companion every ten seconds at least. Who has waited for much longer is not being
-# taken: the place is there on paper only, and another node is needed.
+# A node with a free place asks for a companion every ten seconds at least. Whom nobody takes for longer waits for a
+# place that is there on paper only: another node is needed.
 JOINS_WITHIN_MS = 60_000
 
 

@@ -18,10 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdated, Price
+from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, GiornataError, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import Surroundings
+from giornata.fleets.skypilot_cluster import LONGEST_TROUBLE, Cluster
 from giornata.fleets.skypilot_task import Options, task_of
 
 __all__ = ["Options", "SkyPilotFleet", "open_fleet"]
@@ -32,7 +33,6 @@ PRICE_KEPT_MS = 3_600_000
 REQUESTS = 2000  # that are not finished; more of them are not read
 FINISHED = 200  # that are, the latest
 LATELY_S = 3600
-LONGEST_TROUBLE = 300
 OF_TASK = re.compile(r"-([0-9a-f]{8})$")
 REFUSED = (
     "APINotSupportedError", "APIVersionMismatchError", "ApiServerAuthenticationError", "CloudUserIdentityError",
@@ -172,7 +172,7 @@ class SkyPilotFleet:
         return self._price[1].micro_usd_per_hour / MICRO_USD
 
     def _allowed(self, offer: Any) -> bool:
-        state = _State(cloud=offer.cloud, region=offer.region)
+        state = Cluster(cloud=offer.cloud, region=offer.region)
         return not self.options.infra or any(state.is_in(each) for each in self.options.infra)
 
     def _launch(self, infra: Sequence[str]) -> None:
@@ -216,22 +216,22 @@ class SkyPilotFleet:
     def _prefix(self) -> str:
         return f"giornata-{self.name}-"
 
-    def _record(self, instance_id: str) -> "_State":
+    def _record(self, instance_id: str) -> Cluster:
         found = self._records().get(instance_id)
         if found is None:
             raise InstanceGone(f"SkyPilot lists no cluster {instance_id}")
         return found
 
-    def _records(self) -> dict[str, "_State"]:
+    def _records(self) -> dict[str, Cluster]:
         """What is asked for and what is there. First the requests: one that ends in between is a cluster then."""
         with self._asking():
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))
-        found = {each.name: _State.of(each) for each in clusters if each.name.startswith(self._prefix)}
+        found = {each.name: Cluster.of(each) for each in clusters if each.name.startswith(self._prefix)}
         for request in pending:
             name, verb = request.cluster_name or "", request.name.removeprefix("sky.")
             if name.startswith(self._prefix) and verb == "launch":
-                found.setdefault(name, _State())
+                found.setdefault(name, Cluster())
             if name in found and verb == "down":
                 found[name].going = True
         return found
@@ -253,49 +253,6 @@ class SkyPilotFleet:
             raise FleetUnavailable(f"SkyPilot cannot be asked: {_said(error)}") from error
         except (ValueError, TypeError) as error:
             raise FleetRefused(f"SkyPilot does not take it: {_said(error)}") from error
-
-
-@dataclass(slots=True, kw_only=True)
-class _State:
-    """One cluster, there or asked for."""
-
-    up: bool = False
-    broken: bool = False
-    going: bool = False
-    since_s: int = 0
-    cloud: str = ""
-    region: str = ""
-    trouble: str = ""
-
-    @classmethod
-    def of(cls, record: Any) -> "_State":
-        status = record.status.value
-        unhealthy = status == "INIT" and record.init_kind == "unhealthy"
-        return cls(
-            up=status == "UP",
-            broken=status == "STOPPED" or unhealthy,
-            going=status == "AUTOSTOPPING",
-            since_s=record.launched_at,
-            cloud=record.cloud or "",
-            region=record.region or "",
-            trouble="" if status == "UP" else str(record.init_status_reason or "")[:LONGEST_TROUBLE],
-        )
-
-    def instance(self, name: str) -> Instance:
-        """As the control plane sees it."""
-        state = InstanceState.RUNNING if self.up else InstanceState.STARTING
-        if self.going or self.broken:
-            state = InstanceState.STOPPING
-        since_ms = self.since_s * 1000 if self.up and self.since_s else None
-        return Instance(
-            id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms, trouble=self.trouble
-        )
-
-    def is_in(self, infra: str) -> bool:
-        """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""
-        cloud, _, rest = infra.lower().partition("/")
-        region = rest.partition("/")[0]
-        return cloud in ("*", self.cloud.lower()) and region in ("", "*", self.region.lower())
 
 
 def _said(error: BaseException) -> str:

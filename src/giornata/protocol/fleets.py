@@ -50,8 +50,8 @@ class Fleet(Reply):
 
     `trouble` is what the provider last refused, or why it could not be listed; `shortage` why fewer nodes run than
     are wanted. `outdated` names the settings that the instances do not have yet: they get them when the fleet is
-    rolled, which goes on since `rolling_since`; `rolls`: it can be. Without `gives_nodes` machines join by themselves,
-    and none can be asked for. The provider is asked nothing before `quiet_until`, because it wants it so.
+    rolled, which goes on since `rolling_since`; `rolls`: it can be. Without `gives_nodes` machines join by
+    themselves, and none can be asked for. The provider is asked nothing before `quiet_until`, because it wants it so.
     """
 
     name: str
