@@ -11,6 +11,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.examine import Findings, examine
+from giornata.control.fleet_views import NodesOn
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.patience import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
@@ -108,10 +109,21 @@ def _note_outdated(tx: Transaction, look: _Look) -> None:
         changed = [each.id for each in rows if (each.id in old) is is_old and each.outdated is not is_old]
         if changed:
             tx.fleets.update_instances(look.fleet, changed, outdated=is_old)
-    renewed = [each.id for each in rows if each.renewing and each.id not in old and each.id in look.listed]
-    if renewed:
-        stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
-        tx.fleets.update_instances(look.fleet, renewed, renewing=False, **stays)
+    _note_renewed(
+        tx, look, [each for each in rows if each.renewing and each.id not in old and each.id in look.listed]
+    )
+
+
+def _note_renewed(tx: Transaction, look: _Look, rows: Sequence[InstanceRow]) -> None:
+    """These restarted where they are: a node comes up on each, and may have work."""
+    if not rows:
+        return
+    stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
+    tx.fleets.update_instances(look.fleet, [each.id for each in rows], renewing=False, **stays)
+    nodes = NodesOn(tx.fleets.nodes(look.fleet, seen_since_ms=look.at_ms - ZOMBIES_FOR_MS))
+    # The process of before is gone. While nothing is heard of the next one, its place is counted by what it could do.
+    before = [node.id for node in map(nodes.of, rows) if node is not None]
+    tx.fleets.drain(before, draining=False)
 
 
 def _note_listed(tx: Transaction, look: _Look) -> list[str]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow, Joinable
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import attempts, bans, fleets, instances, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"
 _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
@@ -35,7 +35,6 @@ _HEADS = (
         jobs.c.project_id,
         jobs.c.created_at_ms,
         attempts.c.ended_at_ms,
-        sa.exists().where(bans.c.job_id == jobs.c.id).label("banned"),
     )
     .join(attempts, attempts.c.id == jobs.c.attempt_id, isouter=True)
     .where(FOR_ANYONE, jobs.c.kind == sa.literal_column("'train'"), jobs.c.joint_key == sa.bindparam("wanted"))
@@ -100,8 +99,8 @@ class Fleets:
         rows = (row._mapping for row in self._connection.execute(query))
         return [FleetNode(**{**row, "kinds": tuple(row["kinds"])}) for row in rows]
 
-    def drain(self, node_ids: Collection[str]) -> None:
-        self._connection.execute(sa.update(nodes).where(nodes.c.id.in_(sorted(node_ids))).values(draining=True))
+    def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id.in_(sorted(node_ids))).values(draining=draining))
 
     def unfit_machines(self) -> frozenset[str]:
         query = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
@@ -125,7 +124,7 @@ class Fleets:
             counted.update(
                 (row.kind, row.min_vram_bytes, row.project_id, joint_key)
                 for row in rows
-                if not row.banned and max(row.created_at_ms, row.ended_at_ms or 0) >= queued_since_ms
+                if max(row.created_at_ms, row.ended_at_ms or 0) >= queued_since_ms
             )
         return [
             Joinable(kind=kind, min_vram_bytes=vram, project_id=project, joint_key=joint_key, jobs=count)

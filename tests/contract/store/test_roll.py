@@ -90,6 +90,7 @@ def test_what_is_outdated_is_shown_and_nobody_is_disturbed(town):
 def test_nodes_are_renewed_a_few_at_a_time_and_only_when_they_have_let_go(town):
     before = [each.id for each in town.present()]
     town.change_settings()
+    town.provider.calls.clear()
     assert ask_to_roll(town.ctx, ADMIN, "gpu").rolling_since is not None
     for number in range(1, 4):
         town.turns(20)
@@ -110,6 +111,8 @@ def test_nodes_are_renewed_a_few_at_a_time_and_only_when_they_have_let_go(town):
     assert town.renewing() == []
     assert {town.provider.made_with[each.id] for each in town.present()} == {"image:2"}
     assert all(town.leases.values()), "the jobs that were given back went on"
+    said = [each for each in town.provider.calls if each not in {"list", "outdated"}]
+    assert said == [f"renew {each}" for each in before], "the number is not touched"
 
 
 def test_where_all_restart_at_once_nothing_happens_until_the_last_has_let_go(shop):
@@ -133,6 +136,20 @@ def test_where_all_restart_at_once_nothing_happens_until_the_last_has_let_go(sho
         f"renew {' '.join(each.id for each in before)}"
     ]
     assert town.claim(town.present()[0]).lease
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_instances_that_restart_where_they_are_get_work_again(shop, one_by_one):
+    town = Town(shop, one_by_one=one_by_one, jobs=1)
+    town.provider.keeps_ids = True
+    (instance,) = town.present()
+    town.change_settings()
+    ask_to_roll(town.ctx, ADMIN, "gpu")
+    town.turns(2)
+    town.let_go(instance.id)
+    town.turns(3)
+    assert (town.present(), town.renewing(), town.seen().rolling_since) == ([instance], [], None)
+    assert town.claim(instance, start=1).lease, "the new process on it"
 
 
 def test_a_lost_reply_renews_nobody_twice(town):

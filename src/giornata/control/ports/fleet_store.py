@@ -138,8 +138,8 @@ class Fleets(Protocol):
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
         """Those heard of since then, the latest first."""
 
-    def drain(self, node_ids: Collection[str]) -> None:
-        """These get no more work, and are told to leave."""
+    def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
+        """These get no more work, and are told to leave; or not any more."""
 
     def unfit_machines(self) -> frozenset[str]:
         """Machines that get no jobs, of one kind at least."""
@@ -152,8 +152,7 @@ class Fleets(Protocol):
         """How many there were since then."""
 
     def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
-        """Of each joint key those among the next `room` jobs for any machine that are queued since then or later,
-        and are banned nowhere."""
+        """Of each joint key those among the next `room` jobs for any machine that are queued since then or later."""
 
     def deadlines(self) -> Sequence[Deadline]:
         """What is queued for any machine and has to be done by some time, in steps of five minutes."""
