@@ -491,3 +491,11 @@ def test_a_deployment_whose_nodes_have_let_go_is_replaced_whole_and_later_change
     strict.settle()
     another(strict, tmp_path, image="registry.example/giornata-node:3").desired(1)
     assert workload(strict)["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 1
+
+
+def test_a_mark_for_later_outlives_the_scale_in_of_another(strict):
+    first, second, _ = raised(strict, 3)
+    strict.fleet.drain(first)
+    strict.fleet.desired(2, leaving=[second])
+    costs = {pod["metadata"]["uid"]: pod["metadata"]["annotations"].get(DELETION_COST) for pod in strict.api.pods()}
+    assert (costs[first], costs[second]) == ("-500", "-1000")
