@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path
 from giornata.api.callers import Ctx, User
 from giornata.api.openapi import refusals
 from giornata.control import read_fleets as reading_fleets
+from giornata.control import roll
 from giornata.protocol.fleets import Fleet, FleetPage
 
 router = APIRouter(prefix="/v1", tags=["administration"])
@@ -22,3 +23,9 @@ def list_fleets(ctx: Ctx, caller: User) -> FleetPage:
 def read_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
     """One fleet."""
     return reading_fleets.read_fleet(ctx, caller, name)
+
+
+@router.post("/fleets/{name}/roll", responses=refusals(401, 403, 404, 409))
+def roll_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
+    """Bring its instances to what the settings say, without losing work. Root admin only."""
+    return roll.ask_to_roll(ctx, caller, name)

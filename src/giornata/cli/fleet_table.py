@@ -4,18 +4,34 @@ from collections import Counter
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago
 from giornata.domain.money import MICRO_USD
-from giornata.protocol.fleets import Fleet
+from giornata.protocol.fleets import Fleet, FleetInstance
+
+SHOW = "show"
+
+
+class _ShowUnlessSaid(TyperGroup):
+    """`giornata fleets` and `giornata fleets NAME` are `giornata fleets show`, as nothing is done more often."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        said = args and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if said else [SHOW, *args])
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("fleets")(list_fleets)
+    """Add the group."""
+    fleets = typer.Typer(
+        cls=_ShowUnlessSaid, help="See how many nodes each fleet should have and has, and why; renew one's nodes."
+    )
+    fleets.command(SHOW)(list_fleets)
+    fleets.command("roll")(roll)
+    app.add_typer(fleets, name="fleets")
 
 
 def list_fleets(
@@ -23,33 +39,72 @@ def list_fleets(
     name: Annotated[str | None, typer.Argument(help="Only this one, with its instances.", show_default=False)] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the fleets: how many nodes each should have and has, and why."""
+    """Show the fleets: how many nodes each should have and has, and why. The word `show` may be left out."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         fleets = list(client.fleets()) if name is None else [client.fleet(name)]
         if not fleets and out.live:
             out.hint("No fleets. How to have some: docs/guides/fleets.md")
             return
         _table(out, fleets)
+        for fleet in fleets:
+            _remarks(out, fleet)
         if name is not None:
             _instances(out, fleets[0])
         out.result({"items": [each.model_dump(mode="json") for each in fleets]})
 
 
+def roll(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="As `giornata fleets` shows it.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Bring a fleet's nodes to what the settings say, a few at a time. None is made to leave its work: each writes a
+    checkpoint and gives its job back first."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        fleet = client.roll_fleet(name)
+        changed = f": {', '.join(fleet.outdated)}" if fleet.outdated else ""
+        out.say(f"The nodes of {name} are renewed as far as their settings changed{changed}")
+        out.hint(f"See how far it is with: giornata fleets {name}")
+        out.result(fleet)
+
+
 def _table(out: Output, fleets: list[Fleet]) -> None:
-    headers = ("fleet", "driver", "wanted", "there", "jobs", "price", "why")
+    headers = ("fleet", "driver", "wanted", "there", "waiting", "price", "why")
     rows = [
         (
             each.name,
             each.driver,
-            f"{each.desired}" + ("" if each.most_nodes is None else f" of {each.most_nodes}"),
+            _wanted(each),
             _there(each),
             str(each.plan.jobs or ""),
             _price(each.price_micro_usd_per_hour),
-            each.trouble or "; ".join(each.plan.reasons),
+            "; ".join(each.plan.reasons) if each.gives_nodes else "machines join by themselves",
         )
         for each in fleets
     ]
     out.table(headers, rows, right=(2, 4, 5), prose=(6,))
+
+
+def _remarks(out: Output, fleet: Fleet) -> None:
+    """What is not as it should be, in whole lines: a provider's words are long, and an operator wants all of them."""
+    if fleet.trouble:
+        until = "" if fleet.quiet_until is None else f" (it is asked again at {fleet.quiet_until:%H:%M:%S} UTC)"
+        out.say(f"{fleet.name}: {fleet.trouble}{until}")
+    if fleet.shortage:
+        out.say(f"{fleet.name}: nodes do not come up: {fleet.shortage}")
+    old = sum(each.outdated for each in fleet.instances)
+    if fleet.rolling_since is not None:
+        out.say(f"{fleet.name}: is rolled since {ago(fleet.rolling_since)}; {old} of {len(fleet.instances)} to go")
+    elif fleet.outdated:
+        changed = ", ".join(fleet.outdated)
+        out.say(f"{fleet.name}: {old} of {len(fleet.instances)} have other settings than are wanted now: {changed}")
+        out.hint(f"Renew them without losing work: giornata fleets roll {fleet.name}")
+
+
+def _wanted(fleet: Fleet) -> str:
+    if not fleet.gives_nodes:
+        return ""
+    return f"{fleet.desired}" + ("" if fleet.most_nodes is None else f" of {fleet.most_nodes}")
 
 
 def _there(fleet: Fleet) -> str:
@@ -58,7 +113,7 @@ def _there(fleet: Fleet) -> str:
 
 
 def _price(micro_usd_per_hour: int | None) -> str:
-    return "" if micro_usd_per_hour is None else f"${micro_usd_per_hour / MICRO_USD:.3f}/h"
+    return "" if not micro_usd_per_hour else f"${micro_usd_per_hour / MICRO_USD:.3f}/h"
 
 
 def _instances(out: Output, fleet: Fleet) -> None:
@@ -69,10 +124,18 @@ def _instances(out: Output, fleet: Fleet) -> None:
             each.machine_id or "",
             str(each.jobs or ""),
             ago(each.first_listed_at),
-            each.reason,
         )
         for each in fleet.instances
     ]
     if rows:
         out.say("")
-        out.table(("instance", "state", "machine", "jobs", "there since", "why"), rows, right=(3,), prose=(5,))
+        out.table(("instance", "state", "machine", "jobs", "there since"), rows, right=(3,))
+    # Names are long, and so are reasons: side by side there is room for neither.
+    for each in fleet.instances:
+        if why := _why(each):
+            out.say(f"{each.id}: {why}")
+
+
+def _why(instance: FleetInstance) -> str:
+    old = "of other settings" if instance.outdated and not instance.reason else ""
+    return "; ".join(filter(None, [instance.reason, instance.trouble, old]))

@@ -312,6 +312,11 @@ class Client:
         """One fleet (root admin only). Raises NotFound."""
         return self._connection.call("GET", f"/v1/fleets/{quote(name, safe='')}", Fleet)
 
+    def roll_fleet(self, name: str) -> Fleet:
+        """Bring its instances to what the settings say, without losing work (root admin only). Raises NotFound, and
+        Conflict for a fleet that has nothing to roll."""
+        return self._connection.call("POST", f"/v1/fleets/{quote(name, safe='')}/roll", Fleet)
+
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""
         return self._pages("/v1/projects", ProjectPage)

@@ -1,6 +1,7 @@
 """What is believed of the fleets, as the rules of scaling want to see it."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from giornata.control.context import Context
@@ -8,7 +9,7 @@ from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines
+from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.domain.scaling import FleetView
 from giornata.protocol.admin import ROOT_PROJECT
@@ -18,6 +19,9 @@ REMEMBERED_MS = 3_600_000
 # Longer than any pause between two looks.
 AWAKE_BREAK_MS = 300_000
 REALLOCATIONS_PER_MINUTE = 10
+# A node with a free place asks for a companion every ten seconds at least. Whom nobody takes for longer waits for a
+# place that is there on paper only: another node is needed.
+JOINS_WITHIN_MS = 60_000
 
 
 def offer_of(governed: GovernedFleet) -> Offer:
@@ -30,12 +34,26 @@ def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetVie
     bidders = {each.view.name: each for each in _bidders(tx, ctx, at_ms=at_ms)}
     if name not in bidders:
         return None
-    shares = share_demand(demand_of(tx), tuple(bidders.values()), at_ms)
+    room = _room_to_join([each.view for each in bidders.values()])
+    demand = demand_of(tx, room=room, queued_since_ms=at_ms - JOINS_WITHIN_MS)
+    shares = share_demand(demand, tuple(bidders.values()), at_ms)
     return replace(bidders[name].view, demand=shares.get(name, ()))
 
 
-def demand_of(tx: Transaction) -> tuple[Demand, ...]:
-    """All that is queued, by what it asks of a node and by when it has to be done."""
+def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
+    """Free places beside jobs at work, by what jobs need to join them."""
+    room: dict[str, int] = defaultdict(int)
+    for instance in (each for view in views for each in view.instances if each.stays and each.sound):
+        if instance.joint_key is not None and instance.room:
+            room[instance.joint_key] += instance.room
+    return room
+
+
+def demand_of(
+    tx: Transaction, *, room: Mapping[str, int] | None = None, queued_since_ms: int = 0
+) -> tuple[Demand, ...]:
+    """All that is queued, by what it asks of a node and by when it has to be done; and, where there is room beside
+    jobs at work, which of it may join them and has come since `queued_since_ms`."""
     groups = [
         Demand(
             kind=each.kind,
@@ -57,7 +75,17 @@ def demand_of(tx: Transaction) -> tuple[Demand, ...]:
         )
         for each in tx.fleets.deadlines()
     ]
-    return with_deadlines(groups, urgent)
+    joinable = [
+        Demand(
+            kind=each.kind,
+            jobs=each.jobs,
+            min_vram_bytes=each.min_vram_bytes,
+            project_id=each.project_id,
+            joint_key=each.joint_key,
+        )
+        for each in (tx.fleets.joinable(room, queued_since_ms=queued_since_ms) if room else ())
+    ]
+    return with_deadlines(with_joinable(groups, joinable), urgent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +125,7 @@ class NodesOn:
 
 
 def _bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
-    rows = {row.name: row for row in tx.fleets.all()}
+    rows = {row.name: row for row in tx.fleets.all() if row.seen_at_ms > 0}
     return [_bidder(tx, ctx, each, rows[name], at_ms=at_ms) for name, each in ctx.fleets.items() if name in rows]
 
 
@@ -133,6 +161,8 @@ def _instance(
         ended=row.ended_at_ms is not None,
     )
     view = replace(view, sound=view.machine_id not in unfit)
+    if row.renewing:
+        return _renewing(view, row, node)
     if node is None or (node.last_seen_at_ms < listening.heard_since_ms and not node.live):
         return replace(view, since_ms=max(view.since_ms, listening.awake_since_ms))
     serves_all = node.project_id == ROOT_PROJECT
@@ -142,5 +172,14 @@ def _instance(
         places=node.places,
         project_id=None if serves_all else node.project_id,
     )
-    use = Use.BUSY if node.live else Use.IDLE
-    return replace(view, offer=offer, use=use, since_ms=node.idle_since_ms, sound=view.sound and not node.draining)
+    view = replace(view, offer=offer, since_ms=node.idle_since_ms, sound=view.sound and not node.draining)
+    if not node.live:
+        return replace(view, use=Use.IDLE)
+    return replace(view, use=Use.BUSY, taken=node.live, joint_key=node.joint_key)
+
+
+def _renewing(view: InstanceView, row: InstanceRow, node: FleetNode | None) -> InstanceView:
+    """One that comes again with other settings is waited for like one that starts, once it has let go of its job."""
+    use = Use.BUSY if node is not None and node.live else Use.NONE
+    since_ms = max(view.since_ms, row.leaving_at_ms or 0)
+    return replace(view, use=use, since_ms=since_ms, leaving_since_ms=None)

@@ -1,11 +1,15 @@
 """Fleets, as an operator sees them: what was decided and why, and what the provider has."""
 
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 
 from giornata.control.context import Caller, Context
 from giornata.control.fleet_views import NodesOn
 from giornata.control.instants import instant
+from giornata.control.patience import wants_quiet
 from giornata.control.permissions import require_root_admin
+from giornata.control.ports.fleet import Renews
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.control.reconcile import unconfigured
@@ -13,6 +17,7 @@ from giornata.domain.errors import NotFound
 from giornata.protocol.fleets import Fleet, FleetInstance, FleetPage, FleetPlan, InstanceStanding
 
 NODES_SEEN_WITHIN_MS = 3_600_000
+MOST_SAID = 3
 
 
 def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
@@ -49,13 +54,32 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         desired=row.desired,
         most_nodes=governed.scaling.bounds(ctx.clock.now_ms())[1] if governed is not None else None,
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
-        trouble=row.trouble,
+        trouble=row.trouble or row.unlisted,
+        shortage=_shortage(row, instances),
+        outdated=tuple(row.outdated),
+        gives_nodes=governed is None or governed.fleet.limits.most_nodes != 0,
+        rolls=governed is not None and isinstance(governed.fleet, Renews),
         plan=FleetPlan.model_validate(row.plan or {}),
         instances=tuple(_instance(each, nodes.of(each)) for each in instances),
-        listed_at=instant(row.seen_at_ms),
-        changed_at=None if row.changed_at_ms is None else instant(row.changed_at_ms),
-        needed_at=None if row.needed_at_ms is None else instant(row.needed_at_ms),
+        listed_at=_instant(row.seen_at_ms or None),
+        changed_at=_instant(row.changed_at_ms),
+        needed_at=_instant(row.needed_at_ms),
+        rolling_since=_instant(row.roll_since_ms),
+        quiet_until=_instant(row.quiet_until_ms if wants_quiet(row, ctx.clock.now_ms()) else None),
     )
+
+
+def _instant(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else instant(at_ms)
+
+
+def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
+    """What the provider says of the fleet and of its instances, whether they wait or end again and again."""
+    counted = Counter(each.trouble for each in instances if each.trouble)
+    said = [
+        f"{count} times: {trouble}" if count > 1 else trouble for trouble, count in counted.most_common(MOST_SAID)
+    ]
+    return "; ".join(filter(None, [row.shortage, *said]))
 
 
 def _instance(row: InstanceRow, node: FleetNode | None) -> FleetInstance:
@@ -66,13 +90,17 @@ def _instance(row: InstanceRow, node: FleetNode | None) -> FleetInstance:
         node_id=None if node is None else node.id,
         jobs=0 if node is None else node.live,
         reason=row.leaving_reason,
+        trouble=row.trouble,
+        outdated=row.outdated,
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         first_listed_at=instant(row.first_listed_at_ms),
-        running_at=None if row.running_at_ms is None else instant(row.running_at_ms),
+        running_at=_instant(row.running_at_ms),
     )
 
 
 def _standing(row: InstanceRow) -> InstanceStanding:
     if row.ended_at_ms is not None:
         return InstanceStanding.ENDING
+    if row.renewing:
+        return InstanceStanding.RENEWING
     return InstanceStanding.LEAVING if row.leaving_at_ms is not None else InstanceStanding(row.state)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from giornata.control.context import Context
 from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Reallocation, Seat
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
@@ -93,6 +94,8 @@ def _by_fleet(
 
 
 def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Seat, str]]) -> Reaped:
+    if is_quiet(ctx, governed.name):
+        return Reaped()
     try:
         listed = governed.fleet.list()
         suspected = [seat.machine_id for seat, _ in there]
@@ -104,6 +107,7 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Sea
         suspects = _suspects(ctx, governed, there, listed)
         return _replace(ctx, governed, suspects, nodes=len(listed))
     except (FleetUnavailable, FleetRefused) as error:
+        keep_quiet(ctx, governed, error)
         # Time is the way out for a machine that nobody replaces.
         log.info("fleet %s replaces no machine now: %s", governed.name, error)
         return Reaped()

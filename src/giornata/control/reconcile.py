@@ -7,18 +7,23 @@ work and is told to leave; it can do no harm in the meantime, for what it writes
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from giornata.control.context import Context
+from giornata.control.examine import Findings, examine
+from giornata.control.fleet_views import NodesOn
 from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.patience import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import FleetUnavailable, Unavailable
+from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
 SETTLES_WITHIN_MS = 60_000  # providers take their time
 ZOMBIE_AFTER_MS = 30_000
 ZOMBIES_FOR_MS = 24 * 3_600_000
+LONGEST_TROUBLE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +34,36 @@ class _Look:
     listed: Mapping[str, Instance]
     believed: Mapping[str, InstanceRow]
     price: int
+    findings: Findings
     at_ms: int
 
 
 def reconcile_fleet(ctx: Context, name: str) -> str:
     """One turn for the fleet `name`; what was found, in words, or nothing. A loop calls it again and again.
 
-    Raises FleetUnavailable and FleetRefused; nothing is concluded from a listing that failed.
+    Raises FleetUnavailable and FleetRefused, after it has noted them: no conclusion is drawn from a failed listing.
     """
     governed = ctx.fleets[name]
-    listed = {each.id: each for each in governed.fleet.list()}
+    if is_quiet(ctx, name):
+        return ""
+    try:
+        listed = {each.id: each for each in governed.fleet.list()}
+    except (FleetUnavailable, FleetRefused) as error:
+        note_unlisted(ctx, governed, error)
+        raise
     price = _price(governed)
+    findings = examine(ctx, governed, tuple(listed.values()))
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         row = _row(tx, governed, listed, at_ms=now_ms)
         price = row.price_micro_usd_per_hour if price is None else price
         believed = {each.id: each for each in tx.fleets.instances(name)}
-        look = _Look(fleet=name, listed=listed, believed=believed, price=price or 0, at_ms=now_ms)
+        look = _Look(fleet=name, listed=listed, believed=believed, price=price or 0, findings=findings, at_ms=now_ms)
         found = [*_note_listed(tx, look), *_note_gone(tx, look, row)]
         found += [*_differences(tx, look, row), *_zombies(tx, look)]
-        tx.fleets.update(name, seen_at_ms=now_ms, price_micro_usd_per_hour=price, driver=governed.driver)
+        _note_outdated(tx, look)
+        listed_now = {"seen_at_ms": now_ms, "price_micro_usd_per_hour": price, "driver": governed.driver}
+        tx.fleets.update(name, **listed_now, unlisted="", **_found_out(findings))
     return "; ".join(found)
 
 
@@ -67,7 +82,48 @@ def _row(tx: Transaction, governed: GovernedFleet, listed: Mapping[str, Instance
     row = tx.fleets.lock(governed.name)
     if row is None:
         raise Unavailable(f"the row of the fleet {governed.name} was deleted just now")
+    if row.seen_at_ms == 0:
+        tx.fleets.update(governed.name, desired=len(staying))
+        row = replace(row, desired=len(staying))
     return row
+
+
+def _found_out(findings: Findings) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if findings.shortage is not None:
+        found["shortage"] = findings.shortage
+    if findings.outdated is not None:
+        found["outdated"] = list(findings.outdated.settings)
+    if findings.examined_at_ms is not None:
+        found["examined_at_ms"] = findings.examined_at_ms
+    return found
+
+
+def _note_outdated(tx: Transaction, look: _Look) -> None:
+    """Which instances are not as the settings say; one that came again as they are stays."""
+    if look.findings.outdated is None:
+        return
+    old = look.findings.outdated.instances
+    rows = tx.fleets.instances(look.fleet)
+    for is_old in (True, False):
+        changed = [each.id for each in rows if (each.id in old) is is_old and each.outdated is not is_old]
+        if changed:
+            tx.fleets.update_instances(look.fleet, changed, outdated=is_old)
+    _note_renewed(
+        tx, look, [each for each in rows if each.renewing and each.id not in old and each.id in look.listed]
+    )
+
+
+def _note_renewed(tx: Transaction, look: _Look, rows: Sequence[InstanceRow]) -> None:
+    """These restarted where they are: a node comes up on each, and may have work."""
+    if not rows:
+        return
+    stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
+    tx.fleets.update_instances(look.fleet, [each.id for each in rows], renewing=False, **stays)
+    nodes = NodesOn(tx.fleets.nodes(look.fleet, seen_since_ms=look.at_ms - ZOMBIES_FOR_MS))
+    # The process of before is gone. While nothing is heard of the next one, its place is counted by what it could do.
+    before = [node.id for node in map(nodes.of, rows) if node is not None]
+    tx.fleets.drain(before, draining=False)
 
 
 def _note_listed(tx: Transaction, look: _Look) -> list[str]:
@@ -89,6 +145,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
             leaving_reason="",
             ended_at_ms=None,
             gone_at_ms=None,
+            trouble=each.trouble[:LONGEST_TROUBLE],
         )
         if before is None:
             found.append(f"{each.id} is there")
@@ -98,7 +155,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
 
 
 def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:
-    same = (before.state, before.machine_id, before.name) == (now.state, now.machine_id, now.name)
+    same = all(getattr(before, name) == getattr(now, name) for name in ("state", "machine_id", "name", "trouble"))
     return not same or before.last_listed_at_ms + LISTED_EVERY_MS <= now.last_listed_at_ms
 
 
@@ -106,8 +163,11 @@ def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
     gone = [each for key, each in sorted(look.believed.items()) if key not in look.listed]
     if gone:
         tx.fleets.update_instances(look.fleet, [each.id for each in gone], gone_at_ms=look.at_ms)
-    # A node that is told to leave may be quicker than its provider is asked: nobody is to come in its place.
-    left = len([each for each in gone if each.leaving_at_ms is not None and each.ended_at_ms is None])
+    # A node that is told to leave may be quicker than its provider is asked: nobody is to come in its place, unless
+    # it left to be renewed.
+    left = len(
+        [each for each in gone if each.leaving_at_ms is not None and each.ended_at_ms is None and not each.renewing]
+    )
     if left:
         tx.fleets.update(look.fleet, desired=max(0, row.desired - left), told=None, changed_at_ms=look.at_ms)
     return [f"{each.id} is gone" for each in gone]

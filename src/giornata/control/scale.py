@@ -1,10 +1,10 @@
-"""Have as many nodes as the queue needs: one loop for each fleet.
+"""Have as many nodes as the queue needs, and as the settings say: one loop for each fleet.
 
 What is decided is written down before the provider is asked, and what it was surely asked for afterwards. Whatever is
 lost in between (a reply, this process) is mended by the next turn, which asks again: every call may be repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn, view_of
 from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
+from giornata.control.roll import roll_on
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.scaling import FleetView, Plan, Step, plan_fleet
 
@@ -28,17 +30,20 @@ def scale_fleet(ctx: Context, name: str) -> str:
     Raises FleetUnavailable and FleetRefused, after it has noted them; the loop comes back later.
     """
     governed = ctx.fleets[name]
-    if governed.fleet.limits.most_nodes == 0:
-        return ""  # its nodes come and go by themselves
+    if governed.fleet.limits.most_nodes == 0 or is_quiet(ctx, name):
+        return ""  # its nodes come and go by themselves, or nothing can be asked for
     decided = _decide(ctx, governed)
     try:
+        _drain(ctx, governed, apart_from={step.instance_id for step in decided.reallocate} if decided else set())
         asked = _ask_provider(ctx, governed)
         moved = [_reallocate(ctx, governed, step) for step in decided.reallocate] if decided else []
+        rolled = roll_on(ctx, governed)
     except (FleetUnavailable, FleetRefused) as error:
+        keep_quiet(ctx, governed, error)
         _note_trouble(ctx, name, f"{error.code}: {error}")
         raise
     _note_trouble(ctx, name, "")
-    return "; ".join(filter(None, [asked, *moved]))
+    return "; ".join(filter(None, [asked, *moved, rolled]))
 
 
 def _decide(ctx: Context, governed: GovernedFleet) -> Plan | None:
@@ -104,7 +109,8 @@ def _write(tx: Transaction, row: FleetRow, view: FleetView, plan: Plan, *, at_ms
 
 def _mark_leaving(tx: Transaction, fleet: str, steps: Sequence[Step], *, at_ms: int) -> None:
     for step in steps:
-        tx.fleets.update_instances(fleet, [step.instance_id], leaving_at_ms=at_ms, leaving_reason=step.reason)
+        leaves = {"leaving_at_ms": at_ms, "leaving_reason": step.reason, "renewing": False}
+        tx.fleets.update_instances(fleet, [step.instance_id], **leaves)
     if steps:
         nodes = NodesOn(tx.fleets.nodes(fleet, seen_since_ms=at_ms - HEARD_WITHIN_MS))
         told = {step.instance_id for step in steps}
@@ -112,12 +118,27 @@ def _mark_leaving(tx: Transaction, fleet: str, steps: Sequence[Step], *, at_ms: 
         tx.fleets.drain([node.id for node in found if node is not None])
 
 
+def _drain(ctx: Context, governed: GovernedFleet, *, apart_from: Collection[str]) -> None:
+    """Let the provider know who leaves, so that those go and no others, whenever the number falls."""
+    with ctx.store.read() as tx:
+        rows = tx.fleets.instances(governed.name)
+    for each in rows:
+        leaves = each.leaving_at_ms is not None and each.ended_at_ms is None and not each.renewing
+        if not leaves or each.drained_at_ms is not None or each.id in apart_from:
+            continue
+        # One that is gone, or that its provider can mark in no way, needs none: `leaving` names it as well.
+        with suppress(InstanceGone, FleetRefused):
+            governed.fleet.drain(each.id)
+        with ctx.store.begin() as tx:
+            tx.fleets.update_instances(governed.name, [each.id], drained_at_ms=ctx.clock.now_ms())
+
+
 def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
     """Ask for what is written down, unless that has been asked for."""
     with ctx.store.read() as tx:
         row = tx.fleets.get(governed.name)
         leaving = [each.id for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
-    if row is None or row.told == row.desired:
+    if row is None or row.seen_at_ms == 0 or row.told == row.desired:
         return ""
     governed.fleet.desired(row.desired, leaving=leaving)
     with ctx.store.begin() as tx:

@@ -15,7 +15,10 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Queued jobs that are alike in what they ask of a node; `jobs` of them, to be done by `deadline_at_ms`."""
+    """Queued jobs that are alike in what they ask of a node; `jobs` of them, to be done by `deadline_at_ms`.
+
+    With a `joint_key` they may join the jobs of that key that are at work, or run on a node of their own.
+    """
 
     kind: str
     jobs: int
@@ -24,6 +27,7 @@ class Demand:
     banned_machines: frozenset[str] = frozenset()
     only_machine_id: str | None = None
     deadline_at_ms: int | None = None
+    joint_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,8 @@ class InstanceView:
 
     `since_ms`: since when the node has had nothing to do, or since when one is waited for. `asked_ms`: when it was
     asked for, as far as that is known. `sound`: its machine is fit for new jobs. `ended`: the provider was asked to
-    end it.
+    end it. Of a node at work, `taken` are the places that its jobs have, and `joint_key` is what others need to join
+    them; None: nobody may.
     """
 
     id: str
@@ -54,6 +59,15 @@ class InstanceView:
     sound: bool = True
     leaving_since_ms: int | None = None
     ended: bool = False
+    taken: int = 0
+    joint_key: str | None = None
+
+    @property
+    def room(self) -> int:
+        """Places that are free; of a node at work those beside its jobs, for such as may join them."""
+        if self.use is not Use.BUSY:
+            return self.offer.places
+        return 0 if self.joint_key is None else max(0, self.offer.places - self.taken)
 
     @property
     def stays(self) -> bool:
@@ -91,24 +105,30 @@ def takes(demand: Demand, instance: InstanceView) -> bool:
     return could_take(demand, instance.offer, machine_id=instance.machine_id, sound=instance.sound)
 
 
+def takes_now(demand: Demand, instance: InstanceView) -> bool:
+    """As `takes`, of an instance as it is: a node at work only those that may join what it does."""
+    joins = instance.use is not Use.BUSY or (
+        instance.joint_key is not None and instance.joint_key == demand.joint_key
+    )
+    return joins and takes(demand, instance)
+
+
 def place(
     demand: Sequence[Demand],
     instances: Sequence[InstanceView],
     *,
-    fits: Callable[[Demand, InstanceView], bool] = takes,
+    fits: Callable[[Demand, InstanceView], bool] = takes_now,
 ) -> Placement:
-    """Put jobs on free instances where they fit, as many on each as it has places: the most particular jobs first,
-    each on the node that can do least besides.
-
-    A node at work has no free place: whether a job may join its batch is for the claim to find out.
+    """Put jobs on instances where they fit, as many on each as it has room: the most particular jobs first, each on
+    the node that can do least besides; beside jobs at work those that may join them, before any other node.
     """
-    free = {each.id: each.offer.places for each in instances}
-    least_first = sorted(instances, key=lambda each: (each.offer.vram_bytes or 0, len(each.offer.kinds), each.id))
+    free = {each.id: each.room for each in instances}
+    least_first = sorted(instances, key=_does_least)
     result = Placement()
     for group in sorted(demand, key=_particular, reverse=True):
         left = group.jobs
         for each in least_first:
-            taken = min(left, free[each.id]) if fits(group, each) else 0
+            taken = min(left, free[each.id]) if free[each.id] and fits(group, each) else 0
             if taken:
                 free[each.id] -= taken
                 left -= taken
@@ -118,15 +138,35 @@ def place(
     return result
 
 
+def _does_least(instance: InstanceView) -> tuple[bool, int, int, str]:
+    offer = instance.offer
+    return instance.use is not Use.BUSY, offer.vram_bytes or 0, len(offer.kinds), instance.id
+
+
+def with_joinable(groups: Sequence[Demand], joinable: Sequence[Demand]) -> tuple[Demand, ...]:
+    """The groups, with those jobs that may join others at work in groups of their own.
+
+    `joinable` counts them besides.
+    """
+    return _apart(groups, joinable, lambda group: replace(group, joint_key=None))
+
+
 def with_deadlines(groups: Sequence[Demand], urgent: Sequence[Demand]) -> tuple[Demand, ...]:
     """The groups, with those jobs that have a deadline in groups of their own.
 
     `urgent` counts them besides: of jobs that are banned somewhere it may count some, which then keep no deadline.
     """
+    return _apart(groups, urgent, lambda group: replace(group, deadline_at_ms=None))
+
+
+def _apart(
+    groups: Sequence[Demand], particular: Sequence[Demand], general: Callable[[Demand], Demand]
+) -> tuple[Demand, ...]:
+    """Those that are `particular`, out of the groups that they are of by what is `general` about them."""
     left = {replace(group, jobs=0): group.jobs for group in groups}
     found = []
-    for group in urgent:
-        alike = replace(group, jobs=0, deadline_at_ms=None)
+    for group in particular:
+        alike = replace(general(group), jobs=0)
         taken = min(group.jobs, left.get(alike, 0))
         if taken:
             left[alike] -= taken

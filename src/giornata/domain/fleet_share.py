@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place, takes
+from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place, takes_now
 from giornata.domain.scaling import FleetView, ScalingPolicy
 
 UNKNOWN_PRICE = 1 << 60
@@ -25,7 +25,7 @@ class Bidder:
         return UNKNOWN_PRICE if price is None else price
 
     def free(self, now_ms: int) -> list[InstanceView]:
-        """What it has, or asked for and does not have yet, if that can be expected to come."""
+        """What it has with free places, or asked for and does not have yet, if that can be expected to come."""
         staying = [each for each in self.view.instances if each.stays]
         going = [each for each in self.view.instances if not each.stays and not each.ended]
         expected = not self.in_trouble and not self.full(now_ms)
@@ -35,14 +35,14 @@ class Bidder:
             InstanceView(id=f"to come {number}", offer=self.view.offer, asked_ms=asked_ms)
             for number in range(unlisted)
         ]
-        return [*(each for each in staying if each.use is not Use.BUSY), *to_come]
+        return [*(each for each in staying if each.room), *to_come]
 
     def makes(self, group: Demand, instance: InstanceView, now_ms: int) -> bool:
         """Whether such a job may go to this free instance, and its node is there before the deadline."""
         coming = instance.use is Use.NONE
         there_ms = max(now_ms, instance.asked_ms + round(self.policy.usual_start_s * 1000)) if coming else now_ms
         in_time = group.deadline_at_ms is None or there_ms <= group.deadline_at_ms
-        return in_time and takes(group, instance)
+        return in_time and takes_now(group, instance)
 
     def could_make(self, group: Demand, now_ms: int) -> bool:
         """Whether it has a node in time for the deadline, or could have one more."""
@@ -95,7 +95,7 @@ def _fits(bidder: Bidder, pressing: Collection[Demand], now_ms: int) -> Callable
     def fits(group: Demand, instance: InstanceView) -> bool:
         if replace(group, jobs=0) in alike:
             return bidder.makes(group, instance, now_ms)
-        return takes(group, instance)
+        return takes_now(group, instance)
 
     return fits
 

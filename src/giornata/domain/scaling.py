@@ -193,10 +193,11 @@ def _need(now: _Now) -> _Need:
     # Asked for and not listed yet, or to come in the place of another.
     coming = max(0, now.count - len(now.staying)) + min(len(stuck), view.reallocations_left)
     to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]
-    placement: Placement = place(view.demand, [*free, *to_come])
+    placement: Placement = place(view.demand, [*busy, *free, *to_come])
     new = [group for group in placement.left if could_take(group, view.offer, machine_id=None)]
     idle = [each for each in free if each.id not in placement.placed]
-    work, unused = len(busy) + len(placement.placed), len([each for each in idle if each.sound])
+    work = len({*placement.placed, *(each.id for each in busy)})
+    unused = len([each for each in idle if each.sound])
     unused += len([each for each in to_come if each.id not in placement.placed])
     needed = bool(work or new)
     # What is idle now cannot take what is left, or it would have been put there: it stands for spares at most.
@@ -215,10 +216,8 @@ def _need(now: _Now) -> _Need:
 
 
 def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int, placed: dict[str, int]) -> list[str]:
-    words = [
-        f"{busy} at work",
-        f"{jobs_in(view.demand)} jobs wait, {sum(placed.values())} of them for nodes there are",
-    ]
+    words = [f"{busy} at work"] if busy else []
+    words.append(_waiting(jobs_in(view.demand), sum(placed.values())))
     if need.needed and policy.warm_spares:
         words.append(f"{policy.warm_spares} warm spares")
     unfit = len([each for each in need.idle if not each.sound])
@@ -228,6 +227,16 @@ def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int,
         if not could_take(group, view.offer, machine_id=None):
             words.append(f"{group.jobs} jobs of kind {group.kind}: no node of this fleet could take them")
     return words
+
+
+def _waiting(jobs: int, placed: int) -> str:
+    """How many jobs wait; `placed` of them for nodes that are there, or on their way."""
+    if not jobs:
+        return "nothing waits"
+    waiting = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"
+    if placed in {0, jobs}:
+        return f"{waiting} for a node that is there or comes" if placed else waiting
+    return f"{waiting}, {placed} for nodes that are there or come"
 
 
 def is_stuck(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:

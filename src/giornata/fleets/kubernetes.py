@@ -7,25 +7,29 @@ Which pod leaves when there are to be fewer is said by `controller.kubernetes.io
 keeps to it after three rules of its own: pods without a machine go first, then those that do not run yet, then those
 that are not ready. All three have no work. A StatefulSet always takes its highest numbers.
 
-The template of a workload is only ever changed while it has no pods: a change makes the cluster replace every pod.
+The template of a workload is changed while it has no pods, or when nobody in them has a job: a change makes the
+cluster replace every pod of a Deployment. Of a StatefulSet it replaces none; there the driver evicts them.
 """
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kubernetes.client import ApiClient
 
-from giornata.control.ports.fleet import Instance, Limits, Price
+from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes_access import open_cluster
 from giornata.fleets.kubernetes_calls import Calls, Expired, Missing, Taken
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
+from giornata.fleets.kubernetes_outdated import differences, digest_of
 from giornata.fleets.kubernetes_pods import Pod, instance_of, is_over
-from giornata.fleets.kubernetes_workload import TEMPLATE_DIGEST, workload_of
+from giornata.fleets.kubernetes_shortage import why_missing
+from giornata.fleets.kubernetes_workload import workload_of
 from giornata.fleets.opening import Surroundings
 
 __all__ = ["KubernetesFleet", "Options", "open_fleet"]
@@ -34,6 +38,7 @@ log = logging.getLogger(__name__)
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 LEAVES_FIRST = "-1000"
+LEAVES_NEXT = "-500"  # drained, and the number has not fallen for it yet
 LISTINGS = 3  # of one list, when the pages that are left have expired
 
 
@@ -90,13 +95,45 @@ class KubernetesFleet:
         self._on(pod, self.calls.delete_pod)
 
     def drain(self, instance_id: str) -> None:
-        """Evict the pod: it is told to go, and the workload makes another.
-
-        A PodDisruptionBudget that does not allow it now is FleetUnavailable. Raises InstanceGone.
-        """
+        """Mark the pod as the one to be deleted next; a StatefulSet does not look at it. Raises InstanceGone."""
         pod = self._pod(instance_id)
-        if pod.metadata.deletion_timestamp is None:
-            self._on(pod, self.calls.evict_pod)
+        if pod.metadata.deletion_timestamp is None and _cost(pod) != LEAVES_FIRST:
+            self._on(pod, lambda each: self.calls.annotate_pod(each, {DELETION_COST: LEAVES_NEXT}))
+
+    @property
+    def one_by_one(self) -> bool:
+        """A Deployment replaces all pods when its template changes; a StatefulSet those that are deleted."""
+        return self.calls.kind == "StatefulSet"
+
+    def outdated(self) -> Outdated:
+        """See Renews. Of a workload that is the operator's own nothing is."""
+        if self.workload is None or (there := self._there()) is None or digest_of(there.metadata) is None:
+            return Outdated()
+        wanted = self.workload(0)
+        digest = digest_of(wanted["metadata"])
+        old = [pod for pod in self._pods() if self._is_of_other(pod, there, digest)]
+        settings = differences(self.calls.client, old[0], wanted) if old else ()
+        return Outdated(settings=settings, instances=frozenset(pod.metadata.uid for pod in old))
+
+    def renew(self, instance_ids: Collection[str]) -> None:
+        """See Renews. Pods of a StatefulSet are evicted: a PodDisruptionBudget that does not allow it now is
+        FleetUnavailable."""
+        if self.workload is None or (there := self._there()) is None or digest_of(there.metadata) is None:
+            return
+        wanted = self.workload(0)
+        digest = digest_of(wanted["metadata"])
+        old = [pod for pod in self._pods() if self._is_of_other(pod, there, digest)]
+        if digest_of(there.metadata) != digest:
+            self.calls.renew_workload(there, wanted, at_once=True)
+        for pod in old if self.one_by_one else ():
+            if pod.metadata.uid in instance_ids:
+                with suppress(InstanceGone):
+                    self._on(pod, self.calls.evict_pod)
+
+    def shortage(self) -> str:
+        """See TellsShortage: what the workload says of pods that it could not make, and how the last pod ended."""
+        there = self._there()
+        return "" if there is None else why_missing(there, self._all_pods())
 
     def price(self) -> Price:
         """As the settings say: clusters have no prices."""
@@ -122,8 +159,7 @@ class KubernetesFleet:
             return
         wanted = self.workload(0)
         there = self.calls.workload()
-        digest = wanted["metadata"]["annotations"][TEMPLATE_DIGEST]
-        had = (there.metadata.annotations or {}).get(TEMPLATE_DIGEST)
+        digest, had = digest_of(wanted["metadata"]), digest_of(there.metadata)
         if had is None or had == digest:  # without a digest it is the operator's own
             return
         log.info("fleet %s: %s gets the pods that the settings describe now", self.name, self.calls.described)
@@ -132,7 +168,7 @@ class KubernetesFleet:
     def _mark(self, leaving: frozenset[str]) -> None:
         """Give the pods that are to leave a lower cost than all others, and nobody else one of ours."""
         for pod in self._pods():
-            cost = (pod.metadata.annotations or {}).get(DELETION_COST)
+            cost = _cost(pod)
             wanted = LEAVES_FIRST if pod.metadata.uid in leaving else None
             if cost != wanted and (wanted or cost == LEAVES_FIRST):
                 try:
@@ -140,10 +176,26 @@ class KubernetesFleet:
                 except (Missing, Taken):
                     continue  # gone meanwhile
 
+    def _there(self) -> Any:
+        """The workload; None when there is none."""
+        try:
+            return self.calls.workload()
+        except Missing:
+            return None
+
+    @staticmethod
+    def _is_of_other(pod: Pod, there: Any, digest: str | None) -> bool:
+        """Whether it is to stay and is of other settings. Pods of before have no digest, but their workload's."""
+        of = digest_of(pod.metadata) or digest_of(there.metadata)
+        return pod.metadata.deletion_timestamp is None and of != digest
+
     def _pods(self) -> Sequence[Pod]:
+        return [pod for pod in self._all_pods() if not is_over(pod)]
+
+    def _all_pods(self) -> Sequence[Pod]:
         for _ in range(LISTINGS):
             try:
-                return [pod for pod in self.calls.pods(f"{FLEET_LABEL}={self.name}") if not is_over(pod)]
+                return self.calls.pods(f"{FLEET_LABEL}={self.name}")
             except Expired:
                 continue
         raise FleetUnavailable("the list of pods changes faster than it can be read")
@@ -160,6 +212,11 @@ class KubernetesFleet:
         except (Missing, Taken):  # Taken: the name has another uid now
             self._pod(pod.metadata.uid)
             raise FleetUnavailable(f"pod {pod.metadata.name} is listed, and is not there") from None
+
+
+def _cost(pod: Pod) -> str | None:
+    cost: str | None = (pod.metadata.annotations or {}).get(DELETION_COST)
+    return cost
 
 
 def open_fleet(name: str, options: Options, surroundings: Surroundings) -> KubernetesFleet:

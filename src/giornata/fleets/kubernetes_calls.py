@@ -64,13 +64,19 @@ class Calls:
         """Make it. Raises Taken when it is there."""
         self._workload_call("create_namespaced_{}", self.namespace, dict(manifest))
 
-    def renew_workload(self, there: Any, manifest: Mapping[str, Any]) -> None:
-        """Give the workload, as it was read, the manifest's pods. FleetUnavailable when it was changed since."""
+    def renew_workload(self, there: Any, manifest: Mapping[str, Any], *, at_once: bool = False) -> None:
+        """Give the workload, as it was read, the manifest's pods. FleetUnavailable when it was changed since.
+
+        `at_once`: a Deployment replaces all of its pods together, and not one after the other.
+        """
         body = self.client.sanitize_for_serialization(there)  # type: ignore[no-untyped-call]
         body["metadata"]["annotations"] = (
             body["metadata"].get("annotations", {}) | manifest["metadata"]["annotations"]
         )
         body["spec"]["template"] = manifest["spec"]["template"]
+        if (strategy := manifest["spec"].get("strategy")) is not None:
+            rolling = strategy["rollingUpdate"] | ({"maxUnavailable": "100%"} if at_once else {})
+            body["spec"]["strategy"] = strategy | {"rollingUpdate": rolling}
         # The whole object, not a patch: a patch would keep what the new pods leave out.
         try:
             self._workload_call("replace_namespaced_{}", self.name, self.namespace, body)

@@ -6,6 +6,8 @@ from typing import Any
 from giornata.control.ports.fleet import Instance, InstanceState
 
 CONTAINER = "node"
+LONGEST_TROUBLE = 500
+USUAL = frozenset({"ContainerCreating", "PodInitializing"})
 Pod = Any  # a V1Pod, whose every field may be None to its types, and most never are
 
 
@@ -23,7 +25,45 @@ def instance_of(pod: Pod) -> Instance:
         state=_state(pod, running=since is not None),
         machine_id=pod.spec.node_name or None,
         running_since_ms=None if since is None else round(since.timestamp() * 1000),
+        trouble="" if since is not None else _trouble(pod),
     )
+
+
+def how_it_ended(pod: Pod) -> str:
+    """Of a pod that is over: its name, when, and why; empty when it does not say why."""
+    status = pod.status
+    terminated = [
+        each.state.terminated for each in _containers(pod) if each.state is not None and each.state.terminated
+    ]
+    why = ": ".join(filter(None, [status.reason, status.message])) or (_exit(terminated[0]) if terminated else "")
+    at = terminated[0].finished_at if terminated else None
+    return f"{pod.metadata.name}{f' ({at:%Y-%m-%d %H:%M} UTC)' if at else ''}, {why}"[:LONGEST_TROUBLE] if why else ""
+
+
+def _trouble(pod: Pod) -> str:
+    """Why it does not run: no machine for it, no image, or a container that ends again and again."""
+    if pod.metadata.deletion_timestamp is not None:
+        return ""
+    for condition in (pod.status.conditions or []) if pod.status is not None else []:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"{condition.reason}: {condition.message or ''}"[:LONGEST_TROUBLE].rstrip(": ")
+    for each in _containers(pod):
+        waiting = each.state.waiting if each.state is not None else None
+        if waiting is None or waiting.reason in USUAL:
+            continue
+        ended = each.last_state.terminated if each.last_state is not None else None
+        said = filter(None, [waiting.reason, waiting.message, _exit(ended) if ended is not None else ""])
+        return ": ".join(said)[:LONGEST_TROUBLE]
+    return ""
+
+
+def _exit(terminated: Any) -> str:
+    said = ", ".join(filter(None, [terminated.reason, terminated.message]))
+    return f"ended with status {terminated.exit_code}" + (f" ({said})" if said else "")
+
+
+def _containers(pod: Pod) -> list[Any]:
+    return (pod.status.container_statuses or []) if pod.status is not None else []
 
 
 def _state(pod: Pod, *, running: bool) -> InstanceState:
@@ -35,7 +75,7 @@ def _state(pod: Pod, *, running: bool) -> InstanceState:
 
 def _running_since(pod: Pod) -> datetime | None:
     """Since when the node's container runs; None while an image comes, or between two starts of it."""
-    statuses = (pod.status.container_statuses or []) if pod.status is not None else []
+    statuses = _containers(pod)
     chosen = [each for each in statuses if each.name == CONTAINER] or statuses[:1]
     for status in chosen:
         if status.state is not None and status.state.running is not None:

@@ -21,7 +21,7 @@ def workload_of(fleet: str, name: str, options: Options, url: Callable[[], str],
         "app.kubernetes.io/managed-by": "giornata",
         FLEET_LABEL: fleet,
     }
-    template = {"metadata": {"labels": labels}, "spec": _pod(fleet, options, url())}
+    template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": _pod(fleet, options, url())}
     spec: dict[str, Any] = {
         "replicas": nodes,
         "selector": {"matchLabels": {FLEET_LABEL: fleet}},
@@ -33,11 +33,12 @@ def workload_of(fleet: str, name: str, options: Options, url: Callable[[], str],
         spec["revisionHistoryLimit"] = 2
     else:
         spec |= {"serviceName": name, "podManagementPolicy": "Parallel", "updateStrategy": {"type": "OnDelete"}}
-    annotations = {TEMPLATE_DIGEST: hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()}
+    digest = {TEMPLATE_DIGEST: hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()}
+    template["metadata"] |= {"annotations": dict(digest)}  # every pod says of which settings it is
     return {
         "apiVersion": "apps/v1",
         "kind": options.workload_kind,
-        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "metadata": {"name": name, "labels": labels, "annotations": digest},
         "spec": spec,
     }
 

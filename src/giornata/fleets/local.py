@@ -82,16 +82,20 @@ class LocalFleet:
                 self._let_go(self._slots.pop(number))
             free = (number for number in range(nodes + len(self._slots)) if number not in self._slots)
             for number in [next(free) for _ in range(nodes - len(self._slots))]:
-                self._slots[number] = Slot(number=number, instance_id=self._new_id(number))
+                self._slots[number] = Slot(number=number, instance_id=self._new_id(number), log=self._log(number))
             self.tend()
             self._watch()
 
     def list(self) -> Sequence[Instance]:
         """Every slot, with the process that is in it or is to come; and those that are on their way out."""
         with self._lock:
+            now_s = self.monotonic_s()
             present = [
                 self._instance(
-                    slot.instance_id, slot.number, InstanceState.RUNNING if slot.alive else InstanceState.STARTING
+                    slot.instance_id,
+                    slot.number,
+                    InstanceState.RUNNING if slot.alive else InstanceState.STARTING,
+                    trouble=slot.trouble(now_s),
                 )
                 for slot in self._slots.values()
                 if slot.alive or slot.process is None
@@ -112,9 +116,8 @@ class LocalFleet:
             return running | {each.instance_id: each.process.pid for each in self._ending}
 
     def drain(self, instance_id: str) -> None:
-        """Ask the node to finish with a checkpoint; the slot has another one afterwards."""
-        slot = self._slot_of(instance_id)
-        slot.ask_to_end()
+        """The process is the first to go when there are to be fewer; what comes after it in its slot is not."""
+        self._slot_of(instance_id).leaves = True
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """Replace the process at once, without asking it."""
@@ -162,9 +165,9 @@ class LocalFleet:
             self.tend()
 
     @staticmethod
-    def _first_to_go(slot: Slot, leaving: Collection[str]) -> tuple[bool, bool, float, int]:
+    def _first_to_go(slot: Slot, leaving: Collection[str]) -> tuple[bool, bool, bool, float, int]:
         # What was started last may stand in the place of one that has left by itself.
-        return slot.instance_id in leaving, not slot.alive, slot.started_at_s, slot.number
+        return slot.instance_id in leaving, slot.leaves, not slot.alive, slot.started_at_s, slot.number
 
     def _let_go(self, slot: Slot) -> None:
         if slot.process is not None:
@@ -181,9 +184,12 @@ class LocalFleet:
         # Never the same again, not even after a restart of the server.
         return f"{self.name}-{number}-{self.now_ms():x}-{os.urandom(2).hex()}"
 
-    def _instance(self, instance_id: str, number: int, state: InstanceState) -> Instance:
+    def _instance(self, instance_id: str, number: int, state: InstanceState, *, trouble: str = "") -> Instance:
         place = f"{self.name}-{number}"
-        return Instance(id=instance_id, state=state, name=place, machine_id=place)
+        return Instance(id=instance_id, state=state, name=place, machine_id=place, trouble=trouble)
+
+    def _log(self, number: int) -> Path:
+        return self.log_directory / f"{self.name}-{number}.log"
 
     def _spawn(self, slot: Slot) -> subprocess.Popen[bytes]:
         self.log_directory.mkdir(parents=True, exist_ok=True)
@@ -191,7 +197,7 @@ class LocalFleet:
         environment[INSTANCE_ID] = slot.instance_id
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot.number % len(self.gpus)]
-        with (self.log_directory / f"{self.name}-{slot.number}.log").open("ab") as log:
+        with self._log(slot.number).open("ab") as log:
             return subprocess.Popen(
                 list(self.command(slot.number)),
                 stdin=subprocess.DEVNULL,

@@ -1,15 +1,21 @@
 """One place for a node process on this machine."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 HEALTHY_AFTER_S = 20.0
+TAIL_BYTES = 4096
+LONGEST_LINE = 200
+# When, how bad and who: what a logger writes before it says anything.
+BEFORE_MESSAGE = re.compile(r"^[\d-]{10} [\d:,]{8,12} [A-Z]+ \S+ ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,11 @@ class Ending:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """A place, and the process that is in it. `instance_id` is the process's, or of the one that is to come."""
+    """A place, and the process that is in it. `instance_id` is the process's, or of the one that is to come.
+
+    `leaves`: when there are to be fewer, this process is the first to go. `ended` is how the one before it ended, and
+    `log` where processes of this place write.
+    """
 
     number: int
     instance_id: str
@@ -48,6 +58,9 @@ class Slot:
     start_again_at_s: float = 0.0
     backoff_s: float = FIRST_BACKOFF_S
     starts: int = 0
+    leaves: bool = False
+    ended: str = ""
+    log: Path | None = None
 
     @property
     def alive(self) -> bool:
@@ -68,6 +81,7 @@ class Slot:
         if self.process is None or self.alive:
             return
         lived_s = now_s - self.started_at_s
+        self.ended, self.leaves = how_it_ended(self.process.returncode, self.log), False
         self.backoff_s = FIRST_BACKOFF_S if lived_s >= HEALTHY_AFTER_S else min(self.backoff_s * 2, MAX_BACKOFF_S)
         self.kill()
         self.process, self.instance_id = None, next_id(self.number)
@@ -75,7 +89,13 @@ class Slot:
 
     def begin_again(self, instance_id: str, *, now_s: float) -> None:
         """Another process is to come, soon: somebody wanted it so."""
+        self.ended, self.leaves = "", False
         self.process, self.instance_id, self.start_again_at_s = None, instance_id, now_s + FIRST_BACKOFF_S
+
+    def trouble(self, now_s: float) -> str:
+        """How the process before ended, if it should not have, until this one has lived for a while."""
+        well = self.alive and now_s - self.started_at_s >= HEALTHY_AFTER_S
+        return "" if well else self.ended
 
     def ask_to_end(self) -> None:
         """SIGTERM."""
@@ -100,3 +120,33 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
     # The engine has a session of its own and dies with the agent's pipe; the group reaches the rest.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+def how_it_ended(status: int | None, log: Path | None) -> str:
+    """In words, with the last line that the process wrote; empty when it ended as it should."""
+    if not status:
+        return ""
+    how = f"ended with status {status}" if status > 0 else f"was killed by {_signal_name(-status)}"
+    line = "" if log is None else last_line(log)
+    return f"the process before {how}" + (f": {line}" if line else "")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a file that has something in it, and of that the end, where programs say why; empty when there
+    is none, or no file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    written = [line.strip() for line in lines if line.strip()]
+    line = BEFORE_MESSAGE.sub("", written[-1]) if written else ""
+    return line if len(line) <= LONGEST_LINE else f"…{line[-LONGEST_LINE:]}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -3,9 +3,12 @@
 A cluster is an instance, and its name is the id: `giornata-FLEET-…`, never used twice, so that whatever bears it is
 found by listing. Launching and taking down take minutes and are asked for without waiting; until the clouds have
 acted, SkyPilot's own list of requests says what is on its way. The machine is new with each cluster, so it has the
-cluster's name too.
+cluster's name too. The end of the name is a digest of the task that was launched, so that a listing also says which
+clusters are of other settings.
 """
 
+import hashlib
+import json
 import logging
 import math
 import re
@@ -15,10 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, GiornataError, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import Surroundings
+from giornata.fleets.skypilot_cluster import LONGEST_TROUBLE, Cluster
 from giornata.fleets.skypilot_task import Options, task_of
 
 __all__ = ["Options", "SkyPilotFleet", "open_fleet"]
@@ -27,6 +31,9 @@ log = logging.getLogger(__name__)
 
 PRICE_KEPT_MS = 3_600_000
 REQUESTS = 2000  # that are not finished; more of them are not read
+FINISHED = 200  # that are, the latest
+LATELY_S = 3600
+OF_TASK = re.compile(r"-([0-9a-f]{8})$")
 REFUSED = (
     "APINotSupportedError", "APIVersionMismatchError", "ApiServerAuthenticationError", "CloudUserIdentityError",
     "ClusterOwnerIdentityMismatchError", "InvalidCloudConfigs", "InvalidCloudCredentials", "InvalidClusterNameError",
@@ -46,6 +53,7 @@ class SkyPilotFleet:
     node_key: Callable[[], str]
     now_ms: Callable[[], int]
     _price: tuple[int, Price] | None = field(default=None)
+    _drained: set[str] = field(default_factory=set)
 
     @property
     def limits(self) -> Limits:
@@ -60,10 +68,15 @@ class SkyPilotFleet:
             if state.broken and not state.going:
                 self._down(name)
         present = {name: state for name, state in records.items() if not state.going and not state.broken}
+        self._drained &= set(records)
         for _ in range(nodes - len(present)):
             self._launch(self.options.infra)
         order = sorted(
-            present, key=lambda name: (name not in leaving, present[name].up, -present[name].since_s, name)
+            present,
+            key=lambda name: (
+                *(name not in leaving, name not in self._drained),
+                *(present[name].up, -present[name].since_s, name),
+            ),
         )
         for name in order[: max(0, len(present) - nodes)]:
             self._down(name)
@@ -83,8 +96,10 @@ class SkyPilotFleet:
         self._launch(elsewhere or self.options.infra)
 
     def drain(self, instance_id: str) -> None:
-        """SkyPilot has no way of its own to tell a node; the server tells it. Raises InstanceGone."""
+        """SkyPilot has no mark for it, but nobody else lowers the number: it is kept here, while this process lives.
+        Raises InstanceGone."""
         self._record(instance_id)
+        self._drained.add(instance_id)
 
     def price(self) -> Price:
         """As the settings say; else the cheapest that SkyPilot's catalogue has, kept for an hour."""
@@ -95,6 +110,41 @@ class SkyPilotFleet:
         if self._price is None or now_ms - self._price[0] >= PRICE_KEPT_MS:
             self._price = now_ms, self._catalogue_price()
         return self._price[1]
+
+    @property
+    def one_by_one(self) -> bool:
+        """Each cluster has a task of its own."""
+        return True
+
+    def outdated(self) -> Outdated:
+        """See Renews. Clusters whose names say of no task are of before, and are left alone."""
+        old = self._of_other_tasks()
+        return Outdated(settings=("task",) if old else (), instances=old)
+
+    def renew(self, instance_ids: Collection[str]) -> None:
+        """See Renews. The cluster is taken down, and another one launched."""
+        for name in sorted(self._of_other_tasks() & set(instance_ids)):
+            self._down(name)
+            self._launch(self.options.infra)
+
+    def shortage(self) -> str:
+        """See TellsShortage: why the latest launch failed, within the hour."""
+        with self._asking():
+            finished = self.sky.api_status(all_status=True, limit=FINISHED)
+        since_s = self.now_ms() / 1000 - LATELY_S
+        failed = [
+            each
+            for each in finished
+            if (each.cluster_name or "").startswith(self._prefix)
+            and each.name.removeprefix("sky.") == "launch"
+            and str(each.status).rpartition(".")[2] == "FAILED"
+            and (each.finished_at or each.created_at) >= since_s
+        ]
+        if not failed:
+            return ""
+        last = max(failed, key=lambda each: each.finished_at or each.created_at)
+        launches = "a launch" if len(failed) == 1 else f"{len(failed)} launches"
+        return f"{launches} failed within the hour, at last: {last.status_msg or self._error_of(last.request_id)}"
 
     def close(self) -> None:
         """Nothing is held."""
@@ -122,16 +172,38 @@ class SkyPilotFleet:
         return self._price[1].micro_usd_per_hour / MICRO_USD
 
     def _allowed(self, offer: Any) -> bool:
-        state = _State(cloud=offer.cloud, region=offer.region)
+        state = Cluster(cloud=offer.cloud, region=offer.region)
         return not self.options.infra or any(state.is_in(each) for each in self.options.infra)
 
     def _launch(self, infra: Sequence[str]) -> None:
-        name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}"
+        name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}-{self._digest()}"
         config = task_of(self.name, name, self.options, infra, url=self.server_url(), key=self.node_key())
         if (price := self._known_price()) is not None:
             config["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] = f"{price:g}"
         with self._asking():
             self.sky.launch(self.sky.Task.from_yaml_config(config), cluster_name=name)
+
+    def _of_other_tasks(self) -> frozenset[str]:
+        digest = self._digest()
+        return frozenset(
+            name
+            for name, state in self._records().items()
+            if not state.going and not state.broken and (of := OF_TASK.search(name)) and of[1] != digest
+        )
+
+    def _digest(self) -> str:
+        """Of the task, whichever of the places it is launched in, and without its key."""
+        task = task_of(self.name, "", self.options, self.options.infra, url=self.server_url(), key="")
+        return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:8]
+
+    def _error_of(self, request_id: str) -> str:
+        """What the request ended with: SkyPilot raises it for whoever asks for the result."""
+        try:
+            with self._asking():
+                self.sky.get(request_id)
+        except (FleetUnavailable, FleetRefused) as error:
+            return _said(error.__cause__ or error)
+        return "it does not say why"
 
     def _down(self, name: str) -> None:
         with self._asking():
@@ -144,22 +216,22 @@ class SkyPilotFleet:
     def _prefix(self) -> str:
         return f"giornata-{self.name}-"
 
-    def _record(self, instance_id: str) -> "_State":
+    def _record(self, instance_id: str) -> Cluster:
         found = self._records().get(instance_id)
         if found is None:
             raise InstanceGone(f"SkyPilot lists no cluster {instance_id}")
         return found
 
-    def _records(self) -> dict[str, "_State"]:
+    def _records(self) -> dict[str, Cluster]:
         """What is asked for and what is there. First the requests: one that ends in between is a cluster then."""
         with self._asking():
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))
-        found = {each.name: _State.of(each) for each in clusters if each.name.startswith(self._prefix)}
+        found = {each.name: Cluster.of(each) for each in clusters if each.name.startswith(self._prefix)}
         for request in pending:
             name, verb = request.cluster_name or "", request.name.removeprefix("sky.")
             if name.startswith(self._prefix) and verb == "launch":
-                found.setdefault(name, _State())
+                found.setdefault(name, Cluster())
             if name in found and verb == "down":
                 found[name].going = True
         return found
@@ -183,47 +255,8 @@ class SkyPilotFleet:
             raise FleetRefused(f"SkyPilot does not take it: {_said(error)}") from error
 
 
-@dataclass(slots=True, kw_only=True)
-class _State:
-    """One cluster, there or asked for."""
-
-    up: bool = False
-    broken: bool = False
-    going: bool = False
-    since_s: int = 0
-    cloud: str = ""
-    region: str = ""
-
-    @classmethod
-    def of(cls, record: Any) -> "_State":
-        status = record.status.value
-        unhealthy = status == "INIT" and record.init_kind == "unhealthy"
-        return cls(
-            up=status == "UP",
-            broken=status == "STOPPED" or unhealthy,
-            going=status == "AUTOSTOPPING",
-            since_s=record.launched_at,
-            cloud=record.cloud or "",
-            region=record.region or "",
-        )
-
-    def instance(self, name: str) -> Instance:
-        """As the control plane sees it."""
-        state = InstanceState.RUNNING if self.up else InstanceState.STARTING
-        if self.going or self.broken:
-            state = InstanceState.STOPPING
-        since_ms = self.since_s * 1000 if self.up and self.since_s else None
-        return Instance(id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms)
-
-    def is_in(self, infra: str) -> bool:
-        """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""
-        cloud, _, rest = infra.lower().partition("/")
-        region = rest.partition("/")[0]
-        return cloud in ("*", self.cloud.lower()) and region in ("", "*", self.region.lower())
-
-
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"
+    return f"{type(error).__name__}: {str(error)[:LONGEST_TROUBLE]}"
 
 
 def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:

@@ -52,7 +52,7 @@ class StaticFleet:
         raise FleetRefused(f"{instance_id} is somebody's own machine and cannot be replaced from here ({reason})")
 
     def drain(self, instance_id: str) -> None:
-        """The server tells the node; there is no other way. Raises InstanceGone."""
+        """The server tells the node; nobody has a mark to set. Raises InstanceGone."""
         self._must_be_there(instance_id)
 
     def price(self) -> Price:

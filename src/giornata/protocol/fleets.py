@@ -14,10 +14,12 @@ class InstanceStanding(StrEnum):
     STOPPING = "stopping"
     LEAVING = "leaving"  # it gets no more work
     ENDING = "ending"  # the provider was asked to end it, and lists it still
+    RENEWING = "renewing"  # it gets no more work, and comes again as the settings are now
 
 
 class FleetInstance(Reply):
-    """One instance that the provider lists."""
+    """One instance that the provider lists. `trouble` is why it does not run, in the provider's words; `outdated`:
+    it is not as the settings say."""
 
     id: str
     state: InstanceStanding
@@ -25,6 +27,8 @@ class FleetInstance(Reply):
     node_id: str | None = None
     jobs: int = 0
     reason: str = ""
+    trouble: str = ""
+    outdated: bool = False
     price_micro_usd_per_hour: int = 0
     first_listed_at: datetime
     running_at: datetime | None = None
@@ -42,7 +46,13 @@ class FleetPlan(Reply):
 
 
 class Fleet(Reply):
-    """`GET /v1/fleets/{name}` (root admin only). `trouble` is what the provider last refused."""
+    """`GET /v1/fleets/{name}` (root admin only).
+
+    `trouble` is what the provider last refused, or why it could not be listed; `shortage` why fewer nodes run than
+    are wanted. `outdated` names the settings that the instances do not have yet: they get them when the fleet is
+    rolled, which goes on since `rolling_since`; `rolls`: it can be. Without `gives_nodes` machines join by
+    themselves, and none can be asked for. The provider is asked nothing before `quiet_until`, because it wants it so.
+    """
 
     name: str
     driver: str
@@ -50,11 +60,17 @@ class Fleet(Reply):
     most_nodes: int | None = None
     price_micro_usd_per_hour: int | None = None
     trouble: str = ""
+    shortage: str = ""
+    outdated: tuple[str, ...] = ()
+    rolls: bool = False
+    gives_nodes: bool = True
     plan: FleetPlan
     instances: tuple[FleetInstance, ...] = ()
-    listed_at: datetime
+    listed_at: datetime | None = None
     changed_at: datetime | None = None
     needed_at: datetime | None = None
+    rolling_since: datetime | None = None
+    quiet_until: datetime | None = None
 
 
 class FleetPage(Reply):

@@ -1,13 +1,15 @@
 """Fleets, their instances, and the nodes on them. See `giornata.control.ports.fleet_store`."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow, Joinable
 from giornata.domain.job import JobState
+from giornata.store.claiming import FOR_ANYONE
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
@@ -15,7 +17,7 @@ QUARANTINED = "quarantined"
 _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
 _INSTANCE = tuple(instances.c[name] for name in InstanceRow.__slots__)
 # What a listing says; the rest is our own.
-_LISTED = ("machine_id", "name", "state", "price_micro_usd_per_hour", "last_listed_at_ms", "gone_at_ms")
+_LISTED = ("machine_id", "name", "state", "price_micro_usd_per_hour", "last_listed_at_ms", "gone_at_ms", "trouble")
 _NODE = (
     *("id", "project_id", "machine_id", "name", "instance_id", "kinds", "vram_bytes", "places", "draining"),
     *("first_seen_at_ms", "last_seen_at_ms"),
@@ -25,6 +27,23 @@ _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("dea
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 WITH_DEADLINE = sa.literal_column(
     "jobs.state IN ('queued', 'running', 'paused') AND jobs.deadline_at_ms IS NOT NULL", sa.Boolean
+)
+
+
+# The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended. Only
+# jobs that train have such keys.
+_HEADS = (
+    sa.select(
+        jobs.c.kind,
+        jobs.c.min_vram_bytes,
+        jobs.c.project_id,
+        jobs.c.created_at_ms,
+        attempts.c.ended_at_ms,
+    )
+    .join(attempts, attempts.c.id == jobs.c.attempt_id, isouter=True)
+    .where(FOR_ANYONE, jobs.c.kind == sa.literal_column("'train'"), jobs.c.joint_key == sa.bindparam("wanted"))
+    .order_by(jobs.c.interrupted.desc(), jobs.c.priority.desc(), jobs.c.turn, jobs.c.id)
+    .limit(sa.bindparam("most"))
 )
 
 
@@ -72,9 +91,12 @@ class Fleets:
         idle_since = sa.case(
             (live > 0, nodes.c.last_seen_at_ms), else_=sa.func.coalesce(ended, nodes.c.first_seen_at_ms)
         )
+        held = sa.select(sa.func.max(jobs.c.joint_key)).join(attempts, attempts.c.job_id == jobs.c.id)
+        at_work = held.where(of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
+        joint_key = sa.case((nodes.c.places > 1, at_work), else_=None)
         query = (
             sa.select(*(nodes.c[name] for name in _NODE))
-            .add_columns(live.label("live"), idle_since.label("idle_since_ms"))
+            .add_columns(live.label("live"), idle_since.label("idle_since_ms"), joint_key.label("joint_key"))
             # Not by the index of the fleet's instances, which has all that were ever there.
             .where(sa.func.coalesce(nodes.c.fleet, "") == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
             .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
@@ -82,8 +104,8 @@ class Fleets:
         rows = (row._mapping for row in self._connection.execute(query))
         return [FleetNode(**{**row, "kinds": tuple(row["kinds"])}) for row in rows]
 
-    def drain(self, node_ids: Collection[str]) -> None:
-        self._connection.execute(sa.update(nodes).where(nodes.c.id.in_(sorted(node_ids))).values(draining=True))
+    def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id.in_(sorted(node_ids))).values(draining=draining))
 
     def unfit_machines(self) -> frozenset[str]:
         query = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
@@ -99,6 +121,20 @@ class Fleets:
         query = sa.select(sa.func.count()).select_from(reallocations)
         found = query.where(reallocations.c.fleet == fleet, reallocations.c.at_ms >= since_ms)
         return self._connection.scalar(found) or 0
+
+    def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
+        counted: Counter[tuple[str, int, str, str]] = Counter()
+        for joint_key, most in sorted(room.items()):
+            rows = self._connection.execute(_HEADS, {"wanted": joint_key, "most": most})
+            counted.update(
+                (row.kind, row.min_vram_bytes, row.project_id, joint_key)
+                for row in rows
+                if max(row.created_at_ms, row.ended_at_ms or 0) >= queued_since_ms
+            )
+        return [
+            Joinable(kind=kind, min_vram_bytes=vram, project_id=project, joint_key=joint_key, jobs=count)
+            for (kind, vram, project, joint_key), count in counted.items()
+        ]
 
     def deadlines(self) -> Sequence[Deadline]:
         alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)

@@ -53,6 +53,7 @@ UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{ke
 # A good answer of these needs more than a draw: bytes that were uploaded, a signature, a job that has ended, a fleet.
 HARD_TO_PLEASE = {
     "GET /v1/fleets/{name}",
+    "POST /v1/fleets/{name}/roll",
     "GET /v1/blobs/{key}",
     "POST /v1/datasets",
     "POST /v1/jobs",

@@ -11,6 +11,7 @@ from tests.fixtures.kubernetes_real import VARIABLE
 
 DRIVERS = [
     "local",
+    "static",
     "salad",
     "kubernetes",
     "kubernetes_stateful_set",
@@ -18,9 +19,10 @@ DRIVERS = [
 ]
 if VARIABLE in os.environ:  # otherwise there is nothing that they could run on
     DRIVERS += ["kubernetes_real", "kubernetes_real_stateful_set"]
-# Processes of one's own can always be asked.
+# Processes of one's own can always be asked, and what was heard of is in one's own store.
 NEVER_AWAY = {
     "local",
+    "static",
 }
 
 
@@ -34,6 +36,14 @@ def under_test(driver: str, tmp_path: Path) -> Iterator[FleetUnderTest]:
     module = importlib.import_module(f"tests.contract.fleets.driver_{driver}")
     with module.opened(tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def renting(under_test: FleetUnderTest) -> FleetUnderTest:
+    """Only where nodes can be had for the asking: what the others do instead has tests of its own."""
+    if not under_test.gives_nodes:
+        pytest.skip("nobody but their owners can start or end these machines")
+    return under_test
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from giornata.control.ports.fleet import InstanceState
 from giornata.fleets.local import LocalFleet
+from giornata.fleets.local_slot import HEALTHY_AFTER_S
 
 PATIENCE_S = 30.0
 QUIET_NODE = "import signal; signal.pause()"
@@ -23,12 +24,14 @@ class LocalUnderTest:
 
     reallocation_moves = False
     chooses_who_leaves = True
+    gives_nodes = True
 
     def __init__(self, directory: Path) -> None:
         self._now_s = 0.0
+        self._program = QUIET_NODE
         self.fleet = LocalFleet(
             name="local",
-            command=lambda _slot: [sys.executable, "-S", "-E", "-c", QUIET_NODE],
+            command=lambda _slot: [sys.executable, "-S", "-E", "-c", self._program],
             log_directory=directory / "logs",
             grace_s=5.0,
             monotonic_s=lambda: self._now_s,
@@ -51,6 +54,23 @@ class LocalUnderTest:
         pid = self.fleet.pids()[instance_id]
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
+
+    @contextmanager
+    def hold_up(self) -> Iterator[str]:
+        self._program = "import sys; sys.exit('there is no such model')"
+        yield "ended with status 1: there is no such model"
+        self._program = QUIET_NODE
+
+    def settle_well(self) -> None:
+        """What runs has run for a while."""
+        self._now_s += HEALTHY_AFTER_S
+
+    def settle_held_up(self) -> None:
+        """It has started, has ended, and is to start again."""
+        self.fleet.tend()
+        for pid in self.fleet.pids().values():
+            wait_for_end(pid)
+        self.fleet.tend()
 
     def away(self) -> AbstractContextManager[None]:
         raise NotImplementedError("processes of one's own can always be asked")

@@ -13,10 +13,26 @@ class SaladUnderTest:
 
     reallocation_moves = True
     chooses_who_leaves = True
+    gives_nodes = True
 
     def __init__(self) -> None:
         self._rented = Rented(SaladCloud())
         self.fleet = self._rented.fleet()
+
+    def change_settings(self) -> None:
+        self.fleet.close()
+        self.fleet = self._rented.fleet(image="registry.example/giornata-node:2")
+
+    @contextmanager
+    def hold_up(self) -> Iterator[str]:
+        self._rented.cloud.most_machines = 0
+        yield "the provider counts 3 free machines"
+        self._rented.cloud.most_machines = None
+        self._rented.group.most_machines = None
+        self._rented.cloud.advance(1)
+
+    def settle_held_up(self) -> None:
+        self._rented.settle()
 
     def settle(self) -> None:
         self._rented.settle()

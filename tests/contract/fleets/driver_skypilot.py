@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.skypilot_fake import REGIONS, FakeSky
+from tests.fixtures.skypilot_fake import REGIONS, FakeSky, ResourcesUnavailableError
 
 from giornata.fleets.skypilot import SkyPilotFleet
 from giornata.fleets.skypilot_task import Options
@@ -17,18 +17,35 @@ class SkyPilotUnderTest:
 
     reallocation_moves = True
     chooses_who_leaves = True
+    gives_nodes = True
 
     def __init__(self, **options: Any) -> None:
         self.sky = FakeSky()
-        clock = itertools.count(1_700_000_000_000)
-        self.fleet = SkyPilotFleet(
+        self._clock = itertools.count(1_700_000_000_000)
+        self._options = {"price_usd_per_hour": 0.3, "infra": REGIONS} | options
+        self.fleet = self._open(self._options)
+
+    def _open(self, options: dict[str, Any]) -> SkyPilotFleet:
+        return SkyPilotFleet(
             name="gpu",
             sky=self.sky,
-            options=Options.model_validate({"price_usd_per_hour": 0.3, "infra": REGIONS} | options),
+            options=Options.model_validate(options),
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "the-key-of-nodes",
-            now_ms=lambda: next(clock),
+            now_ms=lambda: next(self._clock),
         )
+
+    def change_settings(self) -> None:
+        self.fleet = self._open(self._options | {"image": "registry.example/giornata-node:2"})
+
+    @contextmanager
+    def hold_up(self) -> Iterator[str]:
+        self.sky.launches_fail = ResourcesUnavailableError("no RTX4090 in all of aws")
+        yield "no RTX4090 in all of aws"
+        self.sky.launches_fail = None
+
+    def settle_held_up(self) -> None:
+        self.sky.act()
 
     def settle(self) -> None:
         self.sky.act()

@@ -3,14 +3,22 @@
 import importlib.util
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.contract.fleets.driver_skypilot import SkyPilotUnderTest
 from tests.fixtures import skypilot_fake
-from tests.fixtures.skypilot_fake import ClusterStatus, FakeSky, InstanceTypeInfo, NoCloudAccessError
+from tests.fixtures.skypilot_fake import (
+    ClusterStatus,
+    FakeSky,
+    InstanceTypeInfo,
+    NoCloudAccessError,
+    ResourcesUnavailableError,
+)
+from tests.fixtures.skypilot_fake import Task as FakeTask
 
-from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet import InstanceState, Outdated
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InvalidInput
 from giornata.fleets.skypilot import REFUSED, open_fleet
 from giornata.fleets.skypilot_task import Options, task_of
@@ -207,3 +215,40 @@ def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_on
 def test_without_the_package_the_extra_is_named():
     with pytest.raises(InvalidInput, match=r"giornata\[skypilot\]"):
         open_fleet("gpu", Options(), None)
+
+
+def test_clusters_of_before_that_name_no_task_are_left_alone():
+    it = SkyPilotUnderTest()
+    raised(it, 1)
+    (record,) = it.sky.clusters.values()
+    it.sky.clusters = {"giornata-gpu-18bcfe56800-ab12": replace(record, name="giornata-gpu-18bcfe56800-ab12")}
+    it.change_settings()
+    assert it.fleet.outdated() == Outdated()
+    it.fleet.renew(["giornata-gpu-18bcfe56800-ab12"])
+    assert it.sky.waiting == []
+
+
+def test_launches_that_failed_long_ago_or_of_others_are_not_told():
+    it = SkyPilotUnderTest()
+    it.sky.launches_fail = ResourcesUnavailableError("no such machine anywhere")
+    it.sky.now_s -= 3601
+    it.fleet.desired(1)
+    it.sky.act()
+    assert it.fleet.shortage() == ""
+    it.sky.now_s += 3601
+    it.sky.launch(FakeTask({}), cluster_name="giornata-other-1")
+    it.sky.act()
+    assert it.fleet.shortage() == ""
+    it.fleet.desired(2)
+    it.sky.act()
+    said = it.fleet.shortage()
+    assert said == "2 launches failed within the hour, at last: ResourcesUnavailableError: no such machine anywhere"
+
+
+def test_a_cluster_that_does_not_come_up_says_why():
+    it = SkyPilotUnderTest()
+    (name,) = raised(it, 1)
+    assert [each.trouble for each in it.fleet.list()] == [""]
+    it.sky.clusters[name].status = ClusterStatus.INIT
+    it.sky.clusters[name].init_status_reason = "setup failed with status 1"
+    assert [each.trouble for each in it.fleet.list()] == ["setup failed with status 1"]

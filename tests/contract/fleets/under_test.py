@@ -16,6 +16,7 @@ class FleetUnderTest(Protocol):
     fleet: Fleet
     reallocation_moves: bool  # a reallocated instance comes back on another machine
     chooses_who_leaves: bool  # of several, exactly those named in `leaving` go
+    gives_nodes: bool  # nodes come when they are asked for; else `join(nodes)` has their owners start some
 
     def settle(self) -> None:
         """Let the provider do what it was asked: afterwards instances run or are gone, nothing is on its way."""

@@ -191,6 +191,7 @@ def test_a_provider_that_is_away_is_asked_again_later(shop: Workshop) -> None:
     reap(shop.ctx)
     assert shop.rows(schema.reallocations) == []
     fleet.says = None
+    shop.clock.advance_s(3)
     assert reap(shop.ctx).reallocated == 1
 
 

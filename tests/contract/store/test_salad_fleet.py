@@ -122,7 +122,8 @@ def test_the_idle_one_of_two_goes_and_the_working_one_stays(day, shop):
     day.finish(day.claim(second))
     (left,) = day.until_running(1)
     assert left.id == first.id
-    assert {path.rsplit("/", 1)[-1] for method, path in day.rented.cloud.asked if method == "POST"} == {"containers"}
+    said = {path.rsplit("/", 1)[-1] for method, path in day.rented.cloud.asked if method == "POST"}
+    assert said == {"containers", "sce-gpu-availability"}, "made once, and asked why they did not come at first"
 
 
 def test_an_hour_without_the_provider_changes_nothing_and_ends_nobody(day, shop):

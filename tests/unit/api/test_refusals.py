@@ -57,6 +57,7 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/machines/{machine_id}/release": Route(allowed=OPERATOR),
     "GET /v1/fleets": Route(allowed=OPERATOR),
     "GET /v1/fleets/{name}": Route(allowed=OPERATOR),
+    "POST /v1/fleets/{name}/roll": Route(allowed=OPERATOR),
     "POST /v1/projects": Route(allowed=OPERATOR, body={"id": "third"}),
     "GET /v1/projects": USER,
     "PUT /v1/projects/{project_id}/budget": Route(allowed=OPERATOR, body={"budget_micro_usd": 5}),
@@ -97,7 +98,7 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # What is put under a name is put there for one's own project; fleets, machines, projects' budgets are the operator's.
-OWNERLESS = ("PUT /v1/secrets", "GET /v1/fleets", "POST /v1/machines", "PUT /v1/projects")
+OWNERLESS = ("PUT /v1/secrets", "GET /v1/fleets", "POST /v1/fleets", "POST /v1/machines", "PUT /v1/projects")
 FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(OWNERLESS)]
 UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
 

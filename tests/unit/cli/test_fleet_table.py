@@ -1,10 +1,12 @@
 """Fleets by HTTP, on the command line and in the gauges."""
 
 import pytest
-from tests.fixtures.fleets import ToyFleet, governed, with_fleets
+from tests.fixtures.fleets import TalkativeFleet, ToyFleet, governed, with_fleets
 
+from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
+from giornata.domain.errors import Forbidden
 from giornata.domain.scaling import ScalingPolicy
 from giornata.protocol.fleets import InstanceStanding
 
@@ -64,6 +66,63 @@ def test_a_fleet_that_nobody_looks_after_is_named(run, served, provider):
     provider.wanted = 0
     reconcile_fleet(with_fleets(served.ctx, {"gpu": governed(provider)}), "gpu")
     assert run("fleets", "--json").json == {"items": []}, "nothing is left of it"
+
+
+@pytest.fixture
+def talkative(served):
+    """As `provider`, of a provider that says more and keeps settings."""
+    provider = TalkativeFleet()
+    fleet = governed(provider, kinds=("x-count",), scaling=ScalingPolicy(max_nodes=4))
+    served.app.state.context = with_fleets(served.ctx, {"gpu": fleet})
+    served.client().submit({}, kind="x-count")
+    return provider
+
+
+def test_why_nodes_do_not_come_is_said_in_a_line_of_its_own(run, served, talkative):
+    talkative.instances["i-9"] = Instance(id="i-9", state=InstanceState.STARTING, trouble="ImagePullBackOff: no tag")
+    turn(served)
+    assert "gpu: nodes do not come up: ImagePullBackOff: no tag" in run("fleets").output
+    assert run("fleets", "gpu").output.count("ImagePullBackOff") == 2, "of the fleet, and beside the instance"
+    talkative.instances["i-9"] = Instance(id="i-9", state=InstanceState.RUNNING)
+    turn(served)
+    assert "do not come up" not in run("fleets", "show", "gpu").output
+
+
+def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkative):
+    turn(served)
+    assert "settings" not in run("fleets", "gpu").output
+    talkative.settings = "image:2"
+    with served.ctx.store.begin() as tx:
+        tx.fleets.update("gpu", examined_at_ms=None)  # as after a minute
+    turn(served)
+    shown = run("fleets").output
+    assert "gpu: 1 of 1 have other settings than are wanted now: image" in shown
+    assert "giornata fleets roll gpu" in shown
+    assert "of other settings" in run("fleets", "gpu").output
+    done = run("fleets", "roll", "gpu")
+    assert "The nodes of gpu are renewed as far as their settings changed: image" in done.output
+    assert run("fleets", "roll", "gpu", "--json").json["rolling_since"], "asking twice is no fault"
+    assert "1 of 1 to go" in run("fleets").output
+    for _ in range(3):
+        turn(served)
+    shown = run("fleets").output
+    assert "to go" not in shown
+    assert "settings" not in shown
+
+
+def test_a_fleet_that_cannot_be_rolled_says_why(run, served, provider):
+    turn(served)
+    done = run("fleets", "roll", "gpu")
+    assert done.status == 1
+    assert "gpu has nothing to roll: with the driver toy" in done.errors
+    assert "there is no fleet other" in run("fleets", "roll", "other").errors
+
+
+def test_only_an_operator_rolls(served, talkative):
+    turn(served)
+    with pytest.raises(Forbidden):
+        served.client().roll_fleet("gpu")
+    assert served.client(served.keys.admin).roll_fleet("gpu").rolling_since is not None
 
 
 def test_gauges(served, provider):

@@ -166,7 +166,8 @@ def test_the_shipped_nodes_are_those_that_the_driver_makes():
     options = Options(image="registry.example/giornata-node:latest", priority_class="giornata-node")
     made = workload_of("gpu", "giornata-gpu", options, lambda: "https://giornata.example", 0)
     made["metadata"] |= {"namespace": "giornata"}
-    del made["metadata"]["annotations"]  # by which the driver knows what it made itself
+    for described in (made["metadata"], made["spec"]["template"]["metadata"]):
+        del described["annotations"]  # by which the driver knows what it made itself
     (shipped,) = yaml.safe_load_all((DEPLOY / "kubernetes/nodes.yaml").read_text())
     assert shipped == made
 

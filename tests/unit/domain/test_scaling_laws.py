@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.fixtures.scaling import NOW, ago, fleet, leaving, node, plan, replaced
+from tests.fixtures.scaling import NOW, WIDE, ago, fleet, leaving, node, plan, replaced
 
 from giornata.domain.capacity import Demand, Use
 from giornata.domain.scaling import FleetView, Plan, ScalingPolicy
 
 uses = st.sampled_from(Use)
 views = st.builds(
-    lambda states, more, jobs, needed_s, changed_s, banned, left: fleet(
+    lambda states, more, jobs, needed_s, changed_s, banned, left, joint: fleet(
         *(
             node(
                 f"n{number}",
@@ -19,21 +19,26 @@ views = st.builds(
                 since_s=since_s,
                 sound=sound,
                 leaving_since_ms=None if told_s is None else ago(told_s),
+                **({"offer": WIDE, "taken": taken, "joint_key": "same"} if taken and use is Use.BUSY else {}),
             )
-            for number, (use, since_s, sound, told_s) in enumerate(states)
+            for number, (use, since_s, sound, told_s, taken) in enumerate(states)
         ),
         asked=len(states) + more,
         demand=tuple(
             Demand(kind="train", jobs=count, banned_machines=frozenset(machines))
             for count, machines in ((jobs, ()), (banned, ("machine-n0", "machine-n1")))
             if count
-        ),
+        )
+        + ((Demand(kind="train", jobs=joint, joint_key="same"),) if joint else ()),
         needed_at_ms=ago(needed_s),
         changed_at_ms=ago(changed_s),
         reallocations_left=left,
     ),
     st.lists(
-        st.tuples(uses, st.integers(0, 4000), st.booleans(), st.one_of(st.none(), st.none(), st.integers(0, 2000))),
+        st.tuples(
+            *(uses, st.integers(0, 4000), st.booleans()),
+            *(st.one_of(st.none(), st.none(), st.integers(0, 2000)), st.integers(0, 4)),
+        ),
         max_size=8,
     ),
     st.integers(0, 3),
@@ -42,6 +47,7 @@ views = st.builds(
     st.integers(0, 1000),
     st.integers(0, 2),
     st.integers(0, 3),
+    st.integers(0, 6),
 )
 policies = st.builds(
     lambda fewest, more, spares, up, down, pause: ScalingPolicy(

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.fleets.local import LocalFleet
+from giornata.fleets.local_slot import how_it_ended
 
 PATIENCE_S = 20.0
 
@@ -146,7 +147,9 @@ def test_a_node_that_was_killed_is_started_again_as_another_instance(fleet_of, n
         second = nodes.next()
         assert second.pid != first.pid
         assert second.instance != first.instance
-        assert list(fleet.list()) == [running(second)]
+        (listed,) = fleet.list()
+        assert "was killed by SIGKILL" in listed.trouble
+        assert replace(listed, trouble="") == running(second)
 
 
 def test_what_a_killed_node_had_started_goes_with_it(fleet_of, nodes):
@@ -184,15 +187,34 @@ def test_fewer_are_asked_for_and_nobody_waits_for_those_that_take_their_time(fle
         assert caller.last_words() == [], "it is killed when its time is over"
 
 
-def test_draining_asks_and_reallocating_does_not(fleet_of, nodes):
+def test_reallocating_does_not_ask(fleet_of, nodes):
     with fleet_of(1) as fleet:
         first = nodes.next()
-        fleet.drain(first.instance)
-        assert first.last_words() == [{"bye": True}]
-        second = nodes.next()
-        fleet.reallocate(second.instance, reason="a test")
-        assert second.last_words() == []
+        fleet.reallocate(first.instance, reason="a test")
+        assert first.last_words() == []
         assert nodes.next().slot == 0
+
+
+def test_who_was_drained_is_asked_when_the_number_falls_and_not_before(fleet_of, nodes):
+    with fleet_of(2) as fleet:
+        first, second = sorted((nodes.next() for _ in range(2)), key=lambda caller: caller.slot)
+        fleet.drain(first.instance)
+        fleet.desired(1)
+        assert first.last_words() == [{"bye": True}]
+        assert {each.id for each in fleet.list() if each.state is InstanceState.RUNNING} == {second.instance}
+
+
+def test_how_a_process_ended_is_told_with_the_last_line_that_it_wrote(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"first\nModuleNotFoundError: no torch\n\n")
+    assert how_it_ended(3, log) == "the process before ended with status 3: ModuleNotFoundError: no torch"
+    assert how_it_ended(-9, tmp_path / "none") == "the process before was killed by SIGKILL"
+    assert how_it_ended(-250, None) == "the process before was killed by signal 250"
+    assert how_it_ended(0, log) == "", "it left as it was told to"
+    log.write_bytes(b"2026-11-21 05:59:26,132 ERROR giornata.agent.agent engine a b: ended with 64\n")
+    assert how_it_ended(1, log).endswith("status 1: engine a b: ended with 64"), "what a logger adds is left out"
+    log.write_bytes(b"x" * 10_000 + b"\xff")
+    assert 150 < len(how_it_ended(1, log)) < 300
 
 
 def test_those_named_go_first_and_then_those_that_came_last(fleet_of, nodes):

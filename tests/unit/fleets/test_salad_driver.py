@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
-from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet import InstanceState, Outdated
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 
 GROUP = "/organizations/acme/projects/loras/containers/loras"
@@ -197,16 +197,18 @@ def test_other_settings_disturb_nobody_who_runs_until_somebody_asks_for_it(rente
     changed.desired(3)
     changed.desired(2, leaving=ids[:1])
     assert rented.group.version == 1
-    assert changed.outdated() == ["image" if "image" in change else "env.NEW"]
-    changed.roll()
+    assert changed.outdated().settings == ("image" if "image" in change else "env.NEW",)
+    changed.renew([])
     assert rented.group.version == 2
-    assert changed.outdated() == []
+    changed.renew([])
+    assert rented.group.version == 2, "every change of the container restarts all instances"
+    assert changed.outdated() == Outdated()
 
 
 def test_other_settings_take_effect_when_the_group_starts_from_rest(rented):
     fleet = rented.fleet()
     grown(rented, fleet, 1)
-    assert fleet.outdated() == []
+    assert fleet.outdated() == Outdated()
     fleet.desired(0)
     rented.settle()
     rented.fleet(image="registry.example/giornata-node:2").desired(1)
@@ -290,7 +292,7 @@ def test_older_payloads_are_read(rented):
     fleet = rented.fleet()
     fleet.desired(2)
     assert {each.state for each in fleet.list()} == {InstanceState.STARTING}
-    assert "allocating" in fleet.trouble()
+    assert "allocating" in fleet.shortage()
     rented.settle()
     assert {each.id for each in fleet.list()} == running(rented)
 
@@ -328,7 +330,7 @@ def test_what_a_dearer_workload_takes_comes_back_as_another(rented):
     for each in list(rented.group.instances):
         rented.group.interrupt(each, why="Priority")
     assert {each.state for each in fleet.list()} == {InstanceState.STARTING}
-    assert "Priority" in fleet.trouble()
+    assert "Priority" in fleet.shortage()
     rented.settle()
     assert not {each.id for each in fleet.list()} & set(ids)
 
@@ -345,18 +347,18 @@ def test_only_running_is_billed(rented):
     assert rented.group.billed_s == pytest.approx(100)
 
 
-def test_trouble_says_why_they_do_not_come_and_nothing_when_they_do(rented):
+def test_shortage_says_why_they_do_not_come_and_nothing_when_they_do(rented):
     rented.cloud.most_machines = 1
     fleet = rented.fleet()
-    assert fleet.trouble() == ""
+    assert fleet.shortage() == ""
     fleet.desired(2)
     rented.settle()
-    said = fleet.trouble()
+    said = fleet.shortage()
     assert "1 of 2 instances run" in said
     assert "3 free machines for the priority batch" in said
     fleet.desired(1)
     rented.settle()
-    assert fleet.trouble() == ""
+    assert fleet.shortage() == ""
 
 
 def test_the_price_is_the_dearest_of_the_classes_at_the_priority(rented):

@@ -7,7 +7,7 @@ provider lists. Every call may be repeated, and every call may fail: see `FleetU
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class InstanceState(StrEnum):
@@ -24,6 +24,7 @@ class Instance:
 
     `id` is the provider's; the node says it too (`NodeInfo.instance_id`), so that the two are found to be one.
     `machine_id` names the hardware, as far as the provider tells: it is what the node on it calls itself.
+    `trouble` says why it does not run, or has ended before, in the provider's words; empty when all is well.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Instance:
     name: str = ""
     machine_id: str | None = None
     running_since_ms: int | None = None  # epoch ms; None: the provider does not say
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +78,10 @@ class Fleet(Protocol):
         """
 
     def drain(self, instance_id: str) -> None:
-        """Tell the node on it to give its jobs back and go, by the provider's own way if there is one.
+        """The instance is to be the first to go when the number falls, whoever lowers it: by the provider's own mark,
+        if it has one. Nothing ends, and the number stays; the node is told by the server to give its jobs back.
 
-        Nodes are told by the server in any case. Raises InstanceGone.
+        Raises InstanceGone.
         """
 
     def price(self) -> Price:
@@ -86,3 +89,44 @@ class Fleet(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Ends no node, except those that live in this process's care (local)."""
+
+
+@runtime_checkable
+class TellsShortage(Protocol):
+    """A fleet whose provider says more than a listing does about why nodes do not come. Not every provider does."""
+
+    def shortage(self) -> str:
+        """Why fewer instances run than were asked for, as far as the provider tells; empty when it says nothing.
+
+        Asked only while there are too few. Raises as the methods of `Fleet` do.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outdated:
+    """What of the instances is not as the settings say: names of `settings`, and the ids of the instances."""
+
+    settings: tuple[str, ...] = ()
+    instances: frozenset[str] = frozenset()
+
+
+@runtime_checkable
+class Renews(Protocol):
+    """A fleet whose provider keeps the settings of its instances, so that these can be of another time than ours.
+
+    A fleet without this has nothing to renew: its nodes are started with what the settings say, here or by somebody.
+    """
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether some can be renewed while others work. False: the provider restarts all of them at once."""
+
+    def outdated(self) -> Outdated:
+        """What is not as the settings say, of those instances that are to stay. Raises as the methods of `Fleet`."""
+
+    def renew(self, instance_ids: Collection[str]) -> None:
+        """Have these come again as the settings are now; where it is not one by one, all of them.
+
+        None of them holds a job. The number stays. What is renewed already, or gone, is left alone: the call may be
+        repeated. Raises as the methods of `Fleet`.
+        """

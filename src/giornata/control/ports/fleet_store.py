@@ -13,6 +13,9 @@ class FleetRow:
     """A fleet as last decided and heard.
 
     `desired` is what the provider is to have; `told` what it has surely been asked for, None when that is not known.
+    `trouble` is what it last refused, `unlisted` why it could not be listed, `shortage` why fewer nodes run than are
+    wanted, and `outdated` what of its instances is not as the settings say. It is not asked before `quiet_until_ms`.
+    `seen_at_ms` is when it was last listed, 0: never.
     """
 
     name: str
@@ -25,11 +28,21 @@ class FleetRow:
     needed_at_ms: int | None
     changed_at_ms: int | None
     seen_at_ms: int
+    unlisted: str
+    shortage: str
+    outdated: Sequence[str]
+    examined_at_ms: int | None
+    roll_since_ms: int | None
+    quiet_until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRow:
-    """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more."""
+    """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more.
+
+    `drained_at_ms`: the provider knows that it goes first. `outdated`: it is not as the settings say; `renewing`: it
+    leaves for that, and another comes in its place.
+    """
 
     fleet: str
     id: str
@@ -44,11 +57,18 @@ class InstanceRow:
     leaving_reason: str
     ended_at_ms: int | None
     gone_at_ms: int | None
+    trouble: str = ""
+    drained_at_ms: int | None = None
+    outdated: bool = False
+    renewing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetNode:
-    """A node of a fleet. `live` counts the attempts that it holds; without any, the last ended at `idle_since_ms`."""
+    """A node of a fleet. `live` counts the attempts that it holds; without any, the last ended at `idle_since_ms`.
+
+    `joint_key` is of the jobs that it is at, where it has several places and others may join them.
+    """
 
     id: str
     project_id: str
@@ -63,6 +83,7 @@ class FleetNode:
     last_seen_at_ms: int
     idle_since_ms: int
     live: int
+    joint_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +94,17 @@ class Deadline:
     min_vram_bytes: int
     project_id: str
     deadline_at_ms: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joinable:
+    """Queued jobs that are alike and may join others at work."""
+
+    kind: str
+    min_vram_bytes: int
+    project_id: str
+    joint_key: str
     jobs: int
 
 
@@ -106,8 +138,8 @@ class Fleets(Protocol):
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
         """Those heard of since then, the latest first."""
 
-    def drain(self, node_ids: Collection[str]) -> None:
-        """These get no more work, and are told to leave."""
+    def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
+        """These get no more work, and are told to leave; or not any more."""
 
     def unfit_machines(self) -> frozenset[str]:
         """Machines that get no jobs, of one kind at least."""
@@ -118,6 +150,9 @@ class Fleets(Protocol):
 
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
         """How many there were since then."""
+
+    def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
+        """Of each joint key those among the next `room` jobs for any machine that are queued since then or later."""
 
     def deadlines(self) -> Sequence[Deadline]:
         """What is queued for any machine and has to be done by some time, in steps of five minutes."""

@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdated, Price
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.salad.calls import Document, SaladCalls
 from giornata.fleets.salad.options import MOST_REPLICAS, Options
+from giornata.fleets.salad.shortage import availability_asked, why_missing
 from giornata.fleets.salad.translation import (
     AT_REST,
+    DRAINED_COST,
     EXCLUDED_AFTER_REALLOCATION_S,
     class_ids,
     dearest,
@@ -26,7 +28,6 @@ from giornata.fleets.salad.translation import (
     replicas_of,
     status_of,
 )
-from giornata.fleets.salad.trouble import availability_asked, why_missing
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +109,8 @@ class SaladFleet:
             raise FleetUnavailable(f"SaladCloud lists {same.id}, and does not find it")
 
     def drain(self, instance_id: str) -> None:
-        """See Fleet. The provider has no such word; but the instance is to be the first to go."""
-        if self.calls.set_deletion_cost(instance_id, 0).found:
+        """See Fleet. It costs the least to delete, after those that the number falls for."""
+        if self.calls.set_deletion_cost(instance_id, DRAINED_COST).found:
             return
         if self._listed(instance_id) is None:
             raise InstanceGone(f"{self.calls.name} has no instance {instance_id} any more")
@@ -124,20 +125,29 @@ class SaladFleet:
         gpu = dearest(self._gpu_classes(), priority=options.priority)
         return Price(micro_usd_per_hour=gpu + beside, source="provider")
 
-    def roll(self) -> None:
-        """Bring the container of the group to what the settings say. Every instance restarts: somebody has to ask for
-        it. Does nothing when there is no group. Raises as `desired`."""
-        if self.calls.group() is not None:
-            self.calls.patch({"container": self.fresh_container(self._gpu_class_ids())})
+    @property
+    def one_by_one(self) -> bool:
+        """The group has one container for all: when it changes, every instance restarts."""
+        return False
 
-    def outdated(self) -> Sequence[str]:
-        """What of the group's container is not as the settings say. It becomes so by `roll`, or at the next start of
-        the group from rest."""
+    def outdated(self) -> Outdated:
+        """See Renews. A group at rest has nobody who is outdated: it starts with what the settings say then."""
         group = self.calls.group()
-        return [] if group is None else differences(group, self.stable_container(self._gpu_class_ids()))
+        if group is None or status_of(group) in AT_REST:
+            return Outdated()
+        settings = differences(group, self.stable_container(self._gpu_class_ids()))
+        present = (each for each in self.list() if each.state is not InstanceState.STOPPING)
+        return Outdated(settings=tuple(settings), instances=frozenset(each.id for each in present if settings))
 
-    def trouble(self) -> str:
-        """Why there are fewer running instances than wanted, as far as the provider tells; "" when there are not."""
+    def renew(self, instance_ids: Collection[str]) -> None:
+        """See Renews. The group gets the container that the settings describe, and every instance restarts."""
+        del instance_ids
+        group, classes = self.calls.group(), self._gpu_class_ids()
+        if group is not None and differences(group, self.stable_container(classes)):
+            self.calls.patch({"container": self.fresh_container(classes)})
+
+    def shortage(self) -> str:
+        """See TellsShortage: the provider's counts, its log of the group, and the machines that it has free."""
         group = self.calls.group()
         if group is None or status_of(group) in AT_REST:
             return ""
@@ -208,8 +218,9 @@ class SaladFleet:
             instance = instance_of(row)
             if instance.state is InstanceState.STOPPING:
                 continue
-            cost = deletion_cost(instance, leaving=instance.id in leaving)
-            if row.get("deletion_cost") == cost:
+            had = row.get("deletion_cost")
+            cost = deletion_cost(instance, leaving=instance.id in leaving, drained=had == DRAINED_COST)
+            if had == cost:
                 continue
             try:
                 # One that is not there any more needs none.

@@ -22,6 +22,7 @@ STATES: Mapping[str, InstanceState] = {
 # https://docs.salad.com: a machine that was reallocated is not given to the same group for two days.
 EXCLUDED_AFTER_REALLOCATION_S = 48 * 3600.0
 MOST_DELETION_COST = 100_000
+DRAINED_COST = 10  # more than of those that the number falls for, less than of all that stay
 AT_REST = frozenset({"stopped", "failed", "succeeded"})
 
 
@@ -51,10 +52,10 @@ def replicas_of(group: Document) -> int:
     return replicas if isinstance(replicas, int) else 0
 
 
-def deletion_cost(instance: Instance, *, leaving: bool) -> int:
-    """Those who leave go first, then those who have not begun, and only then those at work."""
-    if leaving:
-        return 0
+def deletion_cost(instance: Instance, *, leaving: bool, drained: bool = False) -> int:
+    """Those who leave go first, then those who will, then those who have not begun, and only then those at work."""
+    if leaving or drained:
+        return 0 if leaving else DRAINED_COST
     return min(MOST_DELETION_COST, 1000 if instance.state is InstanceState.RUNNING else 100)
 
 

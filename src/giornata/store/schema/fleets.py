@@ -17,7 +17,13 @@ fleets = Table(
     Column("price_micro_usd_per_hour", BigInteger),  # of one more node, as last heard
     at("needed_at_ms", nullable=True),  # when there was last work for it
     at("changed_at_ms", nullable=True),  # when the number of nodes that it asks for last changed
-    at("seen_at_ms"),
+    at("seen_at_ms"),  # 0: it was never listed
+    Column("unlisted", Text, nullable=False, server_default=""),  # why it could not be listed the last time
+    Column("shortage", Text, nullable=False, server_default=""),  # why fewer nodes run than are wanted
+    Column("outdated", sa.JSON, nullable=False, server_default="[]"),  # settings that its instances do not have yet
+    at("examined_at_ms", nullable=True),  # when the provider was last asked about both
+    at("roll_since_ms", nullable=True),  # since when its instances are renewed, because an operator wants it
+    at("quiet_until_ms", nullable=True),  # the provider wants to be asked nothing before
 )
 
 instances = Table(
@@ -36,6 +42,10 @@ instances = Table(
     Column("leaving_reason", Text, nullable=False, server_default=""),
     at("ended_at_ms", nullable=True),  # asked of the provider
     at("gone_at_ms", nullable=True),  # confirmed: listed no more
+    Column("trouble", Text, nullable=False, server_default=""),  # in the provider's words
+    at("drained_at_ms", nullable=True),  # the provider knows that it goes first
+    Column("outdated", Boolean, nullable=False, server_default=sa.false()),  # not as the settings say
+    Column("renewing", Boolean, nullable=False, server_default=sa.false()),  # it leaves for that
     Index("ix_instances_present", "fleet", "gone_at_ms"),
     Index("ix_instances_machine", "machine_id"),
 )

@@ -1,4 +1,4 @@
-"""Why instances do not come: what the provider's log and its count of free machines say."""
+"""Why fewer instances run than were asked for: what the provider's log and its count of free machines say."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

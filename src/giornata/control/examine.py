@@ -1,0 +1,56 @@
+"""Ask a provider what its listing does not say: why nodes do not come, and whether they are as the settings say."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from giornata.control.context import Context
+from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.patience import keep_quiet
+from giornata.control.ports.fleet import Instance, InstanceState, Outdated, Renews, TellsShortage
+from giornata.domain.errors import FleetRefused, FleetUnavailable
+
+# Such questions cost several requests each, and their answers change slowly.
+EXAMINED_EVERY_MS = 60_000
+LONGEST_WORDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was found. None: nobody asked, or there was no answer, and what was heard last stands."""
+
+    shortage: str | None = None
+    outdated: Outdated | None = None
+    examined_at_ms: int | None = None
+
+
+def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -> Findings:
+    """What the provider says besides its listing: at most once a minute, and always while the fleet is rolled."""
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        row = tx.fleets.get(governed.name)
+    fleet = governed.fleet
+    staying = [each for each in listed if each.state is not InstanceState.STOPPING]
+    running = sum(each.state is InstanceState.RUNNING for each in staying)
+    short = row is not None and running < row.desired
+    due = row is None or row.examined_at_ms is None or row.examined_at_ms + EXAMINED_EVERY_MS <= now_ms
+    shortage, outdated = None if short else "", None if staying else Outdated()
+    with _without_harm(ctx, governed):
+        if short and due and isinstance(fleet, TellsShortage):
+            shortage = fleet.shortage()[:LONGEST_WORDS]
+    rolled = row is not None and row.roll_since_ms is not None
+    with _without_harm(ctx, governed):
+        if staying and (due or rolled) and isinstance(fleet, Renews):
+            outdated = fleet.outdated()
+    # Who rolls waits for an answer, not for a question.
+    examined = outdated is not None if rolled else due
+    return Findings(shortage=shortage, outdated=outdated, examined_at_ms=now_ms if examined else None)
+
+
+@contextmanager
+def _without_harm(ctx: Context, governed: GovernedFleet) -> Iterator[None]:
+    """A listing stays good although there is no answer to the rest."""
+    try:
+        yield
+    except (FleetUnavailable, FleetRefused) as error:
+        keep_quiet(ctx, governed, error)
