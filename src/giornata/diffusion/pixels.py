@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -42,10 +43,11 @@ class Placement:
         return (*self.original_size, *self.crop_top_left, *self.target_size)
 
 
-def decode(path: Path, *, keep_alpha: bool = False) -> Image.Image:
+def decode(path: Path | BinaryIO, *, keep_alpha: bool = False) -> Image.Image:
     """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
 
-    With `keep_alpha` a picture that has transparency stays as it is, in mode RGBA.
+    `path` may be an open file instead, such as bytes in memory. With `keep_alpha` a picture that has transparency
+    stays as it is, in mode RGBA.
     """
     with _readable(), Image.open(path) as opened:
         upright = ImageOps.exif_transpose(opened)
