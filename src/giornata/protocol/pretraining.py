@@ -117,6 +117,8 @@ class Encode:
     """Actors, fixed for a phase (see giornata.pretrain.planning for how many are needed)."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
+    gpus_per_encoder: float | None = None
+    """A share lets encoders and trainers work on one GPU; None: one for each where there are GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,7 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_phase_faults(config),
         *_train_faults(config),
         *_worker_faults(config),
+        *_bucket_faults(config),
     ]
 
 
@@ -342,6 +345,19 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
     for name in ("trainer_usd_per_h", "encoder_usd_per_h"):
         if (price := getattr(workers, name)) is not None:
             faults += _at_least(f"workers.{name}", price, 0)
+    return faults
+
+
+def _bucket_faults(config: PretrainConfig) -> list[Fault]:
+    steps, faults = config.data.bucket_reso_steps, []
+    if config.encode.gpus_per_encoder is not None:
+        faults += _at_least("encode.gpus_per_encoder", config.encode.gpus_per_encoder, 0)
+    if not config.data.enable_bucket:
+        return faults
+    least = min((phase.resolution for phase in config.phases), default=steps)
+    if steps < 1 or steps % LATENT_SIDE_PX or steps > least:
+        hint = f"a multiple of {LATENT_SIDE_PX}, not above the least resolution"
+        faults.append(Fault(where="data.bucket_reso_steps", message=f"cannot be {steps}", hint=hint))
     return faults
 
 

@@ -1,0 +1,45 @@
+"""Ray: this machine's own, begun for one command, or a cluster that is there already."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
+
+OBJECT_STORE_BYTES = 2 * 2**30
+LEAST_CPUS = 8
+"""Ray reserves a processor for every trainer, and Ray Data needs some beside them. On a small machine these are only
+numbers to schedule by."""
+CHATTY = "ray.train", "ray.data", "ray"
+
+
+@contextmanager
+def connected(
+    address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYTES, environment: dict[str, str] | None = None
+) -> Iterator[None]:
+    """Ray, until the end of the block. `environment` is set in every worker.
+
+    Raises Unavailable when nobody answers at `address`, and InvalidInput for one that cannot be.
+    """
+    options: dict[str, Any] = {"runtime_env": {"env_vars": environment or {}}, "logging_level": logging.WARNING}
+    if address is None:
+        cpus = max(LEAST_CPUS, os.cpu_count() or 1)
+        options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": object_store_bytes}
+    else:
+        options["address"] = address
+    try:
+        ray.init(**options)
+    except ValueError as error:
+        raise InvalidInput([Fault(where="--address", message=str(error))]) from None
+    except (ConnectionError, TimeoutError, RuntimeError) as error:
+        raise Unavailable(f"no Ray answers at {address or 'this machine'}: {error}") from None
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
