@@ -1,4 +1,4 @@
-"""Where the first trainer pins up how the run goes, and whoever started the run reads it."""
+"""Where the first trainer pins up how the run goes, and whoever started the run reads it and asks it to stop."""
 
 from collections import deque
 from typing import Any
@@ -15,6 +15,7 @@ class Board:
 
     def __init__(self) -> None:
         self._messages: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._stop = False
 
     def pin(self, message: dict[str, Any]) -> None:
         """Add one. Nobody waits for it."""
@@ -25,3 +26,11 @@ class Board:
         taken = list(self._messages)
         self._messages.clear()
         return taken
+
+    def ask_to_stop(self) -> None:
+        """With a checkpoint, after the step that is under way."""
+        self._stop = True
+
+    def stop_wanted(self) -> bool:
+        """Whether somebody has asked."""
+        return self._stop

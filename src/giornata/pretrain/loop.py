@@ -163,13 +163,14 @@ class Loop:
 
     def _step(self, mine: Portioned, agreed: Agreed) -> None:
         """Train what was fed; all trainers together."""
-        progress, numbers = self._progress, dict[str, float]()
+        run, progress, numbers = self._run, self._progress, dict[str, float]()
         sound = True
         if agreed.rows:
             examples = filled(mine.examples, self._trainer.blank, agreed.passes)
             sound, numbers = self._trainer.step(progress, examples, agreed.rows)
         (self._trained if sound else self._quarantined).extend(mine.uses)
         self._quarantined.extend(mine.unreadable)
+        run.traced(progress.phase, progress.step, mine.uses if sound else ())
         progress.used += agreed.rows + agreed.unreadable
         progress.unreadable += agreed.unreadable
         if agreed.rows:

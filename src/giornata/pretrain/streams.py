@@ -12,10 +12,12 @@ from typing import Any
 from ray.data import DataIterator, Dataset
 from ray.train import DataConfig
 
+from giornata.pretrain.encoded import source_manifest
+from giornata.pretrain.graph import fed
 from giornata.pretrain.ledger import Ledger
 from giornata.pretrain.rows_of_phase import Portion
-from giornata.pretrain.run_folder import RunFolder
-from giornata.pretrain.schedule import part_of
+from giornata.pretrain.run_storage import ledger_of, run_storage
+from giornata.pretrain.schedule import part_of, rows_of_phases
 from giornata.protocol.pretraining import PretrainConfig, parse
 
 
@@ -32,11 +34,11 @@ class Remaining:
 
     def of(self, chosen: Callable[[Ledger, list[Portion]], list[Portion]]) -> Dataset:
         """Of what `chosen` keeps of the portions."""
-        from giornata.pretrain.graph import fed
-
         config = parse(self.config)
-        ledger = RunFolder.of(config).ledger(self.phase)
-        return fed(config, self.phase, ledger.rows_of, chosen(ledger, list(ledger.remaining())))
+        source = source_manifest(config)
+        rows_of = rows_of_phases(config, source)[self.phase]
+        ledger = ledger_of(run_storage(config), self.phase, rows_of)
+        return fed(config, self.phase, rows_of, chosen(ledger, list(ledger.remaining())), source=source)
 
 
 class Streams(DataConfig):

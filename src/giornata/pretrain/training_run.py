@@ -9,7 +9,7 @@ import torch
 from giornata.pretrain.batch import Batch, Feed
 from giornata.pretrain.committed import Committed
 from giornata.pretrain.examples import EmptyPrompt
-from giornata.pretrain.ledger import Ledger
+from giornata.pretrain.ledger import Ledger, Use
 from giornata.pretrain.rows_of_phase import RowsOfPhase
 from giornata.pretrain.storage import Storage
 from giornata.protocol.pretraining import PretrainConfig
@@ -26,7 +26,8 @@ class Run:
     `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.committed.newest); None: from the
-    beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all trainers.
+    beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all trainers;
+    `traced` is told (phase, step, rows) of what this trainer trained.
     """
 
     config: PretrainConfig
@@ -42,6 +43,7 @@ class Run:
     held: Callable[[int], Iterable[Batch]] = lambda _: ()
     report: Callable[[Mapping[str, float]], None] = lambda _: None
     preempted: Callable[[], bool] = lambda: False
+    traced: Callable[[int, int, Sequence[Use]], None] = lambda _phase, _step, _uses: None
     start: Committed | None = None
     node_size: int | None = None
     peak_flops_per_s: float | None = None

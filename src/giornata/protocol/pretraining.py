@@ -200,6 +200,9 @@ class Tracking:
 
     tensorboard: bool = False
     wandb_project: str | None = None
+    trace_rows: bool = False
+    """Every trainer writes down which rows each step took (giornata.pretrain.trace): for proofs. Needs a folder as
+    storage that all trainers share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +362,13 @@ def _bucket_faults(config: PretrainConfig) -> list[Fault]:
         hint = f"a multiple of {LATENT_SIDE_PX}, not above the least resolution"
         faults.append(Fault(where="data.bucket_reso_steps", message=f"cannot be {steps}", hint=hint))
     return faults
+
+
+def _tracking_faults(config: PretrainConfig) -> list[Fault]:
+    if not config.tracking.trace_rows or "://" not in config.storage:
+        return []
+    hint = "name a folder as storage, or leave it out"
+    return [Fault(where="tracking.trace_rows", message="needs a folder as storage", hint=hint)]
 
 
 def _at_least(where: str, value: float, least: float) -> list[Fault]:

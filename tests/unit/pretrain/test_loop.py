@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.batch import Feed
@@ -19,7 +20,6 @@ from giornata.pretrain.loop import Outcome, RowsMissing, TooManyUnreadable, trai
 from giornata.pretrain.metrics_log import metrics_of
 from giornata.pretrain.storage import Storage
 from giornata.protocol.pretraining import PretrainConfig
-from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
 
 
 class Killed(Exception):

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain import columns
 from giornata.pretrain.transforms import CUT, Cutting, cut_rows
 from giornata.protocol.pretraining import Data
-from tests.fixtures.pretrain_shards import picture
 
 
 def cutting(resolution: int = 32, **options: object) -> Cutting:
