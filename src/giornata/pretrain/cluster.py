@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+import ray.data
 
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
@@ -18,17 +19,21 @@ CHATTY = "ray.train", "ray.data", "ray"
 
 
 @contextmanager
-def connected(
-    address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYTES, environment: dict[str, str] | None = None
-) -> Iterator[None]:
-    """Ray, until the end of the block. `environment` is set in every worker.
+def connected(address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYTES) -> Iterator[None]:
+    """Ray, until the end of the block.
 
     Raises Unavailable when nobody answers at `address`, and InvalidInput for one that cannot be.
     """
-    options: dict[str, Any] = {"runtime_env": {"env_vars": environment or {}}, "logging_level": logging.WARNING}
+    # Tasks and actors write to Ray's own log files; what people should see comes from the board.
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     if address is None:
         cpus = max(LEAST_CPUS, os.cpu_count() or 1)
-        options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": object_store_bytes}
+        options |= {
+            "address": "local",
+            "num_cpus": cpus,
+            "include_dashboard": False,
+            "object_store_memory": object_store_bytes,
+        }
     else:
         options["address"] = address
     try:
@@ -39,6 +44,9 @@ def connected(
         raise Unavailable(f"no Ray answers at {address or 'this machine'}: {error}") from None
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
     try:
         yield
     finally:

@@ -40,7 +40,8 @@ def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop
     if not finished(config):
         from giornata.pretrain.cluster import connected
 
-        with connected(address), tempfile.TemporaryDirectory(prefix="giornata-ray-train-") as folder:
+        # Ray puts its own handler on SIGTERM, so ours comes after it.
+        with connected(address), stopping(stop), tempfile.TemporaryDirectory(prefix="giornata-ray-train-") as folder:
             _fit(config, folder, listener, stop)
     return proof_of(config)
 
@@ -117,9 +118,8 @@ def _words(error: Exception) -> str:
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
-    event = threading.Event()
+def stopping(event: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C set the event; a second Ctrl-C ends at once."""
 
     def ask(number: int, _: FrameType | None) -> None:
         if event.is_set() and number == signal.SIGINT:
@@ -129,7 +129,7 @@ def stopping() -> Iterator[threading.Event]:
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield event
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -147,9 +147,9 @@ def main(arguments: list[str] | None = None) -> int:
     view: Lines | Words = Lines(sys.stdout) if given.lines else Words(sys.stderr)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
-        with stopping() as stop, view:
+        with view:
             view.begin(config)
-            proof = run(config, address=given.address, listener=view, stop=stop)
+            proof = run(config, address=given.address, listener=view, stop=threading.Event())
             view({"event": "result", **proof.to_json()})
     except InvalidInput as error:
         _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})
