@@ -53,6 +53,7 @@ def test_forty_encoders_are_named_as_too_few():
         row = ROWS["encoders", f"online at the final rate, {pixels} px"]
         assert row.theirs == 40 < row.ours
         assert share in row.note
+    assert "$3,906 of trainers idle" in ROWS["encoders", "online at the final rate, 256 px"].note
 
 
 def test_the_seeds_mfu_by_step():

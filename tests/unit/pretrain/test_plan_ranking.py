@@ -13,6 +13,10 @@ from giornata.pretrain.planning.report import paper_told, ranking_told
 from giornata.protocol.pretraining import Mode
 
 FACTS = load_facts()
+LEVEL_RATES = [  # what 60 encoders feed to the last image
+    {"gpu": "A100-80G", "gpus": 32, "resolution": px, "images_per_s": 60 * rate * (1 - 1e-12)}
+    for px, rate in ((256, 101.85185185185185), (512, 101.85185185185185 * 317.8 / 1161.8))
+]
 SEED = {"recipe": "sd2_base", "prices": "seed", "trainers": ["4xp4de"], "encoders": ["g5.2xlarge"]}
 
 
@@ -69,6 +73,8 @@ def test_hybrid_stores_a_tenth_of_offline_at_256_pixels():
 def test_encoding_before_costs_the_rows_and_beside_costs_the_samples():
     once, half = by_mode(), by_mode(dataset_rows=563_200_000)
     assert once[Mode.OFFLINE].bill.precompute_usd == pytest.approx(3723 + 21_036, abs=2)
+    the_vae = 3723 * 272.7 / 317.8 + 21_036 * 1116.7 / 1161.8
+    assert once[Mode.HYBRID].bill.precompute_usd == pytest.approx(the_vae, abs=2)
     by_rows = half[Mode.OFFLINE].bill.precompute_usd
     assert by_rows == pytest.approx(3723 / 2 + 21_036 * 563.2 / 1740.8, abs=2)
     assert half[Mode.ONLINE].bill == once[Mode.ONLINE].bill
@@ -164,9 +170,12 @@ def test_break_even_counts_passes():
     online, offline = modes[Mode.ONLINE].bill, modes[Mode.OFFLINE]
     monthly = offline.stored_bytes / 1e9 * 0.023
     assert even.passes == pytest.approx((offline.bill.precompute_usd + monthly) / online.encoder_usd)
-    half = {"dataset_rows": 563_200_000}
-    twice = rank(request_of(SEED | half), FACTS)
-    assert online_against_offline(twice, twice.best).passes != pytest.approx(even.passes)
+    assert even.months == pytest.approx((online.encoder_usd - offline.bill.precompute_usd) / monthly)
+    phase = {"samples": 4_000_000, "resolution": 256, "global_batch_size": 4096}
+    fourfold = rank(request_of(SEED | {"phases": [phase], "dataset_rows": 1_000_000}), FACTS)
+    single = rank(request_of(SEED | {"phases": [phase | {"samples": 1_000_000}]}), FACTS)
+    per_pass = [online_against_offline(ranking, ranking.best) for ranking in (fourfold, single)]
+    assert per_pass[0].passes == pytest.approx(per_pass[1].passes)
     only = rank(request_of(SEED | {"modes": ["online"]}), FACTS)
     assert online_against_offline(only, only.best) is None
 
@@ -179,8 +188,29 @@ def test_reasons_say_what_is_estimated_and_what_is_not():
     assert "hybrid 133 TB" in estimated
     known = " ".join(reasons(ranked(trainers=["2xp4d"], modes=["online"])))
     assert "published: seed, table 3a" in known
-    assert "guess," not in known
+    assert "Measure before you rent" in estimated
+    assert "Measure before you rent" not in known
     assert "GB/s" in known
+
+
+def test_reasons_compare_with_the_fastest_and_with_the_other_modes():
+    said = reasons(ranked())
+    assert any(text.startswith("The fastest is 32 H100 (4 p5), online: 4.4 days, not 29.2") for text in said)
+    others = [text.split()[4] for text in said if text.startswith("On the same trainers, ")]
+    assert others == ["online", "offline", "hybrid"]
+    alone = reasons(ranked(trainers=["4xp5"], modes=["online"]))
+    assert not any(text.startswith(("The fastest", "On the same trainers")) for text in alone)
+
+
+def test_reasons_say_whether_storing_pays():
+    """Without headroom, and with a whole number of encoders, a pass costs as much beside the run as before it."""
+    pays = "if the store is gone within"
+    assert any(pays in text for text in reasons(ranked()))
+    level = reasons(rank(request_of(SEED | {"headroom": 1.0, "rates": LEVEL_RATES}), FACTS))
+    assert any("it saves nothing" in text for text in level)
+    assert not any(pays in text for text in level)
+    free = reasons(ranked(storage_usd_per_gb_month=0.0))
+    assert any(text.endswith("with 1 month of storage.") for text in free)
 
 
 def test_a_batch_that_does_not_divide_is_named():

@@ -1,13 +1,23 @@
 """A request is checked whole: every fault at once, each with its field and what to do."""
 
 import json
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.reading import request_named, request_of, request_of_run
-from giornata.pretrain.planning.request import faults_of, sd2_base
+from giornata.pretrain.planning.request import (
+    GivenEncoderRate,
+    GivenModel,
+    GivenRate,
+    PlanPhase,
+    PlanRequest,
+    faults_of,
+    sd2_base,
+)
 from giornata.pretrain.recipes import RECIPES as RUNS
 from giornata.protocol.pretraining import Mode
 
@@ -128,6 +138,13 @@ def test_files_that_cannot_be_read(tmp_path, name, text, says):
 def test_a_name_that_is_neither_recipe_nor_file():
     with pytest.raises(InvalidInput, match=r"nowhere\.toml is no recipe and no file \(recipes: sd2_base"):
         request_named("nowhere.toml")
+
+
+def test_the_guide_names_every_field():
+    guide = (Path(__file__).parents[3] / "docs/guides/pretraining-price.md").read_text()
+    kinds = (PlanRequest, PlanPhase, GivenRate, GivenEncoderRate, GivenModel)
+    missing = [each.name for kind in kinds for each in fields(kind) if f"`{each.name}`" not in guide]
+    assert missing == []
 
 
 def test_a_runs_configuration_is_planned_with_its_schedule():

@@ -107,10 +107,10 @@ def _break_even(ranking: Ranking, best: Choice) -> Iterator[str]:
     after = f"Offline beats online from {found.passes:.1f} passes over the rows on, {held}"
     if found.months is None:
         yield f"{after}."
-    elif found.months == 0:
+    elif (days := found.months * DAYS_PER_MONTH) < 1:
         yield f"{after}; in a single pass it saves nothing that could pay for storage."
     else:
-        yield f"{after}; in a single pass, if the store is gone within {found.months * DAYS_PER_MONTH:.0f} days."
+        yield f"{after}; in a single pass, if the store is gone within {days:.0f} days."
 
 
 def _pictures(ranking: Ranking) -> Iterator[str]:
