@@ -20,7 +20,7 @@ def say_ranking(ranking: Ranking, out: Output, *, every: bool) -> None:
     phases = f"{len(request.phases)} phase{'' if len(request.phases) == 1 else 's'}"
     out.say(
         f"{request.name}: {request.samples / 1e6:,.1f} M samples of {request.model}, {phases}; "
-        f"prices of {request.prices}, {request.trainer_term.replace('_', ' ')}"
+        f"price book {request.prices}, {request.trainer_term.replace('_', ' ')}"
     )
     out.say("")
     best = ranking.best

@@ -129,7 +129,7 @@ def test_nothing_to_price_is_a_failure(tmp_path):
     ran = run(str(file))
     assert ran.exit_code == 1
     assert "Nothing can be priced" in ran.stdout
-    assert "have no on_demand price of p5.48xlarge" in ran.stdout
+    assert "has no on-demand price of p5.48xlarge" in ran.stdout
 
 
 def test_the_group_has_help():

@@ -141,6 +141,31 @@ def test_given_rates_and_prices_win():
     assert guessed.best.estimated
 
 
+def test_a_given_encoder_rate_and_a_given_model_win():
+    rates = [{"gpu": "A10G", "resolution": px, "images_per_s": 500.0} for px in (256, 512)]
+    faster = by_mode(encoder_rates=rates, headroom=1.0)[Mode.ONLINE]
+    assert [phase.encoders for phase in faster.phases] == [12, 3]
+    model = {
+        "resolution": 64,
+        "train_gflop": 989.0,
+        "vae_gflop": 3.0,
+        "text_gflop": 1.0,
+        "latent_bytes": 100,
+        "text_bytes": 50,
+        "picture_bytes": 7,
+    }
+    phase = {"samples": 1000, "resolution": 64, "global_batch_size": 8}
+    own = ranked(model="mine", models=[model], phases=[phase], trainers=["1xp5"], modes=["offline"], trainer_mfu=0.5)
+    found = own.best.phases[0]
+    assert found.images_per_s == pytest.approx(8 * 989 * 0.5 / 0.989)
+    assert (found.stored_bytes, found.read_bytes) == (1000 * 250, 1000 * 257)
+
+
+def test_of_two_at_one_price_the_faster_comes_first():
+    names = [choice.machines.instances for choice in ranked(trainers=["1xp5", "4xp5"], modes=["colocated"]).choices]
+    assert names == [4, 1]
+
+
 def test_h100_at_two_to_three_dollars_and_40_percent_is_the_mark_for_the_same_model():
     for usd, expected in ((2.0, 6740), (3.0, 10_110)):
         ranking = ranked(trainers=["1xlambda-8xh100"], modes=["offline"], usd_per_hour={"lambda-8xh100": 8 * usd})

@@ -124,6 +124,14 @@ def test_files(tmp_path):
     assert request_named(str(as_json)).samples == 1_000_000
 
 
+def test_the_file_of_a_run_is_planned(tmp_path):
+    run = RUNS["sd2_base"]().to_json()
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(run))
+    request = request_named(str(file))
+    assert (request.name, request.phases) == ("sd2-base", sd2_base().phases)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [("a.toml", "phases = [", "is not TOML"), ("a.json", "{", "is not JSON"), ("b.json", "[]", "no table")],

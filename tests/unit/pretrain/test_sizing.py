@@ -43,8 +43,8 @@ def test_headroom_and_availability_add_encoders():
 
 
 def test_a_whole_quotient_is_not_rounded_up():
-    assert encoders(3, 1.1, headroom=1.1) == 3  # 1.1 x 3 / 1.1 is 3.0000000000000004
-    assert encoders(3.0001, 1.1, headroom=1.1) == 4
+    assert encoders(3, 3.3, headroom=1.1) == 1  # 1.1 x 3 / 3.3 is 1.0000000000000002
+    assert encoders(3.0001, 3.3, headroom=1.1) == 2
 
 
 def test_one_encoder_is_the_fewest():
