@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from giornata.cli.output import Output
-from giornata.cli.pretrain_plan_words import say_lines, say_table
+from giornata.cli.pretrain_plan_words import broken, say_lines, say_table
 from giornata.pretrain.planning.facts import Facts
 from giornata.pretrain.planning.paper import PaperRow, StepRow, headline, paper, table_3
 
@@ -11,7 +11,7 @@ TITLES = {
     "1": "Table 1. Torch loader that encodes on 32 A100-80G, images/s",
     "2": "Table 2. Phase 1 (256 px) on 4 p4de, before FSDP and torch.compile",
     "4": "Table 4. Both phases on 32 A100-80G",
-    "4, left out": "What the price of table 4 leaves out",
+    "4, left out": "What the price of table 4 leaves out, and what its own table 3a would cost",
     "encoders": "Encoders for the final rates: the seed had 40",
     "mosaic": "mosaicml/diffusion, the same samples, $2 per A100-hour",
 }
@@ -44,13 +44,14 @@ def _table(rows: Sequence[PaperRow], out: Output) -> None:
             ("theirs", theirs, True),
             ("", [str(row.mark or "") for row in rows], False),
             ("ours", [_number(row.ours, row.unit) for row in rows], True),
-            ("", ["" if each is None else f"{each + 0.0:+.1%}" for each in differences], True),
+            ("", ["" if each is None else _share(each) for each in differences], True),
         ],
         out,
     )
     for row in rows:
         if row.note:
-            out.hint(f"    {row.what}: {row.note}")
+            for part in broken(f"{row.what}: {row.note}", out, first="    ", rest="      "):
+                out.hint(part)
 
 
 def _steps(rows: Sequence[StepRow], out: Output) -> None:
@@ -81,6 +82,11 @@ def _findings(facts: Facts) -> list[str]:
         "Its published price is the UNet's alone: encoding and a month of storage come on top, and most of what is "
         "stored is text that could be encoded beside the run.",
     ]
+
+
+def _share(difference: float) -> str:
+    """`+0.2%`; no sign where it rounds to nothing."""
+    return "0.0%" if abs(difference) < 0.0005 else f"{difference:+.1%}"
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -8,8 +8,6 @@ from giornata.cli.options import JsonFlag
 from giornata.cli.output import EXIT_FAILED, Output, reporting
 from giornata.domain.errors import Fault, InvalidInput
 
-MOST_ROWS = 12
-
 
 def register(group: typer.Typer) -> None:
     """Add the command to `giornata pretrain`."""
@@ -21,7 +19,7 @@ def plan(
         str | None, typer.Argument(help="A recipe (sd2_base), or a TOML or JSON file.", show_default=False)
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="The seed's tables beside ours.")] = False,
-    every: Annotated[bool, typer.Option("--all", help=f"Every choice, not the first {MOST_ROWS}.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Rank modes and machines by price: hours, encoders, storage and dollars, with what is estimated and why."""
@@ -34,12 +32,12 @@ def plan(
         if config is None:
             _paper(out)
             return
-        priced = _ranked(config, out, most=None if every else MOST_ROWS)
+        priced = _ranked(config, out, every=every)
     if not priced:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _ranked(config: str, out: Output, *, most: int | None) -> bool:
+def _ranked(config: str, out: Output, *, every: bool) -> bool:
     """Whether anything could be priced."""
     from giornata.cli import pretrain_plan_words as words
     from giornata.pretrain.planning.facts import load_facts
@@ -49,7 +47,7 @@ def _ranked(config: str, out: Output, *, most: int | None) -> bool:
 
     facts = load_facts()
     ranking = rank(request_named(config, facts), facts)
-    words.say_ranking(ranking, out, most=most)
+    words.say_ranking(ranking, out, every=every)
     out.result(ranking_told(ranking))
     return bool(ranking.choices)
 

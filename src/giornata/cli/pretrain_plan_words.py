@@ -14,31 +14,45 @@ ESTIMATED = "~"
 Column = tuple[str, list[str], bool]  # header, cells, whether it is aligned to the right
 
 
-def say_ranking(ranking: Ranking, out: Output, *, most: int | None) -> None:
+def say_ranking(ranking: Ranking, out: Output, *, every: bool) -> None:
     """The table, the cheapest choice phase by phase, and why."""
     request = ranking.request
+    phases = f"{len(request.phases)} phase{'' if len(request.phases) == 1 else 's'}"
     out.say(
-        f"{request.name}: {request.samples:,} samples of {request.model} in {len(request.phases)} phases; "
-        f"prices of {request.prices}, trainers {request.trainer_term.replace('_', ' ')}"
+        f"{request.name}: {request.samples / 1e6:,.1f} M samples of {request.model}, {phases}; "
+        f"price book {request.prices}, {request.trainer_term.replace('_', ' ')}"
     )
+    out.say("")
     best = ranking.best
     if best is None:
-        out.say("")
-        say_lines(("nothing can be priced:", *ranking.left_out), out)
+        say_lines(("Nothing can be priced.", *ranking.left_out), out)
         return
-    shown = ranking.choices if most is None or not out.console.is_terminal else ranking.choices[:most]
-    out.say("")
-    say_table(choice_columns(shown, narrow=out.console.is_terminal and out.console.width < WIDE), out)
+    whole = every or not out.console.is_terminal
+    shown = ranking.choices if whole else chief_choices(ranking)
+    narrow = out.console.is_terminal and out.console.width < WIDE
+    say_table(choice_columns(shown, narrow=narrow), out)
     hidden = len(ranking.choices) - len(shown)
-    more = f"; {hidden} dearer ones with --all" if hidden else ""
+    more = f"; {hidden} more with --all: other modes on other clusters" if hidden else ""
     out.hint(f"{ESTIMATED} rests on an estimated rate{more}")
     out.say("")
     beside = f", {best.machines.encoder.name} to encode" if best.encodes_with_others else ""
     out.say(f"The cheapest, {machines_words(best)}, {best.mode}{beside}:")
-    say_table(phase_columns(best.phases), out)
+    say_table(phase_columns(best.phases, narrow=narrow), out)
     out.say("")
-    say_lines(reasons(ranking), out)
-    say_lines(ranking.left_out, out)
+    say_lines((*reasons(ranking), *ranking.left_out), out)
+
+
+def chief_choices(ranking: Ranking) -> list[Choice]:
+    """The cheapest mode of every cluster, and every mode on the cheapest cluster."""
+    best = ranking.best
+    if best is None:
+        return []
+    mine = list(ranking.beside(best).values())
+    return [
+        choice
+        for choice in ranking.choices
+        if choice in mine or choice is next(iter(ranking.beside(choice).values()))
+    ]
 
 
 def choice_columns(choices: Iterable[Choice], *, narrow: bool) -> list[Column]:
@@ -64,17 +78,18 @@ def _estimated(choice: Choice) -> str:
     return ESTIMATED if choice.estimated else ""
 
 
-def phase_columns(phases: Iterable[ChosenPhase]) -> list[Column]:
+def phase_columns(phases: Iterable[ChosenPhase], *, narrow: bool) -> list[Column]:
     """One row for each phase of a choice."""
     rows = list(phases)
     columns: list[Column] = [
         ("pixels", [str(row.resolution) for row in rows], True),
         ("samples", [f"{row.samples / 1e6:,.1f} M" for row in rows], True),
-        ("steps", [f"{row.steps:,}" for row in rows], True),
         ("images/s", [f"{row.images_per_s:,.0f}" for row in rows], True),
         ("MFU", [f"{row.training.mfu * row.images_per_s / row.training.images_per_s:.0%}" for row in rows], True),
         ("hours", [f"{row.hours:,.0f}" for row in rows], True),
     ]
+    if not narrow:
+        columns.insert(2, ("steps", [f"{row.steps:,}" for row in rows], True))
     if any(row.encoders for row in rows):
         columns.append(("encoders", [str(row.encoders) for row in rows], True))
     if any(row.stored_bytes for row in rows):
@@ -93,8 +108,12 @@ def say_table(columns: list[Column], out: Output) -> None:
 def say_lines(lines: Iterable[str], out: Output) -> None:
     """Sentences, broken between words on a terminal."""
     for line in lines:
-        if not out.console.is_terminal:
-            out.say(line)
-            continue
-        for part in textwrap.wrap(line, min(100, out.console.width), initial_indent="· ", subsequent_indent="  "):
+        for part in broken(line, out, first="· ", rest="  "):
             out.say(part)
+
+
+def broken(line: str, out: Output, *, first: str, rest: str) -> list[str]:
+    """A sentence in lines that the terminal holds; whole, and without what it begins with, in a pipe."""
+    if not out.console.is_terminal:
+        return [line]
+    return textwrap.wrap(line, min(100, out.console.width), initial_indent=first, subsequent_indent=rest)

@@ -126,7 +126,7 @@ def _with_encoders(
 
 
 def _unpriced(what: str, instance: Instance, book: str, term: str) -> str:
-    return f"{what} is left out: the prices of {book} have no {term} price of {instance.name}"
+    return f"{what} is left out: the price book {book} has no {term.replace('_', '-')} price of {instance.name}."
 
 
 def choice_of(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode) -> Choice:

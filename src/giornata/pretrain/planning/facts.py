@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
 
 T = TypeVar("T")
+N = TypeVar("N", bound=_Named)
 
 
 class Mark(StrEnum):
@@ -230,7 +237,7 @@ def facts_of(document: Mapping[str, Any]) -> Facts:
     )
 
 
-def _named(rows: tuple[Any, ...], name: str) -> Any:
+def _named(rows: tuple[N, ...], name: str) -> N:
     return _first(rows, lambda row: row.name == name)
 
 

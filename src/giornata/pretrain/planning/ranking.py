@@ -53,9 +53,14 @@ def rank(request: PlanRequest, facts: Facts) -> Ranking:
     return Ranking(
         request=request,
         facts=known,
-        choices=tuple(sorted(_cheapest_encoders(choices), key=lambda choice: choice.bill.total_usd)),
+        choices=tuple(sorted(_cheapest_encoders(choices), key=_by_price)),
         left_out=tuple(dict.fromkeys(each for each in machines if isinstance(each, str))),
     )
+
+
+def _by_price(choice: Choice) -> tuple[float, float]:
+    """To the dollar; then the faster one."""
+    return round(choice.bill.total_usd), choice.bill.hours
 
 
 def _cheapest_encoders(choices: Iterable[Choice]) -> Iterable[Choice]:

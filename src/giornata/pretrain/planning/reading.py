@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.planning.facts import Facts, load_facts
 from giornata.pretrain.planning.request import RECIPES, PlanRequest, faults_of
+from giornata.protocol.pretraining import PretrainConfig, parse
 
 
 def request_named(config: str, facts: Facts | None = None) -> PlanRequest:
@@ -22,7 +23,25 @@ def request_named(config: str, facts: Facts | None = None) -> PlanRequest:
     if not path.is_file():
         hint = f"recipes: {', '.join(RECIPES)}"
         raise InvalidInput([Fault(where="CONFIG", message=f"{config} is no recipe and no file", hint=hint)])
-    return request_of(_document(path), facts)
+    document = _document(path)
+    # A run's configuration says how it trains; a plan's request does not.
+    return request_of_run(parse(document)) if "train" in document else request_of(document, facts)
+
+
+def request_of_run(config: PretrainConfig, **changes: Any) -> PlanRequest:
+    """What a run's configuration asks for, in its mode and in the others; `changes` are fields of PlanRequest.
+
+    Raises InvalidInput with all faults: of a model whose FLOPs nobody knows there is no plan.
+    """
+    phases = [
+        {
+            "samples": phase.samples,
+            "resolution": phase.resolution,
+            "global_batch_size": config.train.global_batch_size,
+        }
+        for phase in config.phases
+    ]
+    return request_of({"name": config.name, "model": config.model.architecture.value, "phases": phases} | changes)
 
 
 def request_of(values: Mapping[str, Any], facts: Facts | None = None) -> PlanRequest:

@@ -17,6 +17,7 @@ def reasons(ranking: Ranking) -> list[str]:
         return []
     return [
         *_known(ranking, best),
+        *_fastest(ranking, best),
         *_modes(ranking, best),
         *_stored(ranking, best),
         *_break_even(ranking, best),
@@ -45,9 +46,19 @@ def _known(ranking: Ranking, best: Choice) -> Iterator[str]:
     if known is None:
         return
     beat = mfu_to_beat(best, known.bill.total_usd)
-    text = f"The cheapest with a known rate is {machines_words(known)}, {known.mode}: {usd(known.bill.total_usd)}"
+    text = (
+        f"The cheapest whose training rate is known is {machines_words(known)}, {known.mode}: "
+        f"{usd(known.bill.total_usd)}"
+    )
     slowed = " (encoding slowed alike)" if best.mode is Mode.COLOCATED else ""
     yield f"{text}." if beat is None else f"{text}; the first stays cheaper down to an MFU of {beat:.0%}{slowed}."
+
+
+def _fastest(ranking: Ranking, best: Choice) -> Iterator[str]:
+    fastest = min(ranking.choices, key=lambda choice: choice.bill.hours)
+    if fastest.bill.hours < best.bill.hours:
+        days = f"{fastest.bill.hours / 24:.1f} days, not {best.bill.hours / 24:.1f}"
+        yield f"The fastest is {machines_words(fastest)}, {fastest.mode}: {days}, for {usd(fastest.bill.total_usd)}."
 
 
 def _basis(choice: Choice) -> str:
@@ -96,10 +107,10 @@ def _break_even(ranking: Ranking, best: Choice) -> Iterator[str]:
     after = f"Offline beats online from {found.passes:.1f} passes over the rows on, {held}"
     if found.months is None:
         yield f"{after}."
-    elif found.months == 0:
+    elif (days := found.months * DAYS_PER_MONTH) < 1:
         yield f"{after}; in a single pass it saves nothing that could pay for storage."
     else:
-        yield f"{after}; in a single pass, if the store is gone within {found.months * DAYS_PER_MONTH:.0f} days."
+        yield f"{after}; in a single pass, if the store is gone within {days:.0f} days."
 
 
 def _pictures(ranking: Ranking) -> Iterator[str]:
