@@ -2,14 +2,14 @@
 
 import typer
 
-from giornata.cli import pretrain_plan
+from giornata.cli import pretrain_ingest, pretrain_plan
 
-COMMANDS = (pretrain_plan,)  # in the order of the help
+COMMANDS = (pretrain_plan, pretrain_ingest)  # in the order of the help
 
 
 def register(app: typer.Typer) -> None:
     """Add the group with its commands."""
-    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray: what it costs before it is begun.")
+    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray: prices, and pictures to train on.")
     for module in COMMANDS:
         module.register(group)
     app.add_typer(group, name="pretrain")

@@ -1,7 +1,7 @@
 """From a source of captioned pictures to normalised shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
 
-Every row is examined first, then what is kept is written, and the manifest last. Shards are a function of the source's
-content and the options: how many workers there were, or how often it was begun, does not show.
+Every row is examined first, then what is kept is written, and the manifest last. Shards are a function of the
+source's content and the options: how many workers there were, or how often it was begun, does not show.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def ingest(address: str, out_address: str, options: Ingest, *, progress: Progres
     rows, decision = _examined(source, options, out, progress)
     _refuse_too_many(rows, decision, options, out)
     keep = Keep.of(rows, decision, options.rows_per_shard)
-    shards = _written(source, options, keep, len(decision.keys), out, progress)
+    shards = _written(source, options, keep, rows=len(decision.keys), out=out, progress=progress)
     manifest = Manifest(shards=shards, quarantined=decision.counts(), about=about)
     out.write(MANIFEST, manifest.to_bytes())
     return _report(source, out, manifest, again=False)
@@ -138,7 +138,7 @@ def _refuse_too_many(rows: Rows, decision: Decision, options: Ingest, out: Stora
 
 
 def _written(
-    source: Source, options: Ingest, keep: Keep, rows: int, out: Storage, progress: Progress
+    source: Source, options: Ingest, keep: Keep, *, rows: int, out: Storage, progress: Progress
 ) -> tuple[Shard, ...]:
     total, shards = len(keep.first_keys), list[Shard]()
     progress("written", 0, total)

@@ -1,4 +1,4 @@
-"""The two passes over a source that Ray Data spreads over a cluster: examine every row; write the kept ones as shards.
+"""The two passes over a source that Ray Data spreads over a cluster: examine every row, then write what is kept.
 
 Tasks read pieces of the source themselves, and not through Ray's readers: a row needs its place in the source for the
 quarantine, and a file that breaks off in the middle must cost no more than its own rest. A task that is lost is run
@@ -54,13 +54,13 @@ class Keep:
 
     def dropped_of(self, piece: int) -> set[int]:
         """Numbers of the rows of a piece that are not written."""
-        start, stop = np.searchsorted(self.dropped_pieces, np.array([piece, piece + 1])).tolist()
+        start = int(np.searchsorted(self.dropped_pieces, piece, side="left"))
+        stop = int(np.searchsorted(self.dropped_pieces, piece, side="right"))
         return set(self.dropped_ordinals[start:stop].tolist())
 
     def shard_of(self, key: bytes) -> int:
         """The number of the key's shard."""
-        after: np.ndarray = np.searchsorted(self.first_keys, np.array([key], "S32"), side="right")
-        return int(after[0]) - 1
+        return int(np.searchsorted(self.first_keys, np.array(key, "S32"), side="right")) - 1
 
 
 def examined(source: Source, options: Ingest) -> Iterator[pa.Table]:

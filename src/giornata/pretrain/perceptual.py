@@ -1,8 +1,8 @@
 """Pictures that look alike: a hash of 64 bits by the discrete cosine transform, and which hashes are near.
 
 The hash is that of Zauner, "Implementation and benchmarking of perceptual image hash functions" (2010): grey,
-32 × 32, the 8 × 8 lowest frequencies of a DCT-II, one bit each for above their median. Scaled, recompressed and slightly
-recoloured copies differ in a few bits; so do different pictures of little content, such as plain drawings.
+32 × 32, the 8 × 8 lowest frequencies of a DCT-II, one bit each for above their median. Scaled, recompressed and
+slightly recoloured copies differ in a few bits; so do different pictures of little content, such as plain drawings.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Ingest on a real Ray. What every single row comes to is told in tests/unit/pretrain; here are the whole and its ends."""
+"""Ingest on a real Ray. What each row comes to is in tests/unit/pretrain; here are the whole and its ends."""
 
 import hashlib
 import io
