@@ -62,7 +62,7 @@ def ingest(
         words = [source, out, "--options", json.dumps(options)]
         words += ["--address", address] if address else []
         try:
-            with out_words.console.status("starting Ray") as status:
+            with out_words.console.status("starting Ray", refresh_per_second=4) as status:
                 report = run_program(
                     "giornata.pretrain.ingest", words, progress=lambda told: status.update(_progress(told))
                 )
@@ -126,6 +126,8 @@ def _changes(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _progress(told: Mapping[str, Any]) -> str:
+    if told["what"] == "looking":
+        return "looking through the source"
     if told["what"] == "examined":
         return f"examined {told['done']:,} rows"
     return f"wrote {told['done']:,} of {told['total']:,} shards"

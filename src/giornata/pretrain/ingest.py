@@ -37,6 +37,7 @@ def ingest(address: str, out_address: str, options: Ingest, *, progress: Progres
     Raises InvalidInput when the source cannot be read, when `out_address` holds something else, and, after all rows
     were counted and the quarantine was written, when more of them than may be were refused.
     """
+    progress("looking", 0, None)
     source = find(address, options)
     out = Storage.at(out_address)
     about = {"ingest": json.loads(json.dumps(asdict(options))), "source": _about(source)}
