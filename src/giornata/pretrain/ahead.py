@@ -24,7 +24,7 @@ class Ahead(Generic[Fed, Made]):
         self._asked.put(True)
 
     def take(self) -> tuple[Made | None, float]:
-        """The next item, None after the last, and for how many seconds it was waited. Raises what the stream raised."""
+        """The next item, None after the last, and the seconds of waiting for it. Raises what the stream raised."""
         if self._ended:
             return None, 0.0
         began_s = self._clock_s()

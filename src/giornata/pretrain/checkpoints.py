@@ -86,7 +86,8 @@ class Checkpoints:
         self._stager = DefaultStager(StagingOptions(False, False, False, False))
         self._under_way: tuple[Future[bool], Snapshot] | None = None
         self._failures = 0
-        self.last_step: int | None = None
+        self.last: tuple[int, int] | None = None
+        """(step, phase) of the newest that was written."""
 
     def begin(self, snapshot: Snapshot) -> None:
         """Copy everything to the host's memory and write it in the background; waits for the checkpoint before.
@@ -122,7 +123,7 @@ class Checkpoints:
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
         if faults := [fault for _, fault in handed if fault]:
-            return self._conclude(name, faults, snapshot.progress.step)
+            return self._conclude(name, faults, snapshot.progress)
         files = dict[str, Facts]()
         try:
             files = self._write_shards(name, snapshot.tensors)
@@ -133,7 +134,7 @@ class Checkpoints:
         if not faults and self._rank == 0:
             shards = {file: facts for _, each in found for file, facts in each.items()}
             faults = self._commit(name, snapshot, shards)
-        return self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress.step)
+        return self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress)
 
     def _clean(self, name: str) -> str | None:
         """Half of a checkpoint that another attempt began would be read together with ours. By the first trainer,
@@ -177,9 +178,9 @@ class Checkpoints:
             return [f"commit: {error}"]
         return []
 
-    def _conclude(self, name: str, faults: Sequence[str], step: int) -> bool:
+    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> bool:
         if not faults:
-            self._failures, self.last_step = 0, step
+            self._failures, self.last = 0, (progress.step, progress.phase)
             return True
         self._failures += 1
         log.warning("checkpoint %s of %s was not written: %s", name, self._run, "; ".join(faults))

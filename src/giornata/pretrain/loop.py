@@ -96,6 +96,8 @@ class Loop:
         self._progress = self._trainer.restore()
         phase, ledgers = self._progress.phase, self._progress.ledgers
         self._ledger: Ledger | None = None
+        if self._run.start is not None:
+            self._checkpoints.last = self._run.start.step, self._run.start.phase
         if phase < len(self._run.phases):
             rows_of = self._run.phases[phase]
             begun = len(ledgers) > phase
@@ -196,8 +198,8 @@ class Loop:
             **self._trainer.validated(progress),
         }
         progress.spent_usd += self._meter.lap_s() * self._meter.usd_per_s  # what validation took
-        if self._checkpoints.last_step is not None:
-            row["checkpoint_step"] = float(self._checkpoints.last_step)
+        if self._checkpoints.last is not None:
+            row["checkpoint_step"] = float(self._checkpoints.last[0])
         if self._peers.rank == 0:
             self._log.add(row)
         self._run.report(row)
@@ -212,10 +214,12 @@ class Loop:
             )
 
     def _save(self) -> None:
-        """Begin a checkpoint of everything so far."""
+        """Begin a checkpoint of everything so far; none where the last one is of this very step."""
         progress, begun = self._progress, begun_phases(self._progress)
         progress.origin = origin_of(self._run.config, begun, self._run.digests)
         self._checkpoints.wait()
+        if self._checkpoints.last == (progress.step, progress.phase):
+            return
         uses = Uses(trained=self._trained, quarantined=self._quarantined)
         self._trained, self._quarantined = [], []
         segment = self._log.taken()

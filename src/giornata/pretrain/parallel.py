@@ -41,7 +41,7 @@ class Spread:
             self.unet.set_requires_gradient_sync(last)
             self.unet.set_reshard_after_backward(last)
         quiet = isinstance(self.model, DistributedDataParallel) and not last
-        with self.model.no_sync() if quiet else nullcontext():  # type: ignore[operator]
+        with self.model.no_sync() if quiet else nullcontext():
             yield
 
     def gather_anew(self) -> None:
