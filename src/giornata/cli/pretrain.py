@@ -2,14 +2,14 @@
 
 import typer
 
-from giornata.cli import pretrain_encode
+from giornata.cli import pretrain_encode, pretrain_plan
 
-COMMANDS = (pretrain_encode,)  # in the order of the help
+COMMANDS = (pretrain_plan, pretrain_encode)  # in the order of the help
 
 
 def register(app: typer.Typer) -> None:
     """Add the group with its commands."""
-    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray.")
+    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray: what it costs, and what goes before the run.")
     for module in COMMANDS:
         module.register(group)
     app.add_typer(group, name="pretrain")

@@ -131,8 +131,8 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
     def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
         if not works:
             return
-        tables = [pa.Table.from_pylist([asdict(work)]) for work in works]
-        dataset = ray.data.from_arrow(tables).map_batches(
+        source_rows = ray.data.from_items([asdict(work) for work in works], override_num_blocks=len(works))
+        dataset = source_rows.map_batches(
             EncodeShards,
             fn_constructor_args=(config, source),
             batch_size=1,

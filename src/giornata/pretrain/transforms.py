@@ -5,7 +5,6 @@ it is mirrored, as functions of (seed, key, epoch), or of (seed, key) where the 
 every epoch. Caption dropout and noise are drawn by whoever trains.
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -77,7 +76,7 @@ class Cutting:
         What cannot be decoded gives its REASON and no pixels; nothing is raised for it.
         """
         try:
-            image = pixels.decode(io.BytesIO(content))
+            image = pixels.decode(content)
         except Undecodable as error:
             return {columns.REASON: str(error), columns.PIXELS: b"", **NO_GEOMETRY}
         original = (image.height, image.width)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain import columns
 from giornata.pretrain.batch import Feed
@@ -16,7 +17,6 @@ from giornata.pretrain.encoders import open_encoder
 from giornata.pretrain.feed import Feeder
 from giornata.pretrain.transforms import CUT, Cutting, cut_rows
 from giornata.protocol.pretraining import Architecture, Data, Model
-from tests.fixtures.pretrain_shards import picture
 
 SIZES = ((32, 32), (32, 48), (48, 32))
 
