@@ -2,9 +2,9 @@
 
 import typer
 
-from giornata.cli import pretrain_encode, pretrain_plan
+from giornata.cli import pretrain_encode, pretrain_ingest, pretrain_plan
 
-COMMANDS = (pretrain_plan, pretrain_encode)  # in the order of the help
+COMMANDS = (pretrain_plan, pretrain_ingest, pretrain_encode)  # in the order of the help
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -102,8 +103,9 @@ def suffix_of(name: str) -> str:
 
 def _listed(address: str) -> tuple[Storage, list[tuple[str, int]]]:
     storage = Storage.at(address)
-    if found := storage.sizes():
-        return storage, found
+    with suppress(NotADirectoryError):
+        if found := storage.sizes():
+            return storage, found
     folder, _, name = address.partition("?")[0].rstrip("/").rpartition("/")
     query = address.partition("?")[2]
     if name and _kind(name) and folder != "s3:/":

@@ -19,6 +19,7 @@ from giornata.domain.errors import Fault, InvalidInput
 FORBID = ConfigDict(extra="forbid")
 LATENT_SIDE_PX = 8
 """Pixels of a side for each of a latent's."""
+MOST_HASH_DISTANCE = 16
 
 
 class Mode(StrEnum):
@@ -246,13 +247,30 @@ def parse(values: Mapping[str, Any]) -> PretrainConfig:
     try:
         config = TypeAdapter(PretrainConfig).validate_python(dict(values))
     except ValidationError as error:
-        raise InvalidInput(
-            Fault(where=".".join(str(part) for part in one["loc"]) or "config", message=one["msg"])
-            for one in error.errors(include_url=False)
-        ) from None
+        raise InvalidInput(_told(error)) from None
     if faults := config_faults(config):
         raise InvalidInput(faults)
     return config
+
+
+def parse_ingest(values: Mapping[str, Any]) -> Ingest:
+    """The options of an ingest alone. Raises InvalidInput with all faults, each with its field."""
+    try:
+        options = TypeAdapter(Ingest).validate_python(dict(values))
+    except ValidationError as error:
+        raise InvalidInput(_told(error, under="ingest")) from None
+    if faults := _ingest_faults(options):
+        raise InvalidInput(faults)
+    return options
+
+
+def _told(error: ValidationError, *, under: str = "") -> list[Fault]:
+    return [
+        Fault(
+            where=".".join(str(part) for part in (under, *one["loc"]) if part != "") or "config", message=one["msg"]
+        )
+        for one in error.errors(include_url=False)
+    ]
 
 
 def config_faults(config: PretrainConfig) -> list[Fault]:
@@ -281,8 +299,16 @@ def _ingest_faults(ingest: Ingest) -> list[Fault]:
         *_at_least("ingest.min_caption_chars", ingest.min_caption_chars, 0),
         *_at_least("ingest.max_aspect_ratio", ingest.max_aspect_ratio, 1),
         *_share("ingest.max_quarantined_share", ingest.max_quarantined_share),
+        *_hash_distance(ingest.dedupe_hash_distance),
         *([] if ingest.caption_columns else [Fault(where="ingest.caption_columns", message="names no column")]),
     ]
+
+
+def _hash_distance(bits: int | None) -> list[Fault]:
+    if bits is None or 0 <= bits <= MOST_HASH_DISTANCE:
+        return []
+    hint = f"0 to {MOST_HASH_DISTANCE}; unlike pictures differ in about 32"
+    return [Fault(where="ingest.dedupe_hash_distance", message=f"cannot be {bits}", hint=hint)]
 
 
 def _phase_faults(config: PretrainConfig) -> list[Fault]:
