@@ -9,7 +9,7 @@ COMMANDS = (pretrain_plan, pretrain_ingest, pretrain_encode, pretrain_run)  # in
 
 def register(app: typer.Typer) -> None:
     """Add the group with its commands."""
-    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray.")
+    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray, from what it costs to the model.")
     for module in COMMANDS:
         module.register(group)
     app.add_typer(group, name="pretrain")

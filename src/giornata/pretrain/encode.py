@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
@@ -126,13 +125,14 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
     """In a pool of actors, as many as the configuration has encoders."""
     import ray.data
 
+    from giornata.pretrain.encoder_actors import EncodeShards
     from giornata.pretrain.graph import actor_options
 
     def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
         if not works:
             return
-        tables = [pa.Table.from_pylist([asdict(work)]) for work in works]
-        dataset = ray.data.from_arrow(tables).map_batches(
+        source_rows = ray.data.from_items([asdict(work) for work in works], override_num_blocks=len(works))
+        dataset = source_rows.map_batches(
             EncodeShards,
             fn_constructor_args=(config, source),
             batch_size=1,
@@ -147,20 +147,6 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
             yield work, done
 
     return encoding
-
-
-class EncodeShards:
-    """An actor: whole shards, written from where it is."""
-
-    def __init__(self, config: PretrainConfig, source: Manifest) -> None:
-        encoder = open_encoder(config.model, seed=config.seed, device=device_of_an_encoder(config))
-        self._shards = ShardEncoder(config, source, encoder, threads=threads_of_one(config.encode.encoders))
-
-    def __call__(self, works: pa.Table) -> pa.Table:
-        """The same rows, when they are done."""
-        for work in works.to_pylist():
-            self._shards.encode(Work(**work))
-        return works
 
 
 def main(arguments: list[str] | None = None) -> None:

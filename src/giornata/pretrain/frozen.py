@@ -175,7 +175,7 @@ def _frozen(family: Family, vae: Any, tokenizers: Any, encoders: Any, dtype: tor
     if vae is not None:
         # Only SDXL's says whether it overflows in half precision; the first version's does not and says nothing.
         says = vae.config.get("force_upcast", True) and family.pooled
-        vae = _only_encoder(vae).to(vae_dtype({"force_upcast": says}, dtype))
+        torch.nn.Module.to(_only_encoder(vae), vae_dtype({"force_upcast": says}, dtype))  # diffusers' own warns
     return Frozen(
         family=family,
         vae=vae,

@@ -9,9 +9,9 @@ from giornata.pretrain.encode_rows import encode_captions, encode_cut
 from giornata.pretrain.encoded import encoded_manifest, latents_storage
 from giornata.pretrain.encoder import Encoder
 from giornata.pretrain.feed import Feeder
-from giornata.pretrain.graph import STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, portion_tables
 from giornata.pretrain.intervals import Intervals
 from giornata.pretrain.manifest import Manifest
+from giornata.pretrain.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
 from giornata.pretrain.rows_of_phase import Portion, RowsOfPhase
 from giornata.pretrain.storage import Storage
 from giornata.pretrain.transforms import CUT, Cutting
@@ -29,12 +29,11 @@ def held_batches(
     world: int,
 ) -> list[Batch]:
     """This trainer's part of them, by size. `encoder` is needed in every mode but offline."""
-    portions = portion_tables(held_portions(rows_of, rank=rank, world=world))
+    group = pa.table({GROUP: [packed(held_portions(rows_of, rank=rank, world=world))]})
     stored = config.encode.mode in {Mode.OFFLINE, Mode.HYBRID}
     reader = _latents(config, phase, rows_of, source) if stored else _pictures(config, phase, rows_of, source)
-    tables = (table for part in portions for table in reader(part))
     rows = sum(len(rows) for _, rows in rows_of.left_out)
-    return list(Feeder(_encoded(config, tables, encoder)).take(rows).batches) if rows else []
+    return list(Feeder(_encoded(config, reader(group), encoder)).take(rows).batches) if rows else []
 
 
 def held_portions(rows_of: RowsOfPhase, *, rank: int, world: int) -> list[Portion]:

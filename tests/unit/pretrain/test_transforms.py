@@ -42,7 +42,9 @@ def test_the_middle_is_cut_without_chance() -> None:
 
 def test_crops_are_functions_of_seed_key_and_epoch() -> None:
     drawn = cutting(center_crop=False)
-    lefts = {(key, epoch): drawn.cut(ramp(96, 32), key, epoch)[columns.CROP_LEFT] for key in "abcd" for epoch in range(4)}
+    lefts = {
+        (key, epoch): drawn.cut(ramp(96, 32), key, epoch)[columns.CROP_LEFT] for key in "abcd" for epoch in range(4)
+    }
     assert lefts == {place: drawn.cut(ramp(96, 32), *place)[columns.CROP_LEFT] for place in lefts}
     assert len({lefts["a", epoch] for epoch in range(4)}) > 1
     assert len({lefts[key, 0] for key in "abcd"}) > 1
