@@ -25,7 +25,7 @@ def connected(address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYT
     Raises Unavailable when nobody answers at `address`, and InvalidInput for one that cannot be.
     """
     # Tasks and actors write to Ray's own log files; what people should see comes from the board.
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         cpus = max(LEAST_CPUS, os.cpu_count() or 1)
         options |= {
@@ -36,14 +36,14 @@ def connected(address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYT
         }
     else:
         options["address"] = address
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         ray.init(**options)
     except ValueError as error:
         raise InvalidInput([Fault(where="--address", message=str(error))]) from None
     except (ConnectionError, TimeoutError, RuntimeError) as error:
         raise Unavailable(f"no Ray answers at {address or 'this machine'}: {error}") from None
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -73,7 +73,9 @@ class Streams(DataConfig):
     def _free(
         self, dataset: Dataset, name: str, world_size: int, worker_node_ids: list[str] | None
     ) -> list[DataIterator]:
-        dataset = dataset.copy(dataset)
+        # Blocks go to whoever has had the least: with blocks of a step's share all have equally much within one.
+        rows = max(1, parse(self._config).train.global_batch_size // world_size)
+        dataset = dataset.repartition(target_num_rows_per_block=rows)
         dataset.context.execution_options = self._resolve_execution_options(name)
         return list(dataset.streaming_split(world_size, equal=False, locality_hints=worker_node_ids))
 

@@ -1,12 +1,13 @@
 """Which rows every step trained, written down by each trainer while it trains: the proof, apart from the ledger.
 
-    trace/<from>-<when>-<rank>.jsonl     a line {"from": step, "ms": …}, then {"step", "phase", "uses"} for each step
+    trace/<from>-<when>-<rank>.jsonl     a line {"from": step, "ms": …, "pid": …}, then {"step", "phase", "uses"} for each step
 
 Lines of an attempt count up to the step from which the next attempt went on: what came after was trained again.
 """
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Trace:
     def __init__(self, folder: Path, *, from_step: int, now_ms: int, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = (folder / f"{from_step:08d}-{now_ms}-{rank}.jsonl").open("w", encoding="utf-8")
-        self._write({"from": from_step, "ms": now_ms})
+        self._write({"from": from_step, "ms": now_ms, "pid": os.getpid()})
 
     def __call__(self, phase: int, step: int, uses: Sequence[Use]) -> None:
         self._write({"step": step, "phase": phase, "uses": list(uses)})
