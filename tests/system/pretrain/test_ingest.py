@@ -124,6 +124,12 @@ def test_an_interrupted_ingest_may_begin_again_and_gives_the_same(
     assert files[0] == files[1]
 
 
+def test_shards_do_not_depend_on_how_the_source_was_cut(done: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    write_example(tmp_path / "tars", rows=50, kind=Kind.WEBDATASET, files=5)
+    report, _ = ingested(tmp_path / "tars", tmp_path / "out")
+    assert report["manifest_digest"] == done[1]["manifest_digest"]
+
+
 def test_too_many_bad_rows_are_all_counted_and_then_refused(example: Example, tmp_path: Path) -> None:
     few = Ingest(rows_per_shard=16, max_quarantined_share=0.1)
     with pytest.raises(InvalidInput, match="max_quarantined_share") as refused:
