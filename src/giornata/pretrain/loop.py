@@ -262,5 +262,6 @@ class Loop:
             trainers=self._peers.world,
             usd_per_s=usd_per_s(run.config, self._peers.world),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
-            peak_flops_per_s=run.peak_flops_per_s,
+            # What a picture costs is counted for all of its tokens.
+            peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,
         )

@@ -351,6 +351,9 @@ def _train_faults(config: PretrainConfig) -> list[Fault]:
     ]
     if not 0 <= train.token_routing < 1:
         faults.append(Fault(where="train.token_routing", message="is a share of the tokens, below 1"))
+    if train.token_routing and train.torch_compile:
+        hint = "choose one of the two"
+        faults.append(Fault(where="train.token_routing", message="cannot be compiled (torch_compile)", hint=hint))
     if train.snr_gamma is not None:
         faults += _positive("train.snr_gamma", train.snr_gamma)
     if config.model.prediction_type not in {"epsilon", "v_prediction"}:
