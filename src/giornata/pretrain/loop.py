@@ -114,8 +114,10 @@ class Loop:
         used = -1
         while progress.used < samples:
             if progress.used == used:
-                missing = samples - used
-                raise RowsMissing(f"{missing} rows of phase {run.config.phases[progress.phase].name} were never fed")
+                self._save()  # the next start asks for these rows alone
+                self._checkpoints.wait()
+                name = run.config.phases[progress.phase].name
+                raise RowsMissing(f"{samples - used} rows of phase {name} were never fed")
             used = progress.used
             if self._until_feeds_end() is Outcome.PREEMPTED:
                 return Outcome.PREEMPTED
