@@ -1,11 +1,10 @@
 """Reading tasks take exactly the rows that are wanted, in the order of training, from few row groups."""
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain import columns
 from giornata.pretrain.graph import grouped
@@ -14,7 +13,6 @@ from giornata.pretrain.read_portions import OF_PICTURES, packed, unpacked
 from giornata.pretrain.read_rows import read_rows
 from giornata.pretrain.rows_of_phase import Portion, RowsOfPhase
 from giornata.pretrain.storage import Storage
-from tests.fixtures.pretrain_shards import write_shards
 
 ROWS = 11
 
@@ -27,9 +25,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, str, list[
 
 
 @given(rows=st.lists(st.integers(0, ROWS - 1), max_size=20), at_once=st.integers(1, 8))
-def test_rows_by_number_in_any_order(
-    shard: tuple[Storage, str, list[str]], rows: list[int], at_once: int
-) -> None:
+def test_rows_by_number_in_any_order(shard: tuple[Storage, str, list[str]], rows: list[int], at_once: int) -> None:
     storage, name, keys = shard
     tables = list(read_rows(storage, name, rows, columns=(columns.KEY,), at_once=at_once))
     assert [key for table in tables for key in table.column(columns.KEY).to_pylist()] == [keys[row] for row in rows]
@@ -44,7 +40,8 @@ def test_rows_that_are_not_there_are_an_error(shard: tuple[Storage, str, list[st
 
 
 @given(
-    sizes=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=9), max_size=12), rows_of_a_task=st.integers(1, 30)
+    sizes=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=9), max_size=12),
+    rows_of_a_task=st.integers(1, 30),
 )
 def test_groups_keep_portions_and_their_order(sizes: list[list[int]], rows_of_a_task: int) -> None:
     portions = [

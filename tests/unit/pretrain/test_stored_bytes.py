@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.encode_shards import ShardEncoder, Work
 from giornata.pretrain.encoder import Posterior, Text
 from giornata.pretrain.recipes import sd2_base
 from giornata.protocol.pretraining import Mode
-from tests.fixtures.pretrain_shards import write_shards
 
 TEXT_BYTES = 77 * 1024 * 2
 SAMPLE_BYTES = {256: 4 * 32 * 32 * 2, 512: 4 * 64 * 64 * 2}
