@@ -33,9 +33,9 @@ READING: dict[str, Any] = {
     "batch_size": None,
     "batch_format": "pyarrow",
     "zero_copy_batch": True,
-    # A lost machine must not end the data set. Besides, without options of its own a reading task would be run inside
-    # the actor that follows, which would then decode one picture after the other with its encoder idle.
-    "max_retries": -1,
+    # A shard's row groups. Besides, without a wish of its own a reading task would be run inside the actor that
+    # follows, which would then decode one picture after the other with its encoder idle.
+    "memory": 256 << 20,
 }
 
 
