@@ -22,6 +22,7 @@ from giornata.cli import (
     node,
     nodes,
     presets,
+    pretrain,
     secrets,
     serve,
     simulate,
@@ -75,6 +76,7 @@ for module in (
     lora,
     demo,
     simulate,
+    pretrain,
 ):
     module.register(app)
 

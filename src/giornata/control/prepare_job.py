@@ -6,6 +6,7 @@ from typing import Any
 
 from giornata.control.context import Caller, Context
 from giornata.control.item_faults import count_faults
+from giornata.control.permissions import require_root_admin
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.spec_faults import in_steps, parse_spec
@@ -16,7 +17,7 @@ from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.shape import shape_key_of
-from giornata.protocol.specs import TrainSpec, canonical_names, input_files, model_key, total_steps
+from giornata.protocol.specs import PRETRAIN_KIND, TrainSpec, canonical_names, input_files, model_key, total_steps
 
 SHOWN = 5
 SECRET_FIELDS = ("hub_token_secret", "wandb_api_key_secret")
@@ -24,11 +25,14 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> JobRecord:
-    """The row of the new job. Raises InvalidInput with everything that is wrong with the request.
+    """The row of the new job. Raises InvalidInput with everything that is wrong with the request, and
+    Forbidden for a kind that is the operator's alone.
 
     The stored spec is whole: the seed is drawn and the adapter's alpha written down when they were not given, and
     epochs are turned into steps.
     """
+    if request.kind == PRETRAIN_KIND:
+        require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
     parsed, faults = parse_spec(request.kind, request.spec)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)

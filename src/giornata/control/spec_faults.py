@@ -11,7 +11,8 @@ from pydantic_core import ErrorDetails
 from giornata.control.texts import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, TrainSpec, spec_type
+from giornata.protocol.pretraining import config_faults
+from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
 from giornata.protocol.training.epochs import NOT_OFFERED, steps_of
 
 
@@ -28,10 +29,13 @@ def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list
         return None, [_unknown_kind(kind)]
     faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]
     try:
-        return expected.model_validate(spec), faults
+        parsed = expected.model_validate(spec)
     except ValidationError as error:
         found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
         return None, [*found, *faults]
+    if isinstance(parsed, PretrainSpec):
+        faults += [replace(fault, where=f"spec.config.{fault.where}") for fault in config_faults(parsed.config)]
+    return parsed, faults
 
 
 def in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:

@@ -3,8 +3,8 @@
 Shapes: B captions; L = 77 tokens; D the UNet's cross-attention width (2048 for SDXL: 768 + 1280 side by side; 768
 for Stable Diffusion 1.5); P the width of the pooled embedding (1280), where there is one.
 
-Captions are used to the letter: quotes, spaces and any script. Nothing is ever cut: a caption that does not fit
-into the text encoders is refused, by name and number of tokens.
+Captions are used to the letter: quotes, spaces and any script. Nothing is ever cut for an adapter: a caption that
+does not fit into the text encoders is refused, by name and number of tokens.
 """
 
 import hashlib
@@ -42,14 +42,27 @@ def too_long(captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any]) -> 
 
 
 def encode(
-    tokenizers: Sequence[Any], text_encoders: Sequence[Any], captions: Sequence[str], *, family: Family = SDXL
+    tokenizers: Sequence[Any],
+    text_encoders: Sequence[Any],
+    captions: Sequence[str],
+    *,
+    family: Family = SDXL,
+    truncation: bool = False,
 ) -> Embedding:
     """As `encode_prompt` of the family's pipeline: the hidden layers that it uses of all encoders side by side, and
-    the pooled, projected output of the last, if it uses that. Gradients flow if the caller lets them."""
+    the pooled, projected output of the last, if it uses that. Gradients flow if the caller lets them.
+
+    With `truncation` captions that do not fit are cut, as pre-training does it with texts that nobody wrote for a
+    text encoder; adapters' captions never are.
+    """
     hidden, pooled_BP = [], None
     for tokenizer, encoder in zip(tokenizers, text_encoders, strict=True):
         tokens_BL = tokenizer(
-            list(captions), padding="max_length", max_length=tokenizer.model_max_length, return_tensors="pt"
+            list(captions),
+            padding="max_length",
+            max_length=tokenizer.model_max_length,
+            truncation=truncation,
+            return_tensors="pt",
         ).input_ids
         output = encoder(tokens_BL.to(encoder.device), output_hidden_states=True)
         layer = family.hidden_layer

@@ -197,7 +197,7 @@ def _frozen(
     spec: TrainSpec, family: Family, parts: Parts, *, vae: Any, device: torch.device, dtype: torch.dtype
 ) -> BaseModel:
     for module in (parts.unet, vae, *parts.text_encoders):
-        _off_the_file(module.requires_grad_(False).eval().to(device))
+        off_the_file(module.requires_grad_(False).eval().to(device))
     return BaseModel(
         family=family,
         unet=parts.unet,
@@ -212,7 +212,7 @@ def _frozen(
     )
 
 
-def _off_the_file(module: torch.nn.Module) -> None:
+def off_the_file(module: torch.nn.Module) -> None:
     """Copy weights that still lie in a mapped file into memory of their own.
 
     There they would change with the file; and where they begin in it, which is not always a multiple of a vector's

@@ -1,27 +1,28 @@
-"""From a picture file to the rectangle of pixels that the model sees.
+"""From a picture to the rectangle of pixels that the model sees. Decoding itself is giornata.diffusion.decoding's.
 
 Shapes: H, W height and width in pixels; C = 3, red, green, blue. Sizes and offsets are (y, x), as in SDXL's
 micro-conditioning.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from giornata.diffusion.colours import has_alpha, in_srgb, over_white
+from giornata.diffusion.decoding import Undecodable, decode, upright_size
 
-_ORIENTATION_TAG = 0x0112
-_LYING = {5, 6, 7, 8}  # values of the tag that swap height and width
-_DEEP_MODES = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
-
-
-class Undecodable(ValueError):
-    """The file is not a picture that can be shown. The message says why, in words for its owner."""
+__all__ = [
+    "Placement",
+    "Undecodable",
+    "covering_size",
+    "cut",
+    "decode",
+    "place",
+    "resize",
+    "to_model_range",
+    "upright_size",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,43 +41,6 @@ class Placement:
     def time_ids(self) -> tuple[int, ...]:
         """The six numbers of SDXL's micro-conditioning, in the order the UNet was trained with."""
         return (*self.original_size, *self.crop_top_left, *self.target_size)
-
-
-def decode(path: Path, *, keep_alpha: bool = False) -> Image.Image:
-    """The picture as a viewer shows it: upright, over white, in sRGB; mode RGB, 8 bits. Raises Undecodable.
-
-    With `keep_alpha` a picture that has transparency stays as it is, in mode RGBA.
-    """
-    with _readable(), Image.open(path) as opened:
-        upright = ImageOps.exif_transpose(opened)
-        upright.load()
-        shown = in_srgb(_eight_bits(upright))
-        return shown.convert("RGBA") if keep_alpha and has_alpha(shown) else over_white(shown)
-
-
-def upright_size(path: Path) -> tuple[int, int]:
-    """(height, width) of what `decode` gives, from the header alone where that tells. Raises Undecodable."""
-    with _readable(), Image.open(path) as opened:
-        if opened.format == "TIFF":  # Pillow turns these by itself while it reads them
-            image = ImageOps.exif_transpose(opened)
-            return image.height, image.width
-        turned = opened.getexif().get(_ORIENTATION_TAG) in _LYING
-        width, height = opened.size
-        return (width, height) if turned else (height, width)
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Turn whatever Pillow raises into Undecodable."""
-    try:
-        yield
-    except Image.UnidentifiedImageError:
-        raise Undecodable("is not a picture in a format that can be read") from None
-    except Image.DecompressionBombError:
-        raise Undecodable("has more pixels than any picture needs") from None
-    except (OSError, ValueError, SyntaxError, IndexError, EOFError, KeyError, TypeError, ZeroDivisionError) as error:
-        # Pillow's decoders raise what they like on damaged files.
-        raise Undecodable(f"is damaged: {error}") from error
 
 
 def covering_size(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, int]:
@@ -122,17 +86,3 @@ def to_model_range(pixels_HWC: np.ndarray) -> torch.Tensor:
     """uint8 0 … 255 to pixels_1CHW, float32, -1 … 1."""
     pixels_CHW = torch.from_numpy(pixels_HWC.copy()).permute(2, 0, 1)
     return pixels_CHW.to(torch.float32).div(127.5).sub(1.0).unsqueeze(0).contiguous()
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Sixteen bits (and what pretends to be more) to eight; others as they are."""
-    if image.mode not in _DEEP_MODES:
-        return image
-    values = np.asarray(image, dtype=np.float64)
-    if image.mode == "F" and values.max(initial=0.0) <= 1.0:
-        values = values * 65535.0
-    elif not image.mode.startswith("I;16") and values.max(initial=0.0) <= 255.0:
-        values = values * 257.0
-    shallow = Image.fromarray((np.clip(values, 0.0, 65535.0) / 257.0).round().astype(np.uint8), mode="L")
-    shallow.info = {key: value for key, value in image.info.items() if key == "icc_profile"}
-    return shallow

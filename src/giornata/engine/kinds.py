@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.engine.workload import Workload
-from giornata.protocol.specs import CANARY_KIND
+from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,14 @@ def _canary(device: str, _places: int, _model_cache_bytes: int | None, _kernels:
     return CanaryWorkload(device=device)
 
 
+def _pretrain(_device: str, _places: int, _model_cache_bytes: int | None, _kernels: KernelPlace) -> Workload:
+    from giornata.workloads.pretrain.workload import PretrainWorkload
+
+    return PretrainWorkload()
+
+
 FACTORIES: Mapping[str, Callable[[str, int, int | None, KernelPlace], Workload]] = MappingProxyType(
-    {"train": _train, CANARY_KIND: _canary}
+    {"train": _train, PRETRAIN_KIND: _pretrain, CANARY_KIND: _canary}
 )
 
 

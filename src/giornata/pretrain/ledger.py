@@ -24,7 +24,7 @@ class Ledger:
 
     def __init__(self, rows_of: RowsOfPhase) -> None:
         self._sizes = {portion.number: len(portion.rows) for portion in rows_of.portions()}
-        self._rows_of = rows_of
+        self.rows_of = rows_of
         self._finished = Intervals()
         self._partial: dict[int, Intervals] = {}
         self._quarantined: dict[int, Intervals] = {}
@@ -60,7 +60,7 @@ class Ledger:
 
     def remaining(self) -> Iterator[Portion]:
         """What is still to be trained, in order."""
-        for portion in self._rows_of.portions():
+        for portion in self.rows_of.portions():
             if portion.number in self._finished:
                 continue
             left = portion.rows - self._partial.get(portion.number, Intervals())
@@ -80,11 +80,11 @@ class Ledger:
     @property
     def complete(self) -> bool:
         """Whether nothing remains."""
-        return self.done == self._rows_of.samples
+        return self.done == self.rows_of.samples
 
     def uses(self) -> Iterator[tuple[int, int, int]]:
         """(epoch, shard, row) of everything trained, quarantined rows left out: for the proof."""
-        for portion in self._rows_of.portions():
+        for portion in self.rows_of.portions():
             finished = portion.number in self._finished
             done = portion.rows if finished else self._partial.get(portion.number, Intervals())
             for row in done - self._quarantined.get(portion.number, Intervals()):

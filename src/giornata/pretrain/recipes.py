@@ -5,8 +5,12 @@ stabilityai/stable-diffusion-2-base; MosaicML's yamls have the same numbers), wi
 run that it is compared with.
 """
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pretraining import (
     Architecture,
     Data,
@@ -20,6 +24,8 @@ from giornata.protocol.pretraining import (
     PretrainConfig,
     Train,
     Workers,
+    load,
+    parse,
 )
 
 
@@ -102,3 +108,31 @@ RECIPES: dict[str, Callable[..., PretrainConfig]] = {
     "sdxl_tiny": sdxl_tiny,
     "shapes": shapes,
 }
+
+
+def read_config(word: str) -> PretrainConfig:
+    """A recipe by its name, or a TOML file; one that says `recipe = "…"` is that recipe, and what else it says goes
+    over it, table by table. Raises InvalidInput with all faults."""
+    path = Path(word)
+    if word in RECIPES and not path.exists():
+        return RECIPES[word]()
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return load(path)  # says what is wrong
+    if (name := values.pop("recipe", None)) is None:
+        return parse(values)
+    if name not in RECIPES:
+        fault = Fault(where="recipe", message=f"{name!r} is not known", hint="one of " + ", ".join(RECIPES))
+        raise InvalidInput([fault])
+    storage = values.get("storage")
+    recipe = RECIPES[name](storage) if isinstance(storage, str) else RECIPES[name]()
+    return parse(_over(recipe.to_json(), values))
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        old = merged.get(name)
+        merged[name] = _over(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged

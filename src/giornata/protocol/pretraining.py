@@ -19,6 +19,7 @@ from giornata.domain.errors import Fault, InvalidInput
 FORBID = ConfigDict(extra="forbid")
 LATENT_SIDE_PX = 8
 """Pixels of a side for each of a latent's."""
+MOST_HASH_DISTANCE = 16
 
 
 class Mode(StrEnum):
@@ -117,6 +118,8 @@ class Encode:
     """Actors, fixed for a phase (see giornata.pretrain.planning for how many are needed)."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
+    gpus_per_encoder: float | None = None
+    """A share lets encoders and trainers work on one GPU; None: one for each where there are GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +201,9 @@ class Tracking:
 
     tensorboard: bool = False
     wandb_project: str | None = None
+    trace_rows: bool = False
+    """Every trainer writes down which rows each step took (giornata.pretrain.trace): for proofs. Needs a folder as
+    storage that all trainers share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +250,30 @@ def parse(values: Mapping[str, Any]) -> PretrainConfig:
     try:
         config = TypeAdapter(PretrainConfig).validate_python(dict(values))
     except ValidationError as error:
-        raise InvalidInput(
-            Fault(where=".".join(str(part) for part in one["loc"]) or "config", message=one["msg"])
-            for one in error.errors(include_url=False)
-        ) from None
+        raise InvalidInput(_told(error)) from None
     if faults := config_faults(config):
         raise InvalidInput(faults)
     return config
+
+
+def parse_ingest(values: Mapping[str, Any]) -> Ingest:
+    """The options of an ingest alone. Raises InvalidInput with all faults, each with its field."""
+    try:
+        options = TypeAdapter(Ingest).validate_python(dict(values))
+    except ValidationError as error:
+        raise InvalidInput(_told(error, under="ingest")) from None
+    if faults := _ingest_faults(options):
+        raise InvalidInput(faults)
+    return options
+
+
+def _told(error: ValidationError, *, under: str = "") -> list[Fault]:
+    return [
+        Fault(
+            where=".".join(str(part) for part in (under, *one["loc"]) if part != "") or "config", message=one["msg"]
+        )
+        for one in error.errors(include_url=False)
+    ]
 
 
 def config_faults(config: PretrainConfig) -> list[Fault]:
@@ -261,6 +284,7 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_phase_faults(config),
         *_train_faults(config),
         *_worker_faults(config),
+        *_bucket_faults(config),
     ]
 
 
@@ -278,8 +302,16 @@ def _ingest_faults(ingest: Ingest) -> list[Fault]:
         *_at_least("ingest.min_caption_chars", ingest.min_caption_chars, 0),
         *_at_least("ingest.max_aspect_ratio", ingest.max_aspect_ratio, 1),
         *_share("ingest.max_quarantined_share", ingest.max_quarantined_share),
+        *_hash_distance(ingest.dedupe_hash_distance),
         *([] if ingest.caption_columns else [Fault(where="ingest.caption_columns", message="names no column")]),
     ]
+
+
+def _hash_distance(bits: int | None) -> list[Fault]:
+    if bits is None or 0 <= bits <= MOST_HASH_DISTANCE:
+        return []
+    hint = f"0 to {MOST_HASH_DISTANCE}; unlike pictures differ in about 32"
+    return [Fault(where="ingest.dedupe_hash_distance", message=f"cannot be {bits}", hint=hint)]
 
 
 def _phase_faults(config: PretrainConfig) -> list[Fault]:
@@ -319,6 +351,9 @@ def _train_faults(config: PretrainConfig) -> list[Fault]:
     ]
     if not 0 <= train.token_routing < 1:
         faults.append(Fault(where="train.token_routing", message="is a share of the tokens, below 1"))
+    if train.token_routing and train.torch_compile:
+        hint = "choose one of the two"
+        faults.append(Fault(where="train.token_routing", message="cannot be compiled (torch_compile)", hint=hint))
     if train.snr_gamma is not None:
         faults += _positive("train.snr_gamma", train.snr_gamma)
     if config.model.prediction_type not in {"epsilon", "v_prediction"}:
@@ -343,6 +378,24 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
         if (price := getattr(workers, name)) is not None:
             faults += _at_least(f"workers.{name}", price, 0)
     return faults
+
+
+def _bucket_faults(config: PretrainConfig) -> list[Fault]:
+    steps, faults = config.data.bucket_reso_steps, []
+    if (gpus := config.encode.gpus_per_encoder) is not None:
+        faults += _at_least("encode.gpus_per_encoder", gpus, 0)
+    least = min((phase.resolution for phase in config.phases), default=steps)
+    if config.data.enable_bucket and (steps < 1 or steps % LATENT_SIDE_PX or steps > least):
+        hint = f"a multiple of {LATENT_SIDE_PX}, not above the least resolution"
+        faults.append(Fault(where="data.bucket_reso_steps", message=f"cannot be {steps}", hint=hint))
+    return faults
+
+
+def _tracking_faults(config: PretrainConfig) -> list[Fault]:
+    if not config.tracking.trace_rows or "://" not in config.storage:
+        return []
+    hint = "name a folder as storage, or leave it out"
+    return [Fault(where="tracking.trace_rows", message="needs a folder as storage", hint=hint)]
 
 
 def _at_least(where: str, value: float, least: float) -> list[Fault]:

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
+from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.training import (
     adapter,
     base_model,
@@ -55,6 +56,13 @@ class TrainSpec(  # pydantic collects fields from the last to the first
         return self
 
 
+class PretrainSpec(Message):
+    """Pre-training on the Ray cluster of the node that takes the job. Its checkpoints, and at the end the model, are
+    in the storage that the configuration names, which the cluster has to reach."""
+
+    config: PretrainConfig = Field(description="As in the file of `giornata pretrain run`.")
+
+
 class ScriptSpec(Message):
     """A kind of your own (`x-…`): any JSON object, handed to the workload as it is."""
 
@@ -67,7 +75,8 @@ class CanarySpec(Message):
     steps: int = Field(20, ge=1, le=10_000, description="Steps of a small training that every node can do.")
 
 
-KINDS: Mapping[str, type[Message]] = MappingProxyType({"train": TrainSpec})
+PRETRAIN_KIND = "pretrain"
+KINDS: Mapping[str, type[Message]] = MappingProxyType({"train": TrainSpec, PRETRAIN_KIND: PretrainSpec})
 CANARY_KIND = "canary"
 PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType({CANARY_KIND: CanarySpec})
 OWN_KIND_PREFIX = "x-"
@@ -118,5 +127,9 @@ def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
 
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:
     """How many steps the job has, if its kind says so."""
+    if kind == PRETRAIN_KIND:
+        batch = spec["config"]["train"]["global_batch_size"]
+        steps: int = sum(-(-phase["samples"] // batch) for phase in spec["config"]["phases"])
+        return steps
     value = spec.get("max_train_steps" if kind == "train" else "steps")
     return value if isinstance(value, int) else None

@@ -14,10 +14,11 @@ from pydantic import SecretStr
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 from tests.fixtures.wandb_server import wandb_server
 
+from giornata.diffusion.wandb_run import FILE_NAME, TrackerFailed, WandbRun, deliver, upload
 from giornata.engine.workload import Wish
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.tracking import Errand, TrackerFailed
-from giornata.workloads.train.wandb_report import FILE_NAME, WandbRun, deliver, upload
+from giornata.workloads.train.tracking import Errand
+from giornata.workloads.train.wandb_report import wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 BLOCK_BYTES = 32 * 1024
@@ -59,7 +60,7 @@ def run_of(**fields: Any) -> WandbRun:
         {"model": "owner/base", "dataset": "ds_1", "seed": 1, "report_to": ["wandb"], **fields}
     )
     curves = {"loss": [0.5, 0.25, 0.125], "learning_rate": [1e-4, 1e-4, 5e-5]}
-    return WandbRun.of(spec, curves, job="job_0abc", origin={"giornata.base_sha256": "b" * 64})
+    return wandb_run(spec, curves, job="job_0abc", origin={"giornata.base_sha256": "b" * 64})
 
 
 def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageCms
 
 from giornata.diffusion import pixels
+from giornata.diffusion.decoding import NotAPicture
 from giornata.diffusion.pixels import Undecodable
 
 
@@ -190,3 +191,35 @@ def test_the_range_that_the_model_expects() -> None:
     pixels_1CHW = pixels.to_model_range(levels_HWC)
     assert pixels_1CHW.dtype is torch.float32
     assert pixels_1CHW.flatten().tolist() == [-1.0, 1.0, pytest.approx(128 / 127.5 - 1, abs=1e-6)]
+
+
+@pytest.mark.parametrize("suffix", ["jpeg", "png", "webp", "avif", "gif", "tiff"])
+def test_bytes_are_decoded_like_a_file_and_cut_bytes_are_refused(tmp_path: Path, suffix: str) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (64, 48, 3), dtype=np.uint8)
+    path = saved(Image.fromarray(noise), tmp_path / f"a.{suffix}")
+    content = path.read_bytes()
+    assert pixels.decode(content).tobytes() == pixels.decode(path).tobytes()
+    assert pixels.upright_size(content) == (64, 48)
+    for kept in range(0, len(content) - len(content) // 3, len(content) // 40):
+        with pytest.raises(Undecodable):
+            pixels.decode(content[:kept])
+
+
+def test_a_damaged_header_is_refused_whatever_the_decoder_raises(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    content = saved(Image.fromarray(noise), tmp_path / "a.avif").read_bytes()
+    refused = 0
+    for place in range(300):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        try:
+            pixels.decode(bytes(damaged))
+        except Undecodable:
+            refused += 1
+    assert refused > 100
+
+
+def test_a_program_that_draws_is_not_run() -> None:
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    with pytest.raises(NotAPicture, match="program"):
+        pixels.decode(postscript)

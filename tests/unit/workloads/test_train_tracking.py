@@ -14,7 +14,7 @@ from tests.fixtures.train_studio import RecordingReporter
 from giornata.engine.workload import Stopped
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.tracking import Errand, losses_to_keep, report
-from giornata.workloads.train.wandb_report import WandbRun
+from giornata.workloads.train.wandb_report import wandb_run
 
 
 def spec_with(**changes: Any) -> TrainSpec:
@@ -97,7 +97,7 @@ def test_the_run_of_a_job_names_no_path_and_each_step_once() -> None:
     secrets = {"wandb_api_key_secret": "SOMEBODY", "hub_token_secret": "SOMEBODY"}
     spec = spec_with(pretrained_model_name_or_path="/somebody/models/base", report_to=["wandb"], rank=3, **secrets)
     curves = {"loss": [0.5, 0.25], "learning_rate": [1.0, 1.0]}
-    run = WandbRun.of(spec, curves, job="job_1", origin={"giornata.base_sha256": "b"})
+    run = wandb_run(spec, curves, job="job_1", origin={"giornata.base_sha256": "b"})
     assert (run.id, run.name, run.project) == ("job_1", "job_1", "giornata")
     assert run.config["pretrained_model_name_or_path"] == "base"
     assert (run.config["rank"], run.config["giornata.base_sha256"]) == (3, "b")
@@ -109,7 +109,7 @@ def test_the_run_of_a_job_names_no_path_and_each_step_once() -> None:
 
 
 def test_a_very_long_run_is_thinned_out_and_keeps_its_ends() -> None:
-    rows = WandbRun.of(spec_with(report_to=["wandb"]), {"loss": [0.5] * 50_001}, job="job_1", origin={}).rows
+    rows = wandb_run(spec_with(report_to=["wandb"]), {"loss": [0.5] * 50_001}, job="job_1", origin={}).rows
     steps = [step for step, _ in rows]
     assert (steps[:3], steps[-1]) == ([1, 3, 6], 50_001)
     assert len(steps) <= 20_001

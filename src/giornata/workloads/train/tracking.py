@@ -16,6 +16,7 @@ import torch
 from pydantic import SecretStr
 
 from giornata.diffusion.schedule import learning_rate_factor
+from giornata.diffusion.wandb_run import TrackerFailed, deliver, upload
 from giornata.engine.workload import Reporter, Stopped
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.pace import Clock
@@ -63,10 +64,6 @@ class Errand:
             process.wait()
 
 
-class TrackerFailed(Exception):
-    """What was to be done for a tracker cannot be done, for a reason that is known."""
-
-
 Tracker = Callable[[TrainSpec, Curves, Errand, Reporter], None]
 """Hands over a file with the curves of a job, and sends them on, if it does that. Whatever it raises, but Stopped,
 is an event of the job and nothing more. Another tracker is one more entry in TRACKERS."""
@@ -94,9 +91,9 @@ def write_tensorboard(spec: TrainSpec, curves: Curves, errand: Errand, reporter:
 
 def write_wandb(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Reporter) -> None:
     """W&B's run of the whole job; see giornata.workloads.train.wandb_report."""
-    from giornata.workloads.train.wandb_report import WandbRun, deliver, upload
+    from giornata.workloads.train.wandb_report import wandb_run
 
-    run = WandbRun.of(spec, curves.values, job=errand.job, origin=errand.origin)
+    run = wandb_run(spec, curves.values, job=errand.job, origin=errand.origin)
     reporter.phase("reporting")
     written = deliver(run, errand.directory, wait=errand.wait)
     reporter.artifact(written.name, written)

@@ -1,132 +1,28 @@
-"""The run of a whole job for Weights & Biases: always as a file, and sent to W&B when the job has a key.
+"""What W&B gets to know of a job (see giornata.diffusion.wandb_run): nothing of the machine, and no path on it."""
 
-Both are done by the package `wandb`, in a process of its own (giornata.workloads.train.wandb_process), which is ended
-when it takes too long: the network is nobody's to rely on, and the package keeps threads, a service and handlers.
-
-The run's id is the job's, whatever number of attempts it took, and it has each step once: the curves travel in the
-checkpoints, and only the attempt that ends the job sends them. Should two attempts get so far, both send the same
-lines to the same places of the same run.
-"""
-
-import json
-import subprocess
-import sys
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
-
-from pydantic import SecretStr
+from collections.abc import Mapping, Sequence
 
 from giornata.diffusion.lora_facts import public_name
 from giornata.diffusion.model_card import MODEL_NAMES
+from giornata.diffusion.wandb_run import WandbRun, thinned
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.tracking import TrackerFailed
 
-PROCESS = (sys.executable, "-m", "giornata.workloads.train.wandb_process")
-FILE_NAME, FOLDER = "wandb-offline-run.zip", "wandb-run"
-WRITE_S, UPLOAD_S = 180.0, 60.0
-MOST_ROWS = 20_000
 NOT_TOLD = frozenset({"hub_token_secret", "wandb_api_key_secret"})
-HIDDEN = "[secret]"
-
-Wait = Callable[["subprocess.Popen[bytes]", float], int | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WandbRun:
-    """What W&B gets to know: nothing of the machine, and no path on it. `rows` are (step, values), steps from 1."""
-
-    id: str
-    name: str
-    project: str
-    entity: str | None
-    config: Mapping[str, Any]
-    rows: Sequence[tuple[int, Mapping[str, float]]]
-
-    @classmethod
-    def of(
-        cls, spec: TrainSpec, curves: Mapping[str, Sequence[float]], *, job: str, origin: Mapping[str, str]
-    ) -> "WandbRun":
-        """The run of a job. Of very long ones every so manieth step, and the last."""
-        fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in NOT_TOLD}
-        named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
-        rows = [dict(zip(curves, row, strict=True)) for row in zip(*curves.values(), strict=True)]
-        stride = -(-len(rows) // MOST_ROWS)
-        return cls(
-            id=job,
-            name=spec.wandb_run_name or job,
-            project=spec.wandb_project,
-            entity=spec.wandb_entity,
-            config=fields | named | dict(origin),
-            rows=[
-                (step, {f"train/{tag}": value for tag, value in row.items()})
-                for step, row in enumerate(rows, start=1)
-                if step % stride == 0 or step in {1, len(rows)}
-            ],
-        )
-
-    @property
-    def folder_name(self) -> str:
-        """As W&B names the folder of an offline run, but for its time."""
-        return f"offline-run-20000101_000000-{self.id}"
-
-
-def deliver(run: WandbRun, directory: Path, *, wait: Wait) -> Path:
-    """Write the run and pack it: unpacked, `wandb sync` takes its folder. Raises TrackerFailed."""
-    folder = directory / FOLDER
-    folder.mkdir(exist_ok=True)
-    order = {"do": "write", "folder": str(folder), "run": asdict(run)}
-    _carried_out(order, folder, timeout_s=WRITE_S, wait=wait)
-    records = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
-    if len(records) != 1:
-        raise TrackerFailed(f"wandb wrote {len(records)} runs instead of one")
-    packed, inside = directory / FILE_NAME, folder / run.folder_name
-    (inside / "files").mkdir(parents=True, exist_ok=True)
-    records[0].replace(inside / f"run-{run.id}.wandb")
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(inside / "files", f"{run.folder_name}/files")
-        archive.write(inside / f"run-{run.id}.wandb", f"{run.folder_name}/run-{run.id}.wandb")
-    return packed
-
-
-def upload(run: WandbRun, directory: Path, api_key: SecretStr, *, wait: Wait, base_url: str | None = None) -> None:
-    """Send what `deliver` wrote: to `base_url`, to the W&B server of this site, or to W&B's own. Raises
-    TrackerFailed."""
-    folder, key = directory / FOLDER, api_key.get_secret_value()
-    path = folder / run.folder_name
-    try:
-        order = {"do": "sync", "path": str(path), "api_key": key, "base_url": base_url}
-        said = _carried_out(order, folder, timeout_s=UPLOAD_S, wait=wait)
-        # wandb also ends with 0 when its server refuses the key; only a run that has arrived gets this mark.
-        if not (path / f"run-{run.id}.wandb.synced").exists():
-            raise TrackerFailed(f"wandb could not send the run: {said}")
-    except TrackerFailed as failure:
-        why = str(failure).replace(key, HIDDEN)
-        raise TrackerFailed(f"{why}; {FILE_NAME} is among the results, and `wandb sync` takes it") from None
-
-
-def _carried_out(order: Mapping[str, Any], folder: Path, *, timeout_s: float, wait: Wait) -> str:
-    """Let the process do it, and return the end of what it said. Its order goes to its standard input: others on the
-    machine can read arguments."""
-    said = folder / "said.txt"
-    with said.open("wb") as output:
-        process = subprocess.Popen(PROCESS, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=folder)
-        _tell(process, order)
-        status = wait(process, timeout_s)
-    last = " ".join(said.read_text(errors="replace").split())[-300:]
-    if status != 0:
-        how = f"ended with {status}" if status is not None else f"took longer than {timeout_s:g} s"
-        raise TrackerFailed(f"wandb {how}: {last}")
-    return last
-
-
-def _tell(process: "subprocess.Popen[bytes]", order: Mapping[str, Any]) -> None:
-    if process.stdin is None:
-        raise TrackerFailed("the process for wandb has no standard input")
-    try:
-        with process.stdin as stream:
-            stream.write(json.dumps(order).encode())
-    except BrokenPipeError:  # its exit status and what it said tell more
-        return
+def wandb_run(
+    spec: TrainSpec, curves: Mapping[str, Sequence[float]], *, job: str, origin: Mapping[str, str]
+) -> WandbRun:
+    """The run of a job. The curves have one value per step, from step 1."""
+    fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in NOT_TOLD}
+    named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
+    rows = [dict(zip(curves, row, strict=True)) for row in zip(*curves.values(), strict=True)]
+    tagged = [{f"train/{tag}": value for tag, value in row.items()} for row in rows]
+    return WandbRun(
+        id=job,
+        name=spec.wandb_run_name or job,
+        project=spec.wandb_project,
+        entity=spec.wandb_entity,
+        config=fields | named | dict(origin),
+        rows=thinned(list(enumerate(tagged, start=1))),
+    )

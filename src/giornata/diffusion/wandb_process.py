@@ -1,6 +1,6 @@
-"""`python -m giornata.workloads.train.wandb_process`: does one thing with the package `wandb`.
+"""`python -m giornata.diffusion.wandb_process`: does one thing with the package `wandb`.
 
-What, its standard input says. Started by giornata.workloads.train.wandb_report, never by hand. W&B's own settings on
+What, its standard input says. Started by giornata.diffusion.wandb_run, never by hand. W&B's own settings on
 this machine are left aside (its key above all), but for WANDB_BASE_URL, which names the W&B server of this site.
 """
 

@@ -1,0 +1,15 @@
+"""`giornata pretrain`: commands about pre-training, each in a module of its own."""
+
+import typer
+
+from giornata.cli import pretrain_encode, pretrain_ingest, pretrain_plan, pretrain_run
+
+COMMANDS = (pretrain_plan, pretrain_ingest, pretrain_encode, pretrain_run)  # in the order of the help
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group with its commands."""
+    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray, from what it costs to the model.")
+    for module in COMMANDS:
+        module.register(group)
+    app.add_typer(group, name="pretrain")

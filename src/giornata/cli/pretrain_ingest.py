@@ -1,0 +1,154 @@
+"""`giornata pretrain ingest`: captioned pictures of any form into normalised shards."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_process import run_program
+from giornata.cli.words import size
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.pretraining import parse_ingest
+
+EXIT_STOPPED = 130
+MEANINGS = {
+    "source_damaged": "a file of the source cannot be read from there on",
+    "empty": "no picture, or one of no bytes",
+    "not_a_picture": "bytes that are no picture",
+    "damaged": "cannot be decoded to its end",
+    "too_many_pixels": "more than 179 million pixels",
+    "too_small": "a side below min_side_px",
+    "extreme_aspect_ratio": "longer than max_aspect_ratio",
+    "no_caption": "no text, or fewer than min_caption_chars",
+    "duplicate": "equal bytes came before",
+    "near_duplicate": "looks like one that is kept",
+}
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `giornata pretrain`."""
+    group.command("ingest")(ingest)
+
+
+def ingest(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC", help="Parquet, WebDataset, Hugging Face data set or pictures.", show_default=False
+        ),
+    ],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or s3:// address.", show_default=False)],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An option, such as min_side_px=128.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(help="A recipe, or a TOML file with a table [ingest].", show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster. Default: a Ray on this machine.", show_default=False)
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check every picture and caption, and write what is good as shards with a manifest; the rest is listed."""
+    with reporting(as_json) as out_words:
+        options = asdict(parse_ingest(_configured(config) | _changes(changes or [])))
+        words = [source, out, "--options", json.dumps(options)]
+        words += ["--address", address] if address else []
+        try:
+            with out_words.console.status("starting Ray", refresh_per_second=4) as status:
+                report = run_program(
+                    "giornata.pretrain.ingest", words, progress=lambda told: status.update(_progress(told))
+                )
+        except KeyboardInterrupt:
+            out_words.hint(f"stopped: {out} has no manifest, and the same command begins again")
+            raise typer.Exit(EXIT_STOPPED) from None
+        _say(out_words, report)
+        out_words.result(report)
+
+
+# ---- the options ----
+
+
+def _configured(config: str | None) -> dict[str, Any]:
+    """The table [ingest], over the recipe's if one is named."""
+    if config is None:
+        return {}
+    from giornata.pretrain.recipes import RECIPES
+
+    if config in RECIPES:
+        return asdict(RECIPES[config]().ingest)
+    values = _document(Path(config), tuple(RECIPES))
+    recipe, table = values.get("recipe"), values.get("ingest", {})
+    if recipe is not None and recipe not in RECIPES:
+        raise InvalidInput(
+            [Fault(where="recipe", message=f"there is no {recipe!r}", hint=f"one of {', '.join(RECIPES)}")]
+        )
+    if not isinstance(table, dict):
+        raise InvalidInput([Fault(where="ingest", message="is no table", hint="[ingest]")])
+    return (asdict(RECIPES[recipe]().ingest) if recipe else {}) | table
+
+
+def _document(path: Path, recipes: Sequence[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = f"recipes: {', '.join(recipes)}"
+        raise InvalidInput([Fault(where="--config", message=f"{path} is no recipe and no file", hint=hint)]) from None
+    except OSError as error:
+        raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
+    except ValueError as error:
+        raise InvalidInput([Fault(where=str(path), message=f"is not TOML: {error}")]) from None
+
+
+def _changes(words: Sequence[str]) -> dict[str, Any]:
+    """`min_side_px=128`, or `ingest.min_side_px=128`; values as in TOML, or plain text."""
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise InvalidInput([Fault(where="--set", message=f"{word} has no value", hint="NAME=VALUE")])
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        values[name.strip().removeprefix("ingest.")] = value
+    return values
+
+
+# ---- what is said ----
+
+
+def _progress(told: Mapping[str, Any]) -> str:
+    if told["what"] == "looking":
+        return "looking through the source"
+    if told["what"] == "examined":
+        return f"examined {told['done']:,} rows"
+    return f"wrote {told['done']:,} of {told['total']:,} shards"
+
+
+def _say(out: Output, report: Mapping[str, Any]) -> None:
+    refused = report["rows"] - report["kept"]
+    files = "1 file" if report["files"] == 1 else f"{report['files']:,} files"
+    shards = "1 shard" if report["shards"] == 1 else f"{report['shards']:,} shards"
+    out.say(f"source      {report['source']}  ({report['kind']}, {files}, {size(report['bytes'])})")
+    out.say(f"kept        {report['kept']:,} of {report['rows']:,} rows")
+    out.say(f"shards      {report['out']}  ({shards}, {size(report['shard_bytes'])})")
+    if report["was_there"]:
+        out.hint("was there already, of the same source and options: nothing was done")
+    if not refused:
+        out.say("quarantine  nothing")
+        return
+    out.say(f"quarantine  {report['out'].rstrip('/')}/quarantine  ({refused:,} rows)")
+    out.say("")
+    ordered = sorted(report["quarantined"].items(), key=lambda each: (-each[1], each[0]))
+    rows = [
+        (reason, f"{count:,}", f"{count / report['rows']:.2%}", MEANINGS.get(reason, "")) for reason, count in ordered
+    ]
+    out.table(("reason", "rows", "share", "that is"), rows, right=(1, 2), prose=(3,))

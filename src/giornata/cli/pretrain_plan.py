@@ -1,0 +1,61 @@
+"""`giornata pretrain plan`: hours, dollars, storage, mode and encoders of a run, before a cent is spent."""
+
+from typing import Annotated
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import EXIT_FAILED, Output, reporting
+from giornata.domain.errors import Fault, InvalidInput
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `giornata pretrain`."""
+    group.command("plan")(plan)
+
+
+def plan(
+    config: Annotated[
+        str | None, typer.Argument(help="A recipe (sd2_base), or a TOML or JSON file.", show_default=False)
+    ] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="The seed's tables beside ours.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Rank modes and machines by price: hours, encoders, storage and dollars, with what is estimated and why."""
+    with reporting(as_json) as out:
+        if paper == (config is not None):
+            message = "not both a configuration and --paper" if paper else "say what to plan"
+            raise InvalidInput(
+                [Fault(where="CONFIG", message=message, hint="a recipe: sd2_base; or a file; or --paper")]
+            )
+        if config is None:
+            _paper(out)
+            return
+        priced = _ranked(config, out, every=every)
+    if not priced:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _ranked(config: str, out: Output, *, every: bool) -> bool:
+    """Whether anything could be priced."""
+    from giornata.cli import pretrain_plan_words as words
+    from giornata.pretrain.planning.facts import load_facts
+    from giornata.pretrain.planning.ranking import rank
+    from giornata.pretrain.planning.reading import request_named
+    from giornata.pretrain.planning.report import ranking_told
+
+    facts = load_facts()
+    ranking = rank(request_named(config, facts), facts)
+    words.say_ranking(ranking, out, every=every)
+    out.result(ranking_told(ranking))
+    return bool(ranking.choices)
+
+
+def _paper(out: Output) -> None:
+    from giornata.cli import pretrain_paper_words as words
+    from giornata.pretrain.planning.facts import load_facts
+    from giornata.pretrain.planning.report import paper_told
+
+    words.say_paper(load_facts(), out)
+    out.result(paper_told(load_facts()))

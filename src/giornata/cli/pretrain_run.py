@@ -1,0 +1,69 @@
+"""`giornata pretrain run`: the run itself, on this machine's Ray or on a cluster's."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import Output, reporting
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+
+EXIT_STOPPED = 3
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `giornata pretrain`."""
+    group.command("run")(run)
+
+
+def run(
+    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster. Default: this machine.", show_default=False)
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train through all phases, from wherever the run was. Stop it with Ctrl-C; the same command goes on."""
+    with reporting(as_json) as out:
+        code, report = _run([config, *([] if address is None else ["--address", address])])
+        _tell(out, report)
+        out.result(report)
+    if code:
+        raise typer.Exit(code)
+
+
+def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
+    """In a process of its own, which shows its progress on standard error."""
+    with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
+        path = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "giornata.pretrain.run", *words, "--report", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            code = _awaited(process)
+        report: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    if "faults" in report:
+        raise InvalidInput(Fault(**each) for each in report["faults"])
+    if code not in {0, EXIT_STOPPED}:
+        raise GiornataError("the run did not end well; its last words are above")
+    return code, report
+
+
+def _awaited(process: "subprocess.Popen[bytes]") -> int:
+    """Ctrl-C reaches both; it is the run that answers."""
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _tell(out: Output, report: dict[str, Any]) -> None:
+    state = "done" if report["finished"] else "stopped; the same command goes on from here"
+    out.say(f"{state}: {report['steps']:,} steps, {report['trained_once']:,} of {report['planned']:,} rows trained")
+    for name in ("repeated", "missed", "unreadable", "left_out", "quarantined"):
+        if report[name]:
+            out.say(f"  {name.replace('_', ' ')}: {report[name]:,}")

@@ -1,0 +1,36 @@
+"""Where the first trainer pins up how the run goes, and whoever started the run reads it and asks it to stop."""
+
+from collections import deque
+from typing import Any
+
+import ray
+
+KEPT = 1000
+
+
+@ray.remote(num_cpus=0)
+class Board:
+    """Keeps the last messages. It lives as long as the process that made it: nothing is lost with it, because what
+    matters is in the run's storage."""
+
+    def __init__(self) -> None:
+        self._messages: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._stop = False
+
+    def pin(self, message: dict[str, Any]) -> None:
+        """Add one. Nobody waits for it."""
+        self._messages.append(message)
+
+    def take(self) -> list[dict[str, Any]]:
+        """All since the last time."""
+        taken = list(self._messages)
+        self._messages.clear()
+        return taken
+
+    def ask_to_stop(self) -> None:
+        """With a checkpoint, after the step that is under way."""
+        self._stop = True
+
+    def stop_wanted(self) -> bool:
+        """Whether somebody has asked."""
+        return self._stop

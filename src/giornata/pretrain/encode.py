@@ -1,0 +1,209 @@
+"""The offline job: `python -m giornata.pretrain.encode CONFIG [--report FILE] [--address RAY]`.
+
+For each resolution of the phases every shard of the source is encoded once. The job may be killed at any moment:
+what is whole is kept by the next run, and the end is the same to the byte. With more than one encoder, or with an
+address, the shards are given to actors of Ray; otherwise they are encoded in this process.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.encode_shards import Done, ShardEncoder, Work, done_before, threads_of_one
+from giornata.pretrain.encoded import (
+    ABOUT,
+    EMPTY,
+    about,
+    latents_storage,
+    refuse_others,
+    source_manifest,
+    to_bytes,
+    write_empty,
+)
+from giornata.pretrain.encoder import Encoder
+from giornata.pretrain.encoders import device_of_an_encoder, encoder_dtype, open_encoder
+from giornata.pretrain.manifest import MANIFEST, Manifest
+from giornata.pretrain.recipes import read_config
+from giornata.pretrain.storage import Storage
+from giornata.protocol.pretraining import PretrainConfig
+
+READERS = 16
+"""Threads that look for what was done before: each note is a request to the storage."""
+Encoding = Callable[[list[Work]], Iterable[tuple[Work, Done]]]
+
+
+def encode(
+    config: PretrainConfig,
+    encoder: Encoder,
+    encoding: Encoding | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
+    `progress` is told after each shard how many there are of how many.
+
+    Returns a report: `latents` by resolution (folder, rows, bytes, unreadable), `encoded` and `kept` shards. Raises
+    InvalidInput when a folder holds latents of something else, or when more rows cannot be read than
+    data.max_quarantined_share.
+    """
+    source = source_manifest(config)
+    encoding = encoding or here(config, source, encoder)
+    resolutions = sorted({phase.resolution for phase in config.phases})
+    folders = {resolution: latents_storage(config, resolution) for resolution in resolutions}
+    told = {resolution: about(config, resolution, source, encoder) for resolution in resolutions}
+    for resolution, storage in folders.items():
+        _claim(storage, told[resolution])
+    works = [Work(resolution=each, number=number) for each in resolutions for number in range(len(source.shards))]
+    with ThreadPoolExecutor(READERS) as pool:
+        found = pool.map(lambda work: done_before(folders[work.resolution], work.number), works)
+        done = {work: each for work, each in zip(works, found, strict=True) if each is not None}
+    missing, kept = [work for work in works if work not in done], len(done)
+    _refuse_unreadable(config, source, done)
+    for work, each in encoding(missing):
+        done[work] = each
+        if progress:
+            progress(len(done), len(works))
+        _refuse_unreadable(config, source, done)
+    reports = [
+        _finish(folders[each], told[each], [done[work] for work in works if work.resolution == each], encoder)
+        for each in resolutions
+    ]
+    return {"latents": dict(zip(map(str, resolutions), reports, strict=True)), "encoded": len(missing), "kept": kept}
+
+
+def _claim(storage: Storage, told: dict[str, Any]) -> None:
+    """Say what will lie in the folder, or refuse it when that is something else already."""
+    if storage.exists(ABOUT):
+        refuse_others(storage, json.loads(storage.read(ABOUT)), told)
+        return
+    if others := storage.names():
+        message = f"is not empty ({others[0]}) and does not say what it holds"
+        raise InvalidInput([Fault(where=str(storage), message=message, hint="name another folder: encode.latents")])
+    storage.write(ABOUT, to_bytes(told))
+
+
+def _refuse_unreadable(config: PretrainConfig, source: Manifest, done: Mapping[Work, Done]) -> None:
+    """A picture that cannot be read is so at every resolution: each is counted for itself."""
+    by_resolution: dict[int, Counter[str]] = {}
+    for work, each in done.items():
+        by_resolution.setdefault(work.resolution, Counter()).update(each.unreadable)
+    most = config.data.max_quarantined_share * source.rows
+    faults = []
+    for resolution, reasons in by_resolution.items():
+        if reasons.total() > most:
+            first, count = reasons.most_common(1)[0]
+            message = f"{reasons.total()} of {source.rows} rows cannot be read at {resolution} px; {count}: {first}"
+            hint = f"more than data.max_quarantined_share, {config.data.max_quarantined_share:g}: ingest them again"
+            faults.append(Fault(where=config.data.shards, message=message, hint=hint))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _finish(storage: Storage, told: dict[str, Any], done: Sequence[Done], encoder: Encoder) -> dict[str, Any]:
+    unreadable: Counter[str] = Counter()
+    for each in done:
+        unreadable.update(each.unreadable)
+    if not storage.exists(EMPTY):
+        write_empty(storage, encoder.encode_text([""]))
+    shards = tuple(each.shard for each in done)
+    manifest = Manifest(shards=shards, quarantined=dict(sorted(unreadable.items())), about=told)
+    storage.write(MANIFEST, manifest.to_bytes())
+    return {
+        "folder": str(storage),
+        "rows": manifest.rows,
+        "bytes": sum(shard.bytes for shard in shards),
+        "unreadable": unreadable.total(),
+    }
+
+
+def here(config: PretrainConfig, source: Manifest, encoder: Encoder) -> Encoding:
+    """One shard after the other, in this process."""
+    shards = ShardEncoder(config, source, encoder, threads=threads_of_one(1))
+    return lambda works: ((work, shards.encode(work)) for work in works)
+
+
+def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
+    """In a pool of actors, as many as the configuration has encoders."""
+    import ray.data
+
+    from giornata.pretrain.encoder_actors import EncodeShards
+    from giornata.pretrain.graph import actor_options
+
+    def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
+        if not works:
+            return
+        source_rows = ray.data.from_items([asdict(work) for work in works], override_num_blocks=len(works))
+        dataset = source_rows.map_batches(
+            EncodeShards,
+            fn_constructor_args=(config, source),
+            batch_size=1,
+            batch_format="pyarrow",
+            **actor_options(config),
+        )
+        for row in dataset.iter_rows():
+            work = Work(resolution=row["resolution"], number=row["number"])
+            done = done_before(latents_storage(config, work.resolution), work.number)
+            if done is None:
+                raise GiornataError(f"shard {work.number} at {work.resolution} px was encoded and is not there")
+            yield work, done
+
+    return encoding
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.encode", description=__doc__)
+    parser.add_argument("config", help="a recipe's name, or a TOML file")
+    parser.add_argument("--report", type=Path, help="write a report to this file, as JSON")
+    parser.add_argument("--address", help="of a Ray cluster")
+    given = parser.parse_args(arguments)
+    try:
+        report = _run(read_config(given.config), given.address)
+    except InvalidInput as error:
+        if given.report:
+            given.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
+        parser.exit(2, f"{error}\n")
+    except GiornataError as error:
+        if given.report:
+            given.report.write_text(json.dumps({"error": str(error)}))
+        parser.exit(1, f"{error}\n")
+    if given.report:
+        given.report.write_text(json.dumps(report))
+
+
+def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
+    device = device_of_an_encoder(config)
+    if address is None and config.encode.encoders == 1:
+        _refuse_without_gpu(device)
+        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=_tell)
+    import ray
+
+    # Here only its digest is wanted, and the empty caption: in the precision in which the actors work.
+    encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
+    ray.init(address=address, log_to_driver=False)
+    try:
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=_tell)
+    finally:
+        ray.shutdown()
+
+
+def _tell(done: int, of: int) -> None:
+    print(json.dumps({"done": done, "of": of}), flush=True)  # noqa: T201 - for the command line
+
+
+def _refuse_without_gpu(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        hint = "say workers.use_gpu = false to encode on the CPU, or give the --address of a Ray with GPUs"
+        raise InvalidInput([Fault(where="workers.use_gpu", message="there is no GPU here", hint=hint)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""From a source of captioned pictures to normalised shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
+
+Every row is examined first, then what is kept is written, and the manifest last. Shards are a function of the
+source's content and the options: how many workers there were, or how often it was begun, does not show.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.data
+
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain import quarantine
+from giornata.pretrain.decision import Decision, Rows, decide
+from giornata.pretrain.ingest_tasks import Keep, examined, written
+from giornata.pretrain.manifest import MANIFEST, Manifest, Shard
+from giornata.pretrain.quarantine import Spool, write_quarantine
+from giornata.pretrain.sources import Source, find
+from giornata.pretrain.storage import Storage
+from giornata.protocol.pretraining import Ingest, parse_ingest
+
+Progress = Callable[[str, int, int | None], None]
+"""Told (what is being done, how many rows or shards, of how many if that is known)."""
+
+
+def ingest(address: str, out_address: str, options: Ingest, *, progress: Progress) -> dict[str, Any]:
+    """Do it, and say what was found. Needs a running Ray.
+
+    Raises InvalidInput when the source cannot be read, when `out_address` holds something else, and, after all rows
+    were counted and the quarantine was written, when more of them than may be were refused.
+    """
+    progress("looking", 0, None)
+    source = find(address, options)
+    out = Storage.at(out_address)
+    about = {"ingest": json.loads(json.dumps(asdict(options))), "source": _about(source)}
+    _refuse_overlap(source, out)
+    if (manifest := _earlier(out, about)) is not None:
+        return _report(source, out, manifest, again=True)
+    _clear(out)
+    rows, decision = _examined(source, options, out, progress)
+    _refuse_too_many(rows, decision, options, out)
+    keep = Keep.of(rows, decision, options.rows_per_shard)
+    shards = _written(source, options, keep, rows=len(decision.keys), out=out, progress=progress)
+    manifest = Manifest(shards=shards, quarantined=decision.counts(), about=about)
+    out.write(MANIFEST, manifest.to_bytes())
+    return _report(source, out, manifest, again=False)
+
+
+def _about(source: Source) -> dict[str, Any]:
+    return {"kind": source.kind.value, "files": len(source.files), "bytes": source.bytes, "digest": source.digest}
+
+
+def _report(source: Source, out: Storage, manifest: Manifest, *, again: bool) -> dict[str, Any]:
+    refused = sum(manifest.quarantined.values())
+    return {
+        "source": str(source.storage),
+        **_about(source),
+        "out": str(out),
+        "rows": manifest.rows + refused,
+        "kept": manifest.rows,
+        "quarantined": manifest.quarantined,
+        "shards": len(manifest.shards),
+        "shard_bytes": sum(shard.bytes for shard in manifest.shards),
+        "manifest_digest": manifest.digest,
+        "was_there": again,
+    }
+
+
+# ---- before ----
+
+
+def _refuse_overlap(source: Source, out: Storage) -> None:
+    theirs, ours = f"{source.storage.path()}/", f"{out.path()}/"
+    if source.storage.filesystem == out.filesystem and (theirs.startswith(ours) or ours.startswith(theirs)):
+        hint = "neither may lie in the other"
+        raise InvalidInput([Fault(where="out", message=f"{out} and the source are one folder", hint=hint)])
+
+
+def _earlier(out: Storage, about: dict[str, Any]) -> Manifest | None:
+    """The manifest of the same ingest. Raises InvalidInput when there is one of another."""
+    if not out.exists(MANIFEST):
+        return None
+    manifest = Manifest.from_bytes(out.read(MANIFEST), where=f"{out}/{MANIFEST}")
+    faults = []
+    if manifest.about.get("source") != about["source"]:
+        faults.append(Fault(where="out", message=f"{out} holds shards of another source", hint="name another folder"))
+    there, asked = manifest.about.get("ingest", {}), about["ingest"]
+    for name in sorted(name for name in {*there, *asked} if there.get(name) != asked.get(name)):
+        message = f"{out} was made with {name} = {there.get(name)}, not {asked.get(name)}"
+        faults.append(Fault(where="out", message=message, hint="name another folder"))
+    if faults:
+        raise InvalidInput(faults)
+    return manifest
+
+
+def _clear(out: Storage) -> None:
+    """What an ingest that was interrupted has left."""
+    for name in out.names():
+        if name.startswith("shard-") and name.endswith(".parquet"):
+            out.remove(name)
+    out.remove_all(quarantine.FOLDER)
+
+
+# ---- the passes ----
+
+
+def _examined(source: Source, options: Ingest, out: Storage, progress: Progress) -> tuple[Rows, Decision]:
+    rows = Rows()
+    with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder, Spool(Path(folder) / "rows") as spool:
+        for batch in examined(source, options):
+            rows.add(batch)
+            spool.add(batch)
+            progress("examined", len(rows), None)
+        decision = decide(rows, hash_distance=options.dedupe_hash_distance)
+        write_quarantine(out, spool, decision)
+    return rows, decision
+
+
+def _refuse_too_many(rows: Rows, decision: Decision, options: Ingest, out: Storage) -> None:
+    counts = decision.counts()
+    refused = sum(counts.values())
+    if not len(rows) - refused:
+        message = f"none of its {len(rows)} rows can be kept"
+    elif refused > options.max_quarantined_share * len(rows):
+        message = f"{refused} of {len(rows)} rows were refused, {refused / len(rows):.2%}"
+    else:
+        return
+    found = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items(), key=lambda each: -each[1]))
+    hint = f"ingest.max_quarantined_share is {options.max_quarantined_share:g}; every row: {out}/{quarantine.FOLDER}"
+    raise InvalidInput([Fault(where="source", message=f"{message}: {found}", hint=hint)])
+
+
+def _written(
+    source: Source, options: Ingest, keep: Keep, *, rows: int, out: Storage, progress: Progress
+) -> tuple[Shard, ...]:
+    total, shards = len(keep.first_keys), list[Shard]()
+    progress("written", 0, total)
+    for shard in written(source, options, keep, out):
+        shards.append(shard)
+        progress("written", len(shards), total)
+    shards.sort(key=lambda shard: shard.name)
+    expected = [min(options.rows_per_shard, rows - first) for first in range(0, rows, options.rows_per_shard)]
+    if [shard.rows for shard in shards] != expected:
+        raise InvalidInput([Fault(where="source", message="changed while it was read", hint="run it again")])
+    return tuple(shards)
+
+
+# ---- the program ----
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Progress as JSON lines on standard output; the report, or the faults, in the file --report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("out")
+    parser.add_argument("--options", default="{}", help="JSON object of ingest options")
+    parser.add_argument("--address", default="local", help="of a Ray cluster (a Ray of its own)")
+    parser.add_argument("--report", type=Path, required=True)
+    chosen = parser.parse_args(arguments)
+    try:
+        options = parse_ingest(json.loads(chosen.options))
+        _start_ray(chosen.address)
+        report = ingest(chosen.source, chosen.out, options, progress=_say)
+    except InvalidInput as error:
+        chosen.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
+        return 1
+    except (GiornataError, OSError) as error:
+        chosen.report.write_text(json.dumps({"error": str(error)}))
+        return 1
+    chosen.report.write_text(json.dumps(report))
+    return 0
+
+
+def _start_ray(address: str) -> None:
+    ray.init(
+        address=address,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+        **({"include_dashboard": False} if address == "local" else {}),
+    )
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _say(what: str, done: int, total: int | None) -> None:
+    sys.stdout.write(json.dumps({"what": what, "done": done, "total": total}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The UNet of each architecture before it has learned anything, its noise schedule, and what a picture costs it.
+
+Shapes: B pictures; C = 4, H, W = pixels / 8; L = 77 tokens; D the width of the text, P of the pooled text.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from diffusers import DDPMScheduler, UNet2DConditionModel
+from torch.utils.flop_counter import FlopCounterMode
+
+from giornata.diffusion import randomness
+from giornata.diffusion.flops import matmul_flops_per_s
+from giornata.diffusion.shapes.architecture import new_unet as shapes_unet
+from giornata.diffusion.tiny_model import HIDDEN, UNET_SHAPE
+from giornata.diffusion.tiny_parts import SCHEDULE
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
+
+TOKENS = 77
+PURPOSE = "pretrain/weights"
+SILENT = ("conv2.weight", "proj_out.weight", "conv_out.weight")
+"""These begin at 0, so that resnets and attention return their input and the answer is 0, as in Dhariwal & Nichol
+(2021, arXiv 2105.05233) and the LDM code that Stable Diffusion was trained with."""
+
+SD2_UNET: Mapping[str, Any] = MappingProxyType(
+    {
+        "sample_size": 64,
+        "in_channels": 4,
+        "out_channels": 4,
+        "block_out_channels": (320, 640, 1280, 1280),
+        "layers_per_block": 2,
+        "down_block_types": ("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",),
+        "up_block_types": ("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 3,
+        "attention_head_dim": (5, 10, 20, 20),
+        "cross_attention_dim": 1024,
+        "use_linear_projection": True,
+    }
+)
+"""unet/config.json of stabilityai/stable-diffusion-2-base: 865,910,724 parameters."""
+TINY_UNET: Mapping[str, Any] = MappingProxyType(
+    {
+        **UNET_SHAPE,
+        "transformer_layers_per_block": (1, 2),
+        "attention_head_dim": (2, 4),
+        "cross_attention_dim": 2 * HIDDEN,
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 6 * 8 + HIDDEN,
+    }
+)
+"""Of giornata.diffusion.tiny_model."""
+
+PEAK_FLOPS_PER_S: Mapping[str, float] = MappingProxyType({"A100": 312e12, "H100": 989e12, "H200": 989e12})
+"""bf16, dense, of the SXM cards (NVIDIA's data sheets); other devices are measured."""
+
+
+def _sd2() -> UNet2DConditionModel:
+    return UNet2DConditionModel(**SD2_UNET)
+
+
+def _sdxl_tiny() -> UNet2DConditionModel:
+    return UNet2DConditionModel(**TINY_UNET)
+
+
+def _shapes() -> UNet2DConditionModel:
+    return UNet2DConditionModel.from_config(_shapes_config())
+
+
+@lru_cache(maxsize=1)
+def _shapes_config() -> dict[str, Any]:
+    return dict(shapes_unet().config)
+
+
+UNETS: Mapping[Architecture, Callable[[], UNet2DConditionModel]] = MappingProxyType(
+    {Architecture.SD2: _sd2, Architecture.SDXL_TINY: _sdxl_tiny, Architecture.SHAPES: _shapes}
+)
+
+
+def unet_on_meta(architecture: Architecture) -> UNet2DConditionModel:
+    """Its sizes without its weights."""
+    with torch.device("meta"):
+        return UNETS[architecture]()
+
+
+def new_unet(architecture: Architecture, seed: int) -> UNet2DConditionModel:
+    """Fresh weights, float32 on the CPU: each a function of the seed and its name, whatever the order of drawing.
+
+    Matrices and kernels are normal with deviation 1 / sqrt(fan-in) (LeCun), norms 1, biases 0, SILENT ones 0.
+    """
+    unet = unet_on_meta(architecture).to_empty(device="cpu")
+    with torch.no_grad():
+        for name, parameter in unet.named_parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+            elif name.endswith(SILENT) and not name.startswith("conv_in"):
+                parameter.zero_()
+            else:
+                drawn = randomness.normal(seed, PURPOSE, name, shape=tuple(parameter.shape))
+                parameter.copy_(drawn.mul_(1.0 / math.sqrt(math.prod(parameter.shape[1:]))))
+    return unet.train()
+
+
+def noise_scheduler(prediction_type: str) -> DDPMScheduler:
+    """Stable Diffusion's 1000 noise levels."""
+    return DDPMScheduler(**SCHEDULE, prediction_type=prediction_type, clip_sample=False)
+
+
+def widths(unet: UNet2DConditionModel) -> tuple[int, int | None]:
+    """(D, P): of the text that this UNet attends to, and of the pooled text; None where it takes none."""
+    config = unet.config
+    if config.addition_embed_type != "text_time":
+        return config.cross_attention_dim, None
+    pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+    return config.cross_attention_dim, pooled
+
+
+def conditions(unet: UNet2DConditionModel, rows: int, device: torch.device) -> dict[str, torch.Tensor] | None:
+    """SDXL's micro-conditioning, all zeros; None where there is none."""
+    _, pooled = widths(unet)
+    if pooled is None:
+        return None
+    return {
+        "time_ids": torch.zeros(rows, 6, device=device),
+        "text_embeds": torch.zeros(rows, pooled, device=device),
+    }
+
+
+@lru_cache(maxsize=16)
+def flops_per_picture(architecture: Architecture, resolution: int) -> int:
+    """Of one forward and backward pass: 2 per multiplication of each matrix product and convolution. Counted on the
+    model's operations without computing them."""
+    unet, meta = unet_on_meta(architecture), torch.device("meta")
+    side = resolution // LATENT_SIDE_PX
+    with meta, FlopCounterMode(display=False) as counter:
+        answer_BCHW = unet(
+            torch.zeros(1, 4, side, side),
+            torch.zeros(1, dtype=torch.int64),
+            torch.zeros(1, TOKENS, widths(unet)[0]),
+            added_cond_kwargs=conditions(unet, 1, meta),
+            return_dict=False,
+        )[0]
+        answer_BCHW.sum().backward()
+    return counter.get_total_flops()
+
+
+def peak_flops_per_s(device: torch.device) -> float | None:
+    """What the device's matrix units do in bf16: of a data sheet, or measured. None for a CPU, whose rate depends on
+    what else runs there."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    sheet = next((rate for known, rate in PEAK_FLOPS_PER_S.items() if known in name and "PCIe" not in name), None)
+    return sheet or matmul_flops_per_s(device, torch.bfloat16)

@@ -1,0 +1,61 @@
+"""The trainers of a run as one of them sees them: who it is, and what all agree on.
+
+Whoever starts the processes initialises `torch.distributed`; a process alone needs none of it. What is agreed on
+between steps goes over the CPU (gloo), in groups of its own: gradients may be under way on the device meanwhile, and
+so may a checkpoint that is written in the background.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+PATIENCE = timedelta(minutes=30)
+"""One trainer may wait so long for another's rows."""
+
+
+class Peers:
+    """Made by all trainers at the same place of their programs; each `channel()` too."""
+
+    def __init__(self) -> None:
+        self.together = distributed.is_available() and distributed.is_initialized()
+        self.rank = distributed.get_rank() if self.together else 0
+        self.world = distributed.get_world_size() if self.together else 1
+
+    def channel(self) -> "Channel":
+        """A line between all trainers that one thread of each may use."""
+        return Channel(self)
+
+
+class Channel:
+    """Every call is made by all trainers, in the same order."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.rank, self.world = peers.rank, peers.world
+        self.group = distributed.new_group(backend="gloo", timeout=PATIENCE) if peers.together else None
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Everybody's numbers, by rank. All give as many."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        if self.world == 1:
+            return [mine.tolist()]
+        found = [torch.empty_like(mine) for _ in range(self.world)]
+        distributed.all_gather(found, mine, group=self.group)
+        return [each.tolist() for each in found]
+
+    def gather_objects(self, mine: Any) -> list[Any]:
+        """Everybody's, by rank. They are pickled, so this is for processes of one run only."""
+        if self.world == 1:
+            return [mine]
+        found: list[Any] = [None] * self.world
+        distributed.all_gather_object(found, mine, group=self.group)
+        return found
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Of everybody's tensors, element by element, in float64 on the CPU."""
+        total = values.detach().to("cpu", torch.float64, copy=True)
+        if self.world > 1:
+            distributed.all_reduce(total, group=self.group)
+        return total

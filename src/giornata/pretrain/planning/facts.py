@@ -1,0 +1,248 @@
+"""Prices, instances, FLOPs and throughputs, each with its source and a mark of how it is known (`facts.toml`)."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any, Protocol, TypeVar
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T")
+N = TypeVar("N", bound=_Named)
+
+
+class Mark(StrEnum):
+    """How a figure is known."""
+
+    PUBLISHED = "published"
+    RECOVERED = "recovered"
+    CALCULATED = "calculated"
+    MEASURED = "measured"
+    GUESS = "guess"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """Where a figure comes from."""
+
+    source: str
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(Sourced):
+    """`peak_tflops`: dense bf16, in 10^12 FLOP/s."""
+
+    name: str
+    peak_tflops: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance(Sourced):
+    """A machine that can be rented."""
+
+    name: str
+    gpu: str
+    gpus: int
+
+    @property
+    def short(self) -> str:
+        """`p4de` of `p4de.24xlarge`."""
+        return self.name.split(".", maxsplit=1)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer(Sourced):
+    """What an instance costs by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible."""
+
+    instance: str
+    book: str
+    term: str
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flops(Sourced):
+    """10^9 FLOPs for a picture: training (forward and backward), the VAE's encoder, the text tower."""
+
+    model: str
+    resolution: int
+    train_gflop: float
+    vae_gflop: float
+    text_gflop: float
+
+    @property
+    def encode_gflop(self) -> float:
+        """Both towers."""
+        return self.vae_gflop + self.text_gflop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBytes(Sourced):
+    """Bytes of one sample. `latent_bytes`: a posterior sample in fp16; mean and logvar take twice that."""
+
+    model: str
+    resolution: int
+    latent_bytes: int
+    text_bytes: int
+    picture_bytes: int
+
+    @property
+    def moments_bytes(self) -> int:
+        """The posterior's mean and logvar, from which every epoch draws anew."""
+        return 2 * self.latent_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRate(Sourced):
+    """Images per second of `gpus` GPUs together, with latents and embeddings at hand."""
+
+    model: str
+    gpu: str
+    gpus: int
+    resolution: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderRate(Sourced):
+    """Images per second of one GPU through the VAE and the text tower."""
+
+    model: str
+    gpu: str
+    resolution: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure(Sourced):
+    """A single number."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Sourced):
+    """A column of the seed's table 3, images/s of the whole cluster."""
+
+    table: str
+    step: str
+    rate_256: float
+    rate_512: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MosaicRow(Sourced):
+    """A row of the table in the README of mosaicml/diffusion."""
+
+    gpus: int
+    rate_256: float
+    rate_512: float
+    days: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that plans are made of. Earlier rows win over later ones."""
+
+    gpus: tuple[Gpu, ...]
+    instances: tuple[Instance, ...]
+    offers: tuple[Offer, ...]
+    flops: tuple[Flops, ...]
+    row_bytes: tuple[RowBytes, ...]
+    training_rates: tuple[TrainingRate, ...]
+    encoder_rates: tuple[EncoderRate, ...]
+    figures: tuple[Figure, ...]
+    steps: tuple[Step, ...]
+    mosaic: tuple[MosaicRow, ...]
+    default_trainers: tuple[str, ...]
+    default_encoders: tuple[str, ...]
+
+    def figure(self, name: str) -> Figure:
+        """Raises KeyError."""
+        return _named(self.figures, name)
+
+    def value(self, name: str) -> float:
+        """A figure's number. Raises KeyError."""
+        return self.figure(name).value
+
+    def gpu(self, name: str) -> Gpu:
+        """Raises KeyError."""
+        return _named(self.gpus, name)
+
+    def instance(self, name: str) -> Instance:
+        """By its whole name or its short one. Raises KeyError."""
+        return _named(self.instances, next((each.name for each in self.instances if each.short == name), name))
+
+    def flops_of(self, model: str, resolution: int) -> Flops:
+        """Raises KeyError."""
+        return _first(self.flops, lambda row: row.model == model and row.resolution == resolution)
+
+    def row_bytes_of(self, model: str, resolution: int) -> RowBytes:
+        """Raises KeyError."""
+        return _first(self.row_bytes, lambda row: row.model == model and row.resolution == resolution)
+
+    def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
+        """What an instance costs, if the book says so."""
+        found = (row for row in self.offers if row.instance == instance and row.book == book and row.term == term)
+        return next(found, None)
+
+    @property
+    def books(self) -> tuple[str, ...]:
+        """The price books that there are."""
+        return tuple(dict.fromkeys(offer.book for offer in self.offers))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models whose FLOPs are known."""
+        return tuple(dict.fromkeys(row.model for row in self.flops))
+
+
+@cache
+def load_facts() -> Facts:
+    """The facts that ship with the package."""
+    text = resources.files("giornata.pretrain.planning").joinpath("facts.toml").read_text(encoding="utf-8")
+    return facts_of(tomllib.loads(text))
+
+
+def facts_of(document: Mapping[str, Any]) -> Facts:
+    """From a parsed document. Raises TypeError for a row with a field too few or too many, ValueError for a mark."""
+
+    def rows(make: Callable[..., T], table: str) -> tuple[T, ...]:
+        return tuple(make(**{**row, "mark": Mark(row["mark"])}) for row in document[table])
+
+    return Facts(
+        gpus=rows(Gpu, "gpu"),
+        instances=rows(Instance, "instance"),
+        offers=rows(Offer, "offer"),
+        flops=rows(Flops, "flops"),
+        row_bytes=rows(RowBytes, "row_bytes"),
+        training_rates=rows(TrainingRate, "training_rate"),
+        encoder_rates=rows(EncoderRate, "encoder_rate"),
+        figures=rows(Figure, "figure"),
+        steps=rows(Step, "step"),
+        mosaic=rows(MosaicRow, "mosaic"),
+        default_trainers=tuple(document["defaults"]["trainers"]),
+        default_encoders=tuple(document["defaults"]["encoders"]),
+    )
+
+
+def _named(rows: tuple[N, ...], name: str) -> N:
+    return _first(rows, lambda row: row.name == name)
+
+
+def _first(rows: tuple[T, ...], wanted: Callable[[T], bool]) -> T:
+    for row in rows:
+        if wanted(row):
+            return row
+    raise KeyError("the facts have no such row")

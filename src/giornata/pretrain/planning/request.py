@@ -1,0 +1,301 @@
+"""What is to be planned. Names of fields are those of a run's configuration where there are such."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from giornata.domain.errors import Fault
+from giornata.pretrain.planning.facts import EncoderRate, Facts, Figure, Flops, Mark, Offer, RowBytes, TrainingRate
+from giornata.protocol.pretraining import Mode
+
+SAME = "same"
+"""Encoders on the same type of instance as the trainers."""
+TERMS = ("on_demand", "reserved", "interruptible")
+TRAINERS = re.compile(r"^(?P<count>[1-9]\d{0,4})x(?P<instance>\S+)$")
+GIVEN = "given with the request"
+CHECKED = {"strict": True, "extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPhase:
+    """So many samples, repeats included, at one resolution (pixels of a side), in steps of `global_batch_size`."""
+
+    __pydantic_config__ = CHECKED
+
+    samples: int
+    resolution: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRate:
+    """Images per second that you measured on so many GPUs together, with latents and embeddings at hand."""
+
+    __pydantic_config__ = CHECKED
+
+    gpu: str
+    gpus: int
+    resolution: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenEncoderRate:
+    """Images per second that you measured on one GPU through the VAE and the text tower."""
+
+    __pydantic_config__ = CHECKED
+
+    gpu: str
+    resolution: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenModel:
+    """A picture of a model that the facts do not know, at one resolution; see `Flops` and `RowBytes`."""
+
+    __pydantic_config__ = CHECKED
+
+    resolution: int
+    train_gflop: float
+    vae_gflop: float
+    text_gflop: float
+    latent_bytes: int
+    text_bytes: int
+    picture_bytes: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What to plan, and with which prices.
+
+    `trainers`: choices such as `4xp4de.24xlarge`; none: those that ship. `encoders`: instances, or `same` for the
+    trainers' own. `dataset_rows`: different rows; None: every sample is a row of its own. `storage_months`: how long
+    what is encoded before a phase lies in the bucket. `usd_per_hour` overrides the price book for an instance.
+    `encoding_instances`: how many encode at once before a phase; the price does not depend on it.
+    """
+
+    __pydantic_config__ = CHECKED
+
+    phases: tuple[PlanPhase, ...]
+    model: str = "sd2"
+    name: str = "plan"
+    dataset_rows: int | None = None
+    trainers: tuple[str, ...] = ()
+    encoders: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = tuple(Mode)
+    prices: str = "2026-11"
+    trainer_term: str = "on_demand"
+    encoder_term: str = "on_demand"
+    usd_per_hour: Mapping[str, float] = field(default_factory=dict)
+    storage_months: float = 1.0
+    storage_usd_per_gb_month: float | None = None
+    read_usd_per_gb: float | None = None
+    headroom: float = 1.1
+    availability: float = 1.0
+    encoding_instances: int = 64
+    trainer_mfu: float | None = None
+    rates: tuple[GivenRate, ...] = ()
+    encoder_rates: tuple[GivenEncoderRate, ...] = ()
+    models: tuple[GivenModel, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """Of all phases."""
+        return sum(phase.samples for phase in self.phases)
+
+    def rows(self, phase: PlanPhase) -> int:
+        """Different rows of a phase: what is encoded and stored before it."""
+        return phase.samples if self.dataset_rows is None else min(phase.samples, self.dataset_rows)
+
+
+def sd2_base() -> PlanRequest:
+    """The seed's schedule: 1,126.4 million samples at 256 pixels, 1,740.8 million at 512, batches of 4096.
+
+    As many samples as the 550,000 and 850,000 steps of 2048 of Stable Diffusion 2 base.
+    """
+    return PlanRequest(
+        name="sd2_base",
+        phases=(
+            PlanPhase(samples=1_126_400_000, resolution=256, global_batch_size=4096),
+            PlanPhase(samples=1_740_800_000, resolution=512, global_batch_size=4096),
+        ),
+    )
+
+
+RECIPES = {"sd2_base": sd2_base}
+
+
+def with_given(request: PlanRequest, facts: Facts) -> Facts:
+    """The facts with what the request brings, which wins."""
+    model = request.model
+    return replace(
+        facts,
+        figures=tuple(_figures(request, facts)) + facts.figures,
+        offers=tuple(_offers(request, facts)) + facts.offers,
+        training_rates=tuple(_training_rate(model, each) for each in request.rates) + facts.training_rates,
+        encoder_rates=tuple(_encoder_rate(model, each) for each in request.encoder_rates) + facts.encoder_rates,
+        flops=tuple(_flops(model, each) for each in request.models) + facts.flops,
+        row_bytes=tuple(_row_bytes(model, each) for each in request.models) + facts.row_bytes,
+    )
+
+
+def _figures(request: PlanRequest, facts: Facts) -> Iterator[Figure]:
+    given = {
+        "trainer_mfu": request.trainer_mfu,
+        "storage_usd_per_gb_month": request.storage_usd_per_gb_month,
+        "read_usd_per_gb": request.read_usd_per_gb,
+    }
+    for name, value in given.items():
+        if value is not None:
+            yield replace(facts.figure(name), value=value, source=GIVEN)
+
+
+def _training_rate(model: str, given: GivenRate) -> TrainingRate:
+    return TrainingRate(
+        model=model,
+        gpu=given.gpu,
+        gpus=given.gpus,
+        resolution=given.resolution,
+        images_per_s=given.images_per_s,
+        source=GIVEN,
+        mark=Mark.MEASURED,
+    )
+
+
+def _encoder_rate(model: str, given: GivenEncoderRate) -> EncoderRate:
+    return EncoderRate(
+        model=model,
+        gpu=given.gpu,
+        resolution=given.resolution,
+        images_per_s=given.images_per_s,
+        source=GIVEN,
+        mark=Mark.MEASURED,
+    )
+
+
+def _offers(request: PlanRequest, facts: Facts) -> Iterator[Offer]:
+    for name, usd in request.usd_per_hour.items():
+        for term in TERMS:
+            yield Offer(
+                instance=facts.instance(name).name,
+                book=request.prices,
+                term=term,
+                usd_per_hour=usd,
+                source=GIVEN,
+                mark=Mark.PUBLISHED,
+            )
+
+
+def _flops(model: str, given: GivenModel) -> Flops:
+    return Flops(
+        model=model,
+        resolution=given.resolution,
+        train_gflop=given.train_gflop,
+        vae_gflop=given.vae_gflop,
+        text_gflop=given.text_gflop,
+        source=GIVEN,
+        mark=Mark.MEASURED,
+    )
+
+
+def _row_bytes(model: str, given: GivenModel) -> RowBytes:
+    return RowBytes(
+        model=model,
+        resolution=given.resolution,
+        latent_bytes=given.latent_bytes,
+        text_bytes=given.text_bytes,
+        picture_bytes=given.picture_bytes,
+        source=GIVEN,
+        mark=Mark.MEASURED,
+    )
+
+
+def faults_of(request: PlanRequest, facts: Facts) -> list[Fault]:
+    """Everything that is wrong with a request."""
+    return [*_phase_faults(request, facts), *_machine_faults(request, facts), *_number_faults(request)]
+
+
+def _phase_faults(request: PlanRequest, facts: Facts) -> Iterator[Fault]:
+    if not request.phases:
+        yield Fault(where="phases", message="there is none", hint="a plan needs at least one [[phases]]")
+    given = {each.resolution for each in request.models}
+    known = given | {row.resolution for row in facts.flops if row.model == request.model}
+    if not known:
+        hint = f"one of {', '.join(facts.models)}, or describe it in [[models]]"
+        yield Fault(where="model", message=f"no FLOPs are known of {request.model!r}", hint=hint)
+    for place, phase in enumerate(request.phases):
+        where = f"phases.{place}"
+        yield from _positive(
+            {f"{where}.samples": phase.samples, f"{where}.global_batch_size": phase.global_batch_size}
+        )
+        if known and phase.resolution not in known:
+            hint = f"known: {_listed(known)}; or describe it in [[models]]"
+            message = f"no FLOPs are known of {request.model} at {phase.resolution} pixels"
+            yield Fault(where=f"{where}.resolution", message=message, hint=hint)
+
+
+def _machine_faults(request: PlanRequest, facts: Facts) -> Iterator[Fault]:
+    hint = "such as 4xp4de.24xlarge"
+    named = {f"encoders.{place}": name for place, name in enumerate(request.encoders) if name != SAME}
+    named |= {f"usd_per_hour.{name}": name for name in request.usd_per_hour}
+    for place, choice in enumerate(request.trainers):
+        if found := TRAINERS.match(choice):
+            named[f"trainers.{place}"] = found["instance"]
+        else:
+            yield Fault(where=f"trainers.{place}", message=f"cannot be {choice!r}", hint=hint)
+    known = [each.name for each in facts.instances]
+    yield from _unknown("instance", named, known, {each.short for each in facts.instances})
+    rates = {f"rates.{place}.gpu": rate.gpu for place, rate in enumerate(request.rates)}
+    rates |= {f"encoder_rates.{place}.gpu": rate.gpu for place, rate in enumerate(request.encoder_rates)}
+    yield from _unknown("GPU", rates, [each.name for each in facts.gpus])
+    yield from _unknown("price book", {"prices": request.prices}, facts.books)
+    terms = {"trainer_term": request.trainer_term, "encoder_term": request.encoder_term}
+    yield from _unknown("term", terms, TERMS)
+
+
+def _unknown(
+    kind: str, named: Mapping[str, str], known: Sequence[str], also: Collection[str] = ()
+) -> Iterator[Fault]:
+    for where, name in named.items():
+        if name not in known and name not in also:
+            yield Fault(where=where, message=f"no {kind} {name!r} is known", hint=f"one of {', '.join(known)}")
+
+
+def _number_faults(request: PlanRequest) -> Iterator[Fault]:
+    if not request.modes:
+        yield Fault(where="modes", message="there is none", hint=f"any of {', '.join(Mode)}")
+    rows = {} if request.dataset_rows is None else {"dataset_rows": request.dataset_rows}
+    yield from _positive({**rows, "encoding_instances": request.encoding_instances})
+    rates = [*enumerate(request.rates)]
+    yield from _positive({f"rates.{place}.images_per_s": rate.images_per_s for place, rate in rates})
+    yield from _positive({f"rates.{place}.gpus": rate.gpus for place, rate in rates})
+    encoders = enumerate(request.encoder_rates)
+    yield from _positive({f"encoder_rates.{place}.images_per_s": rate.images_per_s for place, rate in encoders})
+    for place, model in enumerate(request.models):
+        names = ("train_gflop", "vae_gflop", "text_gflop", "latent_bytes", "text_bytes", "picture_bytes")
+        yield from _positive({f"models.{place}.{name}": getattr(model, name) for name in names})
+    yield from _within("headroom", request.headroom, 1, 10)
+    yield from _within("availability", request.availability, 0.01, 1)
+    yield from _within("storage_months", request.storage_months, 0, 1200)
+    yield from _within("trainer_mfu", request.trainer_mfu, 0.001, 1)
+    yield from _within("storage_usd_per_gb_month", request.storage_usd_per_gb_month, 0, 1000)
+    yield from _within("read_usd_per_gb", request.read_usd_per_gb, 0, 1000)
+    for name, usd in request.usd_per_hour.items():
+        yield from _within(f"usd_per_hour.{name}", usd, 0, 100_000)
+
+
+def _positive(values: Mapping[str, float]) -> Iterator[Fault]:
+    for where, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            yield Fault(where=where, message=f"cannot be {value:g}", hint="more than 0")
+
+
+def _within(where: str, value: float | None, least: float, most: float) -> Iterator[Fault]:
+    if value is not None and not least <= value <= most:
+        yield Fault(where=where, message=f"cannot be {value:g}", hint=f"between {least:g} and {most:g}")
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers))

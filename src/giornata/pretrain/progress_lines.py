@@ -1,0 +1,96 @@
+"""What a run shows while it goes on: lines for programs, or a bar for people."""
+
+import json
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from giornata.protocol.pretraining import PretrainConfig
+
+
+class Lines:
+    """JSON objects, one a line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._names: tuple[str, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def begin(self, config: PretrainConfig) -> None:
+        """Of this run."""
+        self._names = tuple(phase.name for phase in config.phases)
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        """One more."""
+        if message["event"] == "phase":
+            message = {"event": "phase", "name": f"phase {self._names[message['number']]}"}
+        self._stream.write(json.dumps(message) + "\n")
+        self._stream.flush()
+
+
+class Words:
+    """A bar with the figures that matter; on something that is no terminal, a line now and then."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._names: tuple[str, ...] = ()
+        self._phase = ""
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, config: PretrainConfig) -> None:
+        """Of this run."""
+        self._names = tuple(phase.name for phase in config.phases)
+        self._task = self._progress.add_task("starting Ray", total=None, words="")
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        """Show it."""
+        match message["event"]:
+            case "phase":
+                self._phase = f"phase {self._names[message['number']]}"
+                if not self._console.is_terminal:
+                    self._console.print(self._phase)
+            case "progress":
+                self._progress.update(
+                    self._task,
+                    description=self._phase,
+                    completed=message["step"],
+                    total=message["total"],
+                    words=_figures(message),
+                )
+            case "checkpoint" if not self._console.is_terminal:
+                self._console.print(f"  step {message['step']} is safe")
+
+
+def _figures(message: dict[str, Any]) -> str:
+    metrics = message["metrics"]
+    words = [f"step {message['step']}/{message['total']}", f"{metrics['images_per_s']:.0f} images/s"]
+    if "loss" in metrics:
+        words.insert(1, f"loss {metrics['loss']:.3f}")
+    if "mfu" in metrics:
+        words.append(f"MFU {metrics['mfu']:.0%}")
+    words.append(f"data wait {metrics['data_wait_share']:.0%}")
+    if metrics["spent_usd"]:
+        words.append(f"${metrics['spent_usd']:,.2f}")
+    return " · ".join(words)

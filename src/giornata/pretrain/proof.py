@@ -1,0 +1,92 @@
+"""What a run trained, counted against what it was to train.
+
+Two sources: the ledgers in the newest checkpoint, which every start goes by, and the trace, which trainers write
+while they train and nobody goes by (`tracking.trace_rows`). Where there is a trace, it is what counts here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from giornata.pretrain.encoded import source_manifest
+from giornata.pretrain.ledger import Ledger
+from giornata.pretrain.progress import Progress
+from giornata.pretrain.rows_of_phase import RowsOfPhase
+from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.schedule import rows_of_phases
+from giornata.pretrain.trace import FOLDER, Traced, read_traces
+from giornata.protocol.pretraining import PretrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Uses of rows: one row in one epoch of one phase is one use.
+
+    `trained_once` of the `planned` ones made one update; `repeated` made more; `unreadable` were drawn and could not
+    be read; `left_out` were in steps that the guard left out; `missed` are in none of these, and none in a finished
+    run. `undone` were trained by an attempt that was lost before its next checkpoint, and again after it.
+    """
+
+    finished: bool
+    rows: int
+    quarantined: int
+    planned: int
+    trained_once: int
+    repeated: int
+    unreadable: int
+    left_out: int
+    missed: int
+    undone: int | None
+    attempts: int | None
+    steps: int
+    spent_usd: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object."""
+        return asdict(self)
+
+
+def proof_of(config: PretrainConfig) -> Proof:
+    """Of the run as its storage has it now."""
+    source, run = source_manifest(config), run_storage(config)
+    phases, progress = rows_of_phases(config, source), progress_of(run)
+    ledgers = [Ledger.from_json(each, rows_of) for each, rows_of in zip(progress.ledgers, phases, strict=False)]
+    traced = read_traces(Path(run.path()) / FOLDER) if config.tracking.trace_rows else None
+    planned = sum(rows_of.samples for rows_of in phases)
+    kept_out = sum(ledger.quarantined for ledger in ledgers)
+    once, repeated = _counted(ledgers) if traced is None else _of_trace(traced, phases, progress)
+    return Proof(
+        finished=progress.phase >= len(config.phases),
+        rows=source.rows,
+        quarantined=sum(source.quarantined.values()),
+        planned=planned,
+        trained_once=once,
+        repeated=repeated,
+        unreadable=kept_out - progress.skipped_rows,
+        left_out=progress.skipped_rows,
+        missed=planned - once - repeated - kept_out,
+        undone=None if traced is None else traced.undone,
+        attempts=None if traced is None else traced.attempts,
+        steps=progress.step,
+        spent_usd=progress.spent_usd,
+    )
+
+
+def _counted(ledgers: Iterable[Ledger]) -> tuple[int, int]:
+    return sum(ledger.done - ledger.quarantined for ledger in ledgers), 0
+
+
+def _of_trace(traced: Traced, phases: Iterable[RowsOfPhase], progress: Progress) -> tuple[int, int]:
+    """(once, more than once) of the planned uses. What was trained after the newest checkpoint is not safe yet."""
+    planned = {
+        (place, portion.number, row)
+        for place, rows_of in enumerate(phases)
+        for portion in rows_of.portions()
+        for row in portion.rows
+    }
+    safe = traced.until(progress.step)
+    strangers = [use for use in safe if use not in planned]
+    if strangers:
+        raise RuntimeError(f"{len(strangers)} rows were trained that are not of this run, such as {strangers[0]}")
+    return sum(count == 1 for count in safe.values()), sum(count > 1 for count in safe.values())

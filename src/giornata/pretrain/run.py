@@ -1,0 +1,171 @@
+"""A whole run, from wherever it was to its end: `python -m giornata.pretrain.run CONFIG`.
+
+What it prints with `--lines` are JSON objects, one a line, for whoever follows: {"event": "phase", "name"},
+{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, and at the end {"event": "result"}
+with what `proof` says. On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.encoded import encoded_manifest, source_manifest
+from giornata.pretrain.progress_lines import Lines, Words
+from giornata.pretrain.proof import Proof, proof_of
+from giornata.pretrain.recipes import read_config
+from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.schedule import rows_of_phases
+from giornata.protocol.pretraining import Mode, PretrainConfig, parse
+
+POLL_S = 0.5
+INTERRUPTED = 3
+"""Exit status of a run that was asked to stop: everything is in a checkpoint."""
+Listener = Callable[[dict[str, Any]], None]
+
+
+def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop: threading.Event) -> Proof:
+    """Train until all phases are done, or until `stop` is set. Raises InvalidInput with every fault before Ray is
+    started, and GiornataError with Ray's words when it gives up."""
+    check(config)
+    if not finished(config):
+        from giornata.pretrain.cluster import connected
+
+        # Ray puts its own handler on SIGTERM, so ours comes after it.
+        with connected(address), stopping(stop), tempfile.TemporaryDirectory(prefix="giornata-ray-train-") as folder:
+            _fit(config, folder, listener, stop)
+    return proof_of(config)
+
+
+def check(config: PretrainConfig) -> None:
+    """Raise InvalidInput when there is not everything that the run reads."""
+    faults: list[Fault] = []
+    source = source_manifest(config)
+    rows_of_phases(config, source)
+    if config.encode.mode in {Mode.OFFLINE, Mode.HYBRID}:
+        for resolution in sorted({phase.resolution for phase in config.phases}):
+            try:
+                encoded_manifest(config, resolution, source)
+            except InvalidInput as error:
+                faults += error.faults
+    if faults:
+        raise InvalidInput(faults)
+
+
+def finished(config: PretrainConfig) -> bool:
+    """Whether all phases are done."""
+    return progress_of(run_storage(config)).phase >= len(config.phases)
+
+
+def _fit(config: PretrainConfig, folder: str, listener: Listener, stop: threading.Event) -> None:
+    import ray
+    from ray.train import TrainingFailedError
+
+    from giornata.pretrain.board import Board
+    from giornata.pretrain.fit import fit
+
+    board, done = Board.remote(), threading.Event()  # type: ignore[attr-defined]
+    watching = threading.Thread(target=_watch, args=(board, listener, stop, done), daemon=True)
+    watching.start()
+    try:
+        fit(config, board=board, ray_storage=str(Path(folder)))
+    except (TrainingFailedError, ray.exceptions.RayError) as error:
+        raise GiornataError(f"the run ended: {_words(error)}") from error
+    finally:
+        done.set()
+        watching.join(timeout=10 * POLL_S)
+
+
+def _watch(board: Any, listener: Listener, stop: threading.Event, done: threading.Event) -> None:
+    import ray
+
+    asked, kept, phase = False, 0, -1
+    while True:
+        last = done.wait(POLL_S)
+        try:
+            messages = ray.get(board.take.remote())
+            if stop.is_set() and not asked:
+                ray.get(board.ask_to_stop.remote())
+                asked = True
+        except ray.exceptions.RayError:
+            return
+        for message in messages:
+            metrics = message["metrics"]
+            if metrics["phase"] != phase:
+                phase = metrics["phase"]
+                listener({"event": "phase", "number": int(phase)})
+            listener(message)
+            if metrics.get("checkpoint_step", 0) > kept:
+                kept = int(metrics["checkpoint_step"])
+                listener({"event": "checkpoint", "step": kept})
+        if last:
+            return
+
+
+def _words(error: Exception) -> str:
+    text = str(getattr(error, "__cause__", None) or error).strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+@contextmanager
+def stopping(event: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C set the event; a second Ctrl-C ends at once."""
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if event.is_set() and number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        event.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line. 0: finished, 1: failed, 2: the input is wrong, 3: stopped with a checkpoint."""
+    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.run", description=__doc__)
+    parser.add_argument("config", nargs="?", help="a recipe's name, or a TOML file")
+    parser.add_argument("--config-json", help="the configuration itself")
+    parser.add_argument("--address", help="of a Ray cluster; auto: the one that this machine belongs to")
+    parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
+    parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
+    given = parser.parse_args(arguments)
+    view: Lines | Words = Lines(sys.stdout) if given.lines else Words(sys.stderr)
+    try:
+        config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
+        with view:
+            view.begin(config)
+            proof = run(config, address=given.address, listener=view, stop=threading.Event())
+            view({"event": "result", **proof.to_json()})
+    except InvalidInput as error:
+        _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except GiornataError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    _report(given.report, proof.to_json())
+    return 0 if proof.finished else INTERRUPTED
+
+
+def _report(path: Path | None, values: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(values), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

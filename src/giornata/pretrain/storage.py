@@ -1,0 +1,195 @@
+"""Where shards, checkpoints and metrics lie: a folder or an s3:// address, through pyarrow's file systems.
+
+An S3 address may say where the server is: `s3://bucket/path?endpoint_override=http://host:9000&region=eu-1`. Keys
+come from where the AWS tools take them (environment, profile, instance role).
+
+A name is a path below the address, with `/` between its parts. A file appears whole or not at all.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+from pyarrow import fs
+
+from giornata.domain.errors import Fault, InvalidInput
+
+_TEMPORARY = ".writing-"
+_CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Files below one address. Small, and may be sent to other processes: they open the address themselves.
+
+    Whatever fails raises OSError; what is not there, FileNotFoundError.
+    """
+
+    address: str
+    below: str = ""
+
+    @classmethod
+    def at(cls, address: str | Path) -> "Storage":
+        """A folder (relative to this process, need not exist) or an s3:// address. Raises InvalidInput."""
+        text = str(address)
+        if "://" not in text:
+            return cls(str(Path(text).expanduser().absolute()))
+        _opened(text)
+        return cls(text)
+
+    def __str__(self) -> str:
+        place = self.address.partition("?")[0]
+        if "@" in place:  # no keys in what people read
+            place = f"{place.partition('://')[0]}://{place.rpartition('@')[2]}"
+        return f"{place.rstrip('/')}/{self.below}" if self.below else place
+
+    def __truediv__(self, name: str) -> "Storage":
+        """What lies below `name`."""
+        return replace(self, below=self._joined(name))
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        """pyarrow's, for libraries that take one together with `path`."""
+        return _opened(self.address)[0]
+
+    def path(self, name: str = "") -> str:
+        """Of a file within `filesystem`."""
+        root = _opened(self.address)[1].rstrip("/")
+        return "/".join(part for part in (root, self._joined(name)) if part)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return bool(self.filesystem.get_file_info(self.path(name)).type == fs.FileType.File)
+
+    def size_bytes(self, name: str) -> int:
+        """Of a file."""
+        info = self.filesystem.get_file_info(self.path(name))
+        if info.type != fs.FileType.File:
+            raise FileNotFoundError(f"there is no file {self / name}")
+        return int(info.size)
+
+    def names(self, under: str = "") -> list[str]:
+        """Names of all files below `under`, at any depth, sorted. None when there is no such folder."""
+        return [name for name, _ in self.sizes(under)]
+
+    def sizes(self, under: str = "") -> list[tuple[str, int]]:
+        """(name, bytes) of all files below `under`, at any depth, sorted by name."""
+        top = self.path()
+        selector = fs.FileSelector(self.path(under), recursive=True, allow_not_found=True)
+        found = [
+            (info.path.removeprefix(top).lstrip("/"), int(info.size))
+            for info in self.filesystem.get_file_info(selector)
+            if info.type == fs.FileType.File and not info.base_name.startswith(_TEMPORARY)
+        ]
+        return sorted(found)
+
+    def read(self, name: str) -> bytes:
+        """A whole file."""
+        with self.open(name) as stream:
+            return stream.read()
+
+    @contextmanager
+    def open(self, name: str) -> "Iterator[pa.NativeFile]":
+        """A file to be read at any place of it."""
+        with self.filesystem.open_input_file(self.path(name)) as stream:
+            yield stream
+
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        """Write a whole file, or over one."""
+        with self._whole(name) as stream:
+            stream.write(content)
+
+    def put(self, path: Path, name: str) -> None:
+        """Copy a local file here. On S3 a copy that fails half-way takes an older file of that name with it."""
+        with path.open("rb") as source, self._whole(name) as target:
+            while chunk := source.read(_CHUNK_BYTES):
+                target.write(chunk)
+
+    def get(self, name: str, path: Path) -> None:
+        """Copy a file from here; the local one appears whole as well."""
+        with self.open(name) as source, _whole_file(path) as target:
+            while chunk := source.read(_CHUNK_BYTES):
+                target.write(chunk)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; none of that name is as well."""
+        if self.exists(name):
+            self.filesystem.delete_file(self.path(name))
+
+    def remove_all(self, under: str) -> None:
+        """Remove a folder with all that is in it; none of that name is as well."""
+        if not under.strip("/"):
+            raise ValueError("the whole storage is not removed: name a folder of it")
+        if self._local:
+            if Path(self.path(under)).is_dir():
+                self.filesystem.delete_dir(self.path(under))
+            return
+        for name in self.names(under):
+            self.remove(name)
+
+    @property
+    def _local(self) -> bool:
+        return "://" not in self.address
+
+    def _joined(self, name: str) -> str:
+        parts = [*self.below.split("/"), *name.split("/")]
+        if ".." in parts:
+            raise ValueError(f"{name!r} leads out of {self}")
+        return "/".join(part for part in parts if part)
+
+    @contextmanager
+    def _whole(self, name: str) -> "Iterator[BinaryIO | pa.NativeFile]":
+        if self._local:
+            with _whole_file(Path(self.path(name))) as file:
+                yield file
+            return
+        # An S3 object exists when its upload is completed, and pyarrow completes it on close, even half of it.
+        stream = self.filesystem.open_output_stream(self.path(name))
+        try:
+            yield stream
+        except BaseException:
+            with suppress(OSError):
+                stream.close()
+            self.remove(name)
+            raise
+        stream.close()
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Written under another name, brought to the disk, then moved to its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=32)
+def _opened(address: str) -> tuple[fs.FileSystem, str]:
+    """The file system, and the address's path in it."""
+    if "://" not in address:
+        return fs.LocalFileSystem(), address
+    if not address.startswith("s3://"):
+        scheme = address.partition("://")[0]
+        fault = Fault(where="address", message=f"{scheme}:// is not known", hint="a folder or s3://bucket/path")
+        raise InvalidInput([fault])
+    try:
+        filesystem, path = fs.FileSystem.from_uri(address)
+    except (pa.ArrowInvalid, OSError) as error:
+        place = address.partition("?")[0].rpartition("@")[2]
+        raise InvalidInput([Fault(where="address", message=f"{place} cannot be opened: {error}")]) from None
+    if not path:
+        raise InvalidInput([Fault(where="address", message="names no bucket", hint="s3://bucket/path")])
+    return filesystem, path

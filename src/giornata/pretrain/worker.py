@@ -1,0 +1,165 @@
+"""One trainer, in a process that Ray Train started: brings rows, device and storage together for the loop."""
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import ray.train.torch
+import torch
+
+from giornata.diffusion.flops import matmul_flops_per_s
+from giornata.pretrain.batch import Batch, Feed
+from giornata.pretrain.checkpoints import choose
+from giornata.pretrain.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
+from giornata.pretrain.encoder import Encoder, Text
+from giornata.pretrain.encoders import open_encoder
+from giornata.pretrain.examples import EmptyPrompt
+from giornata.pretrain.feed import Feeder
+from giornata.pretrain.held import held_batches
+from giornata.pretrain.ledger import Ledger, Use
+from giornata.pretrain.loop import Outcome, train
+from giornata.pretrain.manifest import Manifest
+from giornata.pretrain.notices import Notices
+from giornata.pretrain.peers import Channel, Peers
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.schedule import rows_of_phases, share
+from giornata.pretrain.trace import FOLDER, Trace
+from giornata.pretrain.training_run import Run
+from giornata.protocol.pretraining import Mode, Precision, PretrainConfig, parse
+
+CPU_SIDE = 1024
+"""Of the matrices by which a processor's speed is measured; a GPU's take `giornata.diffusion.flops.SIDE`."""
+
+
+class NodeLeaves(RuntimeError):
+    """The cloud takes a node of this run: everything is in a checkpoint, and Ray Train begins anew without it."""
+
+
+def work(values: Mapping[str, Any]) -> None:
+    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON and the board."""
+    logging.getLogger("giornata").setLevel(logging.INFO)
+    config, board = parse(values["config"]), values["board"]
+    peers = Peers()
+    channel = peers.channel()
+    notices = Notices(board, rank=peers.rank)
+    outcome = train(_run(config, board, peers, channel, notices))
+    stopped = any(channel.gather_objects(notices.stop))
+    if outcome is Outcome.PREEMPTED and not stopped:
+        raise NodeLeaves("a node of this run is taken away")
+
+
+def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
+    device, source = ray.train.torch.get_device(), source_manifest(config)
+    phases, storage = rows_of_phases(config, source), run_storage(config)
+    start, frozen = choose(storage, channel), frozen_parts(config, source, device)
+    trace = _trace(config, storage.path(), 0 if start is None else start.step, channel)
+    total = sum(-(-phase.samples // config.train.global_batch_size) for phase in config.phases)
+
+    def report(row: Mapping[str, float]) -> None:
+        if peers.rank == 0:
+            board.pin.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
+
+    def held(phase: int) -> list[Batch]:
+        return held_batches(config, phase, phases[phase], source, frozen.encoder, rank=peers.rank, world=peers.world)
+
+    return Run(
+        config=config,
+        phases=phases,
+        storage=storage,
+        scratch=Path(tempfile.gettempdir()) / "giornata-pretrain" / config.name,
+        digests={"manifest": source.digest, "encoder": frozen.digest},
+        scaling=frozen.scaling,
+        empty=frozen.empty,
+        feeds=feeds(config, frozen.encoder, rank=peers.rank, world=peers.world),
+        held=held,
+        clock_s=time.monotonic,
+        device=device,
+        report=report,
+        preempted=notices,
+        traced=trace,
+        start=start,
+        node_size=ray.train.get_context().get_local_world_size(),
+        peak_flops_per_s=_peak(config, device),
+    )
+
+
+def feeds(
+    config: PretrainConfig, encoder: Encoder | None, *, rank: int, world: int
+) -> Callable[[int, Ledger], Iterator[Feed]]:
+    """This trainer's stream of each phase, a step's share at a time. A stream is read once: what is then still
+    missing is brought by the next start of the trainers."""
+    asked: set[int] = set()
+    rows = share(config.train.global_batch_size, rank=rank, world=world)
+    here = encoder if config.encode.mode is Mode.COLOCATED else None
+
+    def of_phase(phase: int, _: Ledger) -> Iterator[Feed]:
+        if phase in asked:
+            return
+        asked.add(phase)
+        settings = config.phases[phase]
+        batch_rows = None if config.train.pinned_order else settings.train_batch_size
+        stream = ray.train.get_dataset_shard(settings.name)
+        batches = stream.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=4)
+        feeder = Feeder(batches, encoder=here, clock_s=time.monotonic)
+        while True:
+            feed = feeder.take(rows, batch_rows)
+            if not feed.rows and not feed.unreadable:
+                return
+            yield feed
+
+    return of_phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenParts:
+    """What the loop has to know of the frozen encoders. `encoder` is None where every row comes encoded."""
+
+    digest: str
+    scaling: tuple[float, float]
+    empty: EmptyPrompt
+    encoder: Encoder | None
+
+
+def frozen_parts(config: PretrainConfig, source: Manifest, device: torch.device) -> FrozenParts:
+    """From the encoded shards, or in every mode but offline from the encoders themselves."""
+    if config.encode.mode is Mode.OFFLINE:
+        resolution = config.phases[0].resolution
+        about = encoded_manifest(config, resolution, source).about
+        shift, factor = about["scaling"]
+        text = read_empty(latents_storage(config, resolution))
+        return FrozenParts(digest=about["encoder"], scaling=(shift, factor), empty=_empty(text), encoder=None)
+    encoder = open_encoder(config.model, seed=config.seed, device=device)
+    return FrozenParts(
+        digest=encoder.digest, scaling=encoder.scaling, empty=_empty(encoder.encode_text([""])), encoder=encoder
+    )
+
+
+def _empty(text: Text) -> EmptyPrompt:
+    pooled_NP = text.pooled_NP
+    return EmptyPrompt(
+        prompt_LD=torch.from_numpy(text.prompt_NLD[0]),
+        pooled_P=None if pooled_NP is None else torch.from_numpy(pooled_NP[0]),
+    )
+
+
+def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel) -> Callable[[int, int, Any], None]:
+    began_ms = channel.gather_objects(time.time_ns() // 1_000_000)[0]
+    if not config.tracking.trace_rows:
+        return _untraced
+    return Trace(Path(folder) / FOLDER, from_step=from_step, now_ms=began_ms, rank=channel.rank)
+
+
+def _untraced(_phase: int, _step: int, _uses: list[Use]) -> None:
+    """Nobody asked for it."""
+
+
+def _peak(config: PretrainConfig, device: torch.device) -> float:
+    dtype = torch.bfloat16 if config.train.mixed_precision is Precision.BF16 else torch.float32
+    if device.type == "cuda":
+        return matmul_flops_per_s(device, dtype)
+    return matmul_flops_per_s(device, dtype, side=CPU_SIDE)

@@ -1,0 +1,177 @@
+"""Submits the run to Ray, follows it, and tells the platform what it tells.
+
+Checkpoints stay where the run writes them; what the platform keeps of one is a pointer, so that steps count as saved.
+The node may vanish: the run goes on without it, and the next attempt finds it by the job's id and follows it further.
+When the run itself is gone, it is submitted again and goes on from its own storage.
+"""
+
+import json
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from giornata.domain.reasons import Reason
+from giornata.engine.workload import Outcome, Reporter, Stopped, Wish, WorkloadFailed
+from giornata.protocol.pipe import Start
+from giornata.protocol.specs import PRETRAIN_KIND, total_steps
+from giornata.workloads.pretrain.ray_jobs import Cluster, RayJobs, RunState
+
+POLL_S = 2.0
+AWAY_S = 600.0
+"""How long the cluster may not answer before the attempt gives up."""
+STOP_S = 300.0
+"""How long a run that was told to stop may take for its last checkpoint."""
+SIGN_S = 60.0
+"""Between two signs of life while the run says nothing: a large model takes long to load and to compile."""
+LAST_LINES = 20
+REPORT = "report.json"
+
+
+class PretrainWorkload:
+    """Holds nothing: the work is done elsewhere."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Callable[[], RayJobs] = Cluster,
+        clock_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster, self._clock_s, self._sleep = cluster, clock_s, sleep
+
+    def held(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def run(self, start: Start, reporter: Reporter) -> Outcome:
+        """Raises Stopped, and WorkloadFailed when the run fails or no cluster answers."""
+        reporter.phase("looking for Ray")
+        try:
+            cluster = self._cluster()
+            submission = cluster.running(start.job)
+            if submission is None:
+                submission = cluster.submit(start.job, command(start.spec["config"]))
+            else:
+                reporter.log(f"the run is under way on Ray: {submission}")
+        except (ConnectionError, RuntimeError) as error:
+            message = f"no Ray cluster takes the run: {error}"
+            raise WorkloadFailed(Reason.CRASHED, message) from error
+        following = _Following(start, reporter, cluster, submission, clock_s=self._clock_s, sleep=self._sleep)
+        return following.to_the_end()
+
+
+def command(config: dict[str, Any]) -> str:
+    """What Ray is to run. It is told with `-u` not to keep lines to itself."""
+    return shlex.join(
+        [sys.executable, "-u", "-m", "giornata.pretrain.run", "--config-json", json.dumps(config), "--lines"]
+    )
+
+
+class _Following:
+    """One attempt's view of a run."""
+
+    def __init__(
+        self,
+        start: Start,
+        reporter: Reporter,
+        cluster: RayJobs,
+        submission: str,
+        *,
+        clock_s: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._start, self._reporter, self._cluster, self._submission = start, reporter, cluster, submission
+        self._clock_s, self._sleep = clock_s, sleep
+        self._total = total_steps(PRETRAIN_KIND, start.spec) or 0
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._step, self._kept, self._phase = 0, 0, "training on Ray"
+        self._result: dict[str, Any] = {}
+        self._stop_by_s: float | None = None
+
+    def to_the_end(self) -> Outcome:
+        """Until the run has ended."""
+        self._cluster.follow(self._submission, self._lines.put)
+        heard_s = self._clock_s()
+        sign_s = heard_s - SIGN_S
+        while True:
+            if self._clock_s() - sign_s >= SIGN_S:
+                self._reporter.phase(self._phase)
+                sign_s = self._clock_s()
+            try:
+                state = self._cluster.state(self._submission)
+                heard_s = self._clock_s()
+            except ConnectionError as error:
+                if self._clock_s() - heard_s > AWAY_S:
+                    raise WorkloadFailed(Reason.CRASHED, f"Ray does not answer any more: {error}") from error
+                state = RunState.RUNNING
+            self._hear()
+            if state.ended:
+                return self._ended(state)
+            self._attend()
+            self._sleep(POLL_S)
+
+    def _attend(self) -> None:
+        if self._stop_by_s is not None:
+            if self._clock_s() > self._stop_by_s:
+                raise Stopped(self._kept or None)
+            return
+        # Of a wish for a checkpoint there is nothing to obey: the run writes them as its configuration says.
+        if self._reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+            self._cluster.stop(self._submission)
+            self._stop_by_s = self._clock_s() + STOP_S
+
+    def _ended(self, state: RunState) -> Outcome:
+        self._sleep(POLL_S)  # the last lines come after the state
+        self._hear()
+        if state is RunState.SUCCEEDED:
+            report = self._start.directory / REPORT
+            report.write_text(json.dumps(self._result, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            self._reporter.artifact(REPORT, report, "application/json")
+            return Outcome(step=self._total, summary=self._result)
+        if self._stop_by_s is not None:
+            raise Stopped(self._kept or None)
+        words = "\n".join(self._last) or self._cluster.words(self._submission)
+        reason = Reason(self._result.get("reason", Reason.CRASHED))
+        raise WorkloadFailed(reason, f"the run {state.value.lower()} on Ray: {words}")
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except Empty:
+                return
+            if line.startswith("{"):
+                try:
+                    self._told(json.loads(line))
+                    continue
+                except (ValueError, KeyError, TypeError):
+                    pass
+            if line.strip():
+                self._last.append(line)
+                self._reporter.log(line)
+
+    def _told(self, message: dict[str, Any]) -> None:
+        match message["event"]:
+            case "progress":
+                self._step = int(message["step"])
+                self._reporter.progress(self._step, self._total, message["metrics"])
+            case "checkpoint":
+                self._checkpoint(int(message["step"]), message)
+            case "phase":
+                self._phase = str(message["name"])
+                self._reporter.phase(self._phase)
+            case "result":
+                self._result = {name: value for name, value in message.items() if name != "event"}
+
+    def _checkpoint(self, step: int, message: dict[str, Any]) -> None:
+        if step <= self._kept:
+            return
+        path = self._start.directory / f"pointer-{step:09d}.json"
+        path.write_text(json.dumps(message, sort_keys=True), encoding="utf-8")
+        self._reporter.checkpoint(step, path, 0.0)
+        self._kept = step

@@ -1,0 +1,1 @@
+from tests.fixtures.seaweed import seaweed  # noqa: F401

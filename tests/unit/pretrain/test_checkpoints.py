@@ -1,0 +1,131 @@
+"""Checkpoints by themselves: what is written is what was there when it began, and storage may fail for a while."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fixtures.pretrain_feeds import rows_of, tiny_config
+
+from giornata.pretrain.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors
+from giornata.pretrain.committed import FOLDER, Facts, committed, newest, retire
+from giornata.pretrain.ledger import Ledger
+from giornata.pretrain.metrics_log import MetricsLog, drop_after, metrics_of
+from giornata.pretrain.peers import Peers
+from giornata.pretrain.progress import Progress
+from giornata.pretrain.storage import Storage
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
+    made = Checkpoints(Storage.at(tmp_path / "run"), tmp_path / "scratch", Peers(), limit=2)
+    yield made
+    made.close()
+
+
+def snapshot(tmp_path: Path, value: float, *, step: int, ledger: Ledger | None = None) -> Snapshot:
+    tensors = {"weight.a": torch.full((3, 2), value), "exp_avg.a": torch.full((4,), -value)}
+    ledger = ledger or Ledger(rows_of(tiny_config(tmp_path))[0])
+    return Snapshot(tensors=tensors, progress=Progress(step=step), ledger=ledger)
+
+
+def loaded(tmp_path: Path) -> float:
+    run = Storage.at(tmp_path / "run")
+    found = newest(run)
+    assert found is not None
+    into = {"weight.a": torch.zeros(3, 2)}
+    load_tensors(run, found, into, tmp_path, Peers().channel())
+    return float(into["weight.a"].mean())
+
+
+def test_what_changes_while_it_is_written_is_not_in_it(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    first = snapshot(tmp_path, 1.0, step=1)
+    checkpoints.begin(first)
+    first.tensors["weight.a"].fill_(9.0)
+    first.progress.step = 77
+    checkpoints.wait()
+    assert loaded(tmp_path) == 1.0
+    checkpoints.begin(snapshot(tmp_path, 2.0, step=2))
+    checkpoints.wait()
+    assert loaded(tmp_path) == 2.0
+    assert checkpoints.last == (2, 0)
+
+
+def test_the_limit_keeps_the_newest_and_clears_what_was_never_finished(
+    tmp_path: Path, checkpoints: Checkpoints
+) -> None:
+    run = Storage.at(tmp_path / "run")
+    run.write(f"{FOLDER}/step-00000000-phase-0/shard-00001.safetensors", b"half")
+    for step in (1, 2, 3):
+        checkpoints.begin(snapshot(tmp_path, float(step), step=step))
+    checkpoints.wait()
+    assert [each.step for each in committed(run)] == [3, 2]
+    assert len({name.split("/")[1] for name in run.names(FOLDER)}) == 2
+    retire(run, limit=1)
+    assert [each.step for each in committed(run)] == [3]
+
+
+def test_storage_that_fails_for_a_while_loses_no_row(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    """A file is where the folder should be."""
+    run, ledger = Storage.at(tmp_path / "run"), Ledger(rows_of(tiny_config(tmp_path))[0])
+    portion = next(iter(ledger.remaining()))
+    rows = list(portion.rows)
+    missed: list[int] = []
+    run.write(FOLDER, b"in the way")
+    for step in (1, 2):
+        made = snapshot(tmp_path, 1.0, step=step, ledger=ledger)
+        uses = Uses(trained=[(portion.number, rows[step])])
+        checkpoints.begin(
+            Snapshot(
+                tensors=made.tensors,
+                progress=made.progress,
+                ledger=ledger,
+                uses=uses,
+                not_written=lambda: missed.append(1),
+            )
+        )
+    checkpoints.wait()
+    assert len(missed) == 2
+    run.remove(FOLDER)
+    checkpoints.begin(snapshot(tmp_path, 3.0, step=3, ledger=ledger))
+    checkpoints.wait()
+    found = newest(run)
+    assert found is not None
+    assert Ledger.from_json(found.progress(run).ledgers[0], rows_of(tiny_config(tmp_path))[0]).done == 2
+
+
+def test_storage_that_goes_on_failing_ends_the_run(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    Storage.at(tmp_path / "run").write(FOLDER, b"in the way")
+    with pytest.raises(CheckpointsFail, match="3 checkpoints in a row"):
+        for step in range(5):
+            checkpoints.begin(snapshot(tmp_path, 1.0, step=step))
+
+
+def test_facts_are_of_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    one = Facts.of(path)
+    path.write_bytes(b"abd")
+    assert one.bytes == 3
+    assert Facts.of(path) != one
+
+
+def test_curves_have_every_step_once(tmp_path: Path) -> None:
+    """Also for TensorBoard; what a dead attempt wrote is written over or dropped."""
+    run = Storage.at(tmp_path)
+    log = MetricsLog(run, tensorboard=True)
+    for step in (1, 2, 3):
+        log.add({"step": step, "loss": float("nan") if step == 2 else 1.0 / step})
+    lost = log.taken()
+    log.put_back(lost)
+    log.add({"step": 4, "loss": 0.25})
+    log.taken().write()
+    MetricsLog(run, tensorboard=False).taken().write()
+    dead = MetricsLog(run, tensorboard=True)
+    dead.add({"step": 5, "loss": 9.0})
+    dead.taken().write()
+    drop_after(run, 4)
+    assert [row["loss"] for row in metrics_of(run)] == [1.0, None, pytest.approx(1 / 3), 0.25]
+    assert run.names("tensorboard") == ["tensorboard/events.out.tfevents.00000001.giornata"]
+    content = run.read("tensorboard/events.out.tfevents.00000001.giornata")
+    assert content.count(b"loss") == 4

@@ -1,0 +1,189 @@
+"""The offline job: each shard once, to the same bytes whatever interrupted it, and never mixed with another's."""
+
+import io
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from tests.fixtures.pretrain_shards import write_shards
+
+from giornata.domain.errors import InvalidInput
+from giornata.pretrain import columns
+from giornata.pretrain.encode import encode, here
+from giornata.pretrain.encode_shards import Done, ShardEncoder, Work
+from giornata.pretrain.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
+from giornata.pretrain.encoder import Encoder
+from giornata.pretrain.encoders import open_encoder
+from giornata.pretrain.recipes import sdxl_tiny
+from giornata.protocol.pretraining import Mode, PretrainConfig
+
+SHARDS, ROWS = 3, 7
+SIZES = ((64, 64), (96, 64), (64, 96))
+
+
+def config_at(folder: Path, **options: object) -> PretrainConfig:
+    config = sdxl_tiny(str(folder))
+    data = replace(config.data, max_quarantined_share=0.2)
+    return replace(config, data=data, encode=replace(config.encode, encode_batch_size=3, **options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return open_encoder(sdxl_tiny().model, seed=0, device="cpu")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_every_row_is_encoded_in_its_place(tmp_path: Path, encoder: Encoder) -> None:
+    source = write_shards(tmp_path / "shards", shards=SHARDS, rows=ROWS, sizes=SIZES, broken=(4,))
+    config = config_at(tmp_path)
+    report = encode(config, encoder)
+    assert (report["encoded"], report["kept"]) == (2 * SHARDS, 0)
+    assert report["latents"]["32"]["rows"] == SHARDS * ROWS
+    assert report["latents"]["32"]["unreadable"] == 1
+    manifest = encoded_manifest(config, 32, source)
+    assert [shard.rows for shard in manifest.shards] == [ROWS] * SHARDS
+    assert sum(manifest.quarantined.values()) == 1
+    for number, shard in enumerate(manifest.shards):
+        stored = pq.read_table(tmp_path / "latents" / "32" / shard.name)
+        assert stored.schema.equals(columns.LATENTS)
+        original = pq.read_table(tmp_path / "shards" / source.shards[number].name)
+        assert stored.column(columns.KEY).equals(original.column(columns.KEY))
+        for place, row in enumerate(stored.to_pylist()):
+            broken = (number, place) == (0, 4)
+            assert bool(row[columns.REASON]) == broken
+            assert len(row[columns.MEAN]) == (0 if broken else 4 * 4 * 4 * 2)
+            assert len(row[columns.PROMPT]) == (0 if broken else 77 * 64 * 2)
+
+
+def test_latents_are_those_of_the_picture(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=1, rows=2)
+    encode(config_at(tmp_path), encoder)
+    row = pq.read_table(tmp_path / "latents" / "64" / "shard-00000.parquet").to_pylist()[1]
+    source = pq.read_table(tmp_path / "shards" / "shard-00000.parquet")
+    image = Image.open(io.BytesIO(source.column(columns.IMAGE)[1].as_py()))
+    expected = encoder.encode_images(np.asarray(image)[None])
+    assert row[columns.MEAN] == expected.mean_BChw[0].tobytes()
+    assert row[columns.LOGVAR] == expected.logvar_BChw[0].tobytes()
+    assert row[columns.PROMPT] == encoder.encode_text([row[columns.CAPTION]]).prompt_NLD[0].tobytes()
+
+
+def test_the_empty_caption_lies_beside(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=1, rows=2)
+    config = config_at(tmp_path, mode=Mode.HYBRID)
+    encode(config, encoder)
+    kept, wanted = read_empty(latents_storage(config, 32)), encoder.encode_text([""])
+    assert np.array_equal(kept.prompt_NLD, wanted.prompt_NLD)
+    assert kept.pooled_NP is not None
+    assert wanted.pooled_NP is not None
+    assert np.array_equal(kept.pooled_NP, wanted.pooled_NP)
+
+
+def test_hybrid_stores_no_text_and_a_tenth_of_the_bytes(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=1, rows=4)
+    hybrid = config_at(tmp_path, mode=Mode.HYBRID)
+    encode(hybrid, encoder)
+    table = pq.read_table(tmp_path / "latents" / "32" / "shard-00000.parquet")
+    assert set(table.column(columns.PROMPT).to_pylist()) == {b""}
+    assert set(table.column(columns.POOLED).to_pylist()) == {b""}
+    with pytest.raises(InvalidInput, match="text is False, and True is wanted"):
+        encoded_manifest(config_at(tmp_path), 32, source_manifest(hybrid))
+    encoded_manifest(hybrid, 32, source_manifest(hybrid))
+
+
+def test_text_that_is_there_is_no_fault_for_hybrid(tmp_path: Path, encoder: Encoder) -> None:
+    source = write_shards(tmp_path / "shards", shards=1, rows=2)
+    encode(config_at(tmp_path), encoder)
+    encoded_manifest(config_at(tmp_path, mode=Mode.HYBRID), 64, source)
+
+
+class Lost(Exception):
+    """The machine is gone."""
+
+
+def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: Encoder) -> None:
+    source = write_shards(tmp_path / "a" / "shards", shards=SHARDS, rows=ROWS, sizes=SIZES)
+    whole, broken = config_at(tmp_path / "a"), config_at(tmp_path / "b")
+    broken = replace(broken, data=whole.data)
+    encode(whole, encoder)
+
+    def until_lost(works: list[Work]) -> Iterable[tuple[Work, Done]]:
+        for place, each in enumerate(here(broken, source, encoder)(works)):
+            yield each
+            if place == 1:
+                raise Lost
+
+    with pytest.raises(Lost):
+        encode(broken, encoder, until_lost)
+    folder = tmp_path / "b" / "latents" / "32"
+    assert not (folder / "manifest.json").exists()
+    (folder / "shard-00001.parquet").write_bytes(b"half of it")  # whose note is there
+    (folder / "shard-00002.parquet").write_bytes(b"without a note")
+    kept_before = (folder / "shard-00000.parquet").stat().st_mtime_ns
+    report = encode(broken, encoder)
+    assert (report["encoded"], report["kept"]) == (2 * SHARDS - 1, 1)
+    assert (folder / "shard-00000.parquet").stat().st_mtime_ns == kept_before
+    assert contents(tmp_path / "b" / "latents") == contents(tmp_path / "a" / "latents")
+    assert encode(broken, encoder)["encoded"] == 0
+
+
+def test_latents_of_something_else_are_refused_with_all_that_differs(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=1, rows=3)
+    config = config_at(tmp_path)
+    encode(config, encoder)
+    other = open_encoder(config.model, seed=0, device="cpu", dtype=torch.float16)
+    with pytest.raises(InvalidInput, match="encoder is"):
+        encode(config, other)
+    cropped = replace(config, data=replace(config.data, center_crop=False))
+    with pytest.raises(InvalidInput) as refused:
+        encode(cropped, encoder)
+    assert {fault.message.split()[0] for fault in refused.value.faults} == {"center_crop", "seed"}
+    write_shards(tmp_path / "shards", shards=1, rows=2)
+    with pytest.raises(InvalidInput, match="source is"):
+        encode(config, encoder)
+    with pytest.raises(InvalidInput, match="source is"):
+        encoded_manifest(config, 32, source_manifest(config))
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=1, rows=3)
+    (tmp_path / "latents" / "64").mkdir(parents=True)
+    (tmp_path / "latents" / "64" / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(InvalidInput, match=r"is not empty \(holiday.jpg\)"):
+        encode(config_at(tmp_path), encoder)
+
+
+@pytest.mark.parametrize(("share", "stops"), [(0.09, True), (0.1, False)])
+def test_too_many_unreadable_rows_stop_the_job(tmp_path: Path, encoder: Encoder, share: float, stops: bool) -> None:
+    write_shards(tmp_path / "shards", shards=2, rows=10, broken=(3, 15))
+    config = config_at(tmp_path)
+    config = replace(config, data=replace(config.data, max_quarantined_share=share))
+    if stops:
+        with pytest.raises(InvalidInput, match="2 of 20 rows cannot be read at 32 px"):
+            encode(config, encoder)
+    else:
+        assert encode(config, encoder)["latents"]["64"]["unreadable"] == 2
+
+
+def test_no_source_is_said(tmp_path: Path, encoder: Encoder) -> None:
+    with pytest.raises(InvalidInput, match=r"holds no manifest\.json"):
+        encode(config_at(tmp_path), encoder)
+
+
+def test_threads_change_nothing(tmp_path: Path, encoder: Encoder) -> None:
+    source = write_shards(tmp_path / "shards", shards=1, rows=40, sizes=SIZES)
+    written = []
+    for threads in (1, 5):
+        config = config_at(tmp_path / str(threads))
+        config = replace(config, data=replace(config.data, shards=str(tmp_path / "shards"), random_flip=True))
+        written.append(
+            ShardEncoder(config, source, encoder, threads=threads).encode(Work(resolution=32, number=0)).shard
+        )
+    assert written[0] == written[1]

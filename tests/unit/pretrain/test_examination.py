@@ -1,0 +1,110 @@
+"""What is found out about one row, and what the filters let through."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from giornata.pretrain import columns
+from giornata.pretrain.examination import DETAIL, ORDINAL, PLACE, SOURCE, examine, examined_rows
+from giornata.pretrain.example_data import ODDITIES, Row, encoded
+from giornata.pretrain.filters import Record, Refusal, filters_of
+from giornata.pretrain.source_rows import Raw, SourceDamaged, first_caption
+from giornata.protocol.pretraining import Ingest
+
+FILTERS = filters_of(Ingest())
+PICTURE = Image.effect_noise((96, 64), 80).convert("RGB")
+
+
+def raw(image: bytes | None, caption: str = "a cat") -> Raw:
+    return Raw(source="file", place="7", image=image, caption=caption)
+
+
+def reason(record: Record, options: Ingest) -> Refusal | None:
+    found = next((refused for judge in filters_of(options) if (refused := judge(record))), None)
+    return found.reason if found else None
+
+
+@pytest.mark.parametrize("name", sorted(set(ODDITIES) - {"equal bytes"}))
+def test_every_oddity_becomes_what_it_must(name: str) -> None:
+    first = Row(image=b"", suffix="jpg", caption="")
+    row = ODDITIES[name](PICTURE.copy(), "a dog", first)
+    found = examine(raw(row.image, first_caption([row.caption])), FILTERS, perceptual=False)
+    assert (found.refused.reason if found.refused else None) == row.refusal
+
+
+def test_what_is_found_of_a_good_row() -> None:
+    content = encoded(PICTURE, "png")
+    found = examine(raw(content), FILTERS, perceptual=True)
+    assert found.refused is None
+    assert (found.width, found.height) == (96, 64)
+    assert found.key == hashlib.sha256(content).digest()
+    assert found.perceptual_hash
+
+
+def test_a_turned_picture_has_the_size_that_a_viewer_shows() -> None:
+    row = ODDITIES["turned by EXIF"](PICTURE, "", Row(image=b"", suffix="jpg", caption=""))
+    found = examine(raw(row.image), FILTERS, perceptual=False)
+    assert (found.width, found.height) == (64, 96)
+
+
+def test_too_many_pixels_are_not_decoded() -> None:
+    huge = b"P5 30000 30000 255\n" + bytes(100)
+    assert examine(raw(huge), FILTERS, perceptual=False).refused.reason is Refusal.TOO_MANY_PIXELS  # type: ignore[union-attr]
+
+
+SOUND = Record(width=100, height=100, caption="a cat")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (SOUND, None),
+        (replace(SOUND, width=64), None),
+        (replace(SOUND, width=63), Refusal.TOO_SMALL),
+        (replace(SOUND, height=63), Refusal.TOO_SMALL),
+        (replace(SOUND, width=400), None),
+        (replace(SOUND, width=401), Refusal.EXTREME_ASPECT_RATIO),
+        (replace(SOUND, height=401), Refusal.EXTREME_ASPECT_RATIO),
+        (replace(SOUND, caption="abc"), None),
+        (replace(SOUND, caption="ab"), Refusal.NO_CAPTION),
+        (replace(SOUND, caption=""), Refusal.NO_CAPTION),
+    ],
+)
+def test_filters_refuse_what_is_beyond_the_limit_and_not_what_is_on_it(
+    record: Record, expected: Refusal | None
+) -> None:
+    assert reason(record, Ingest(min_side_px=64, max_aspect_ratio=4.0, min_caption_chars=3)) == expected
+
+
+def test_captions_are_not_needed_when_none_are_asked_for() -> None:
+    assert reason(replace(SOUND, caption=""), Ingest(min_caption_chars=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["one", "two"], "one"),
+        ([None, "two"], "two"),
+        (["  ", "\n two \n"], "two"),
+        ([float("nan"), 3, ["x"]], ""),
+        ([b"\xff\xfe", "caf\u00e9".encode()], "caf\u00e9"),
+        ([], ""),
+    ],
+)
+def test_the_first_caption_that_says_something_is_taken(values: list[object], expected: str) -> None:
+    assert first_caption(values) == expected
+
+
+def test_a_source_that_breaks_off_says_so_after_its_good_rows() -> None:
+    def rows() -> Iterator[Raw]:
+        yield raw(encoded(PICTURE, "png"))
+        yield raw(None)
+        raise SourceDamaged("unexpected end")
+
+    found = list(examined_rows(rows(), FILTERS, piece=3, name="b.tar", perceptual=False))
+    assert [row[columns.REASON] for row in found] == ["", "empty", "source_damaged"]
+    assert [row[ORDINAL] for row in found] == [0, 1, 2]
+    assert (found[2][SOURCE], found[2][PLACE], found[2][DETAIL]) == ("b.tar", "", "unexpected end")

@@ -1,0 +1,42 @@
+"""What an ingest refuses before anything is read, and how the program reports it. No Ray is started here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from giornata.domain.errors import InvalidInput
+from giornata.pretrain.example_data import write_example
+from giornata.pretrain.ingest import ingest, main
+from giornata.pretrain.manifest import MANIFEST
+from giornata.protocol.pretraining import Ingest
+
+
+def run(source: Path, out: Path) -> None:
+    ingest(str(source), str(out), Ingest(), progress=lambda *_: None)
+
+
+@pytest.mark.parametrize(("source", "out"), [("a", "a"), ("a", "a/shards"), ("a/raw", "a")])
+def test_shards_and_source_do_not_lie_in_one_another(source: str, out: str, tmp_path: Path) -> None:
+    write_example(tmp_path / source, rows=2)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidInput, match="one folder"):
+        run(tmp_path / source, tmp_path / out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_manifest_that_is_none_is_not_written_over(tmp_path: Path) -> None:
+    write_example(tmp_path / "raw", rows=2)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / MANIFEST).write_text("somebody's notes")
+    with pytest.raises(InvalidInput, match="not a manifest"):
+        run(tmp_path / "raw", tmp_path / "out")
+    assert (tmp_path / "out" / MANIFEST).read_text() == "somebody's notes"
+
+
+def test_the_program_reports_all_faults(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    options = json.dumps({"rows_per_shard": 0, "min_side_px": 0})
+    assert main(["source", "out", "--options", options, "--report", str(report)]) == 1
+    where = [fault["where"] for fault in json.loads(report.read_text())["faults"]]
+    assert where == ["ingest.min_side_px", "ingest.rows_per_shard"]

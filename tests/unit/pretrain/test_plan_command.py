@@ -1,0 +1,137 @@
+"""`giornata pretrain plan`, in a pipe and on terminals of 100 and 80 columns."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from giornata.cli.main import app
+from giornata.cli.output import Output
+from giornata.cli.pretrain_paper_words import say_paper
+from giornata.cli.pretrain_plan_words import say_ranking
+from giornata.pretrain.planning.facts import load_facts
+from giornata.pretrain.planning.ranking import rank
+from giornata.pretrain.planning.reading import request_of
+
+FACTS = load_facts()
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["pretrain", "plan", *arguments])
+
+
+def on_terminal(columns, say):
+    """What a terminal so wide shows."""
+    out, screen = Output(as_json=False), io.StringIO()
+    out.console = Console(
+        file=screen, width=columns, force_terminal=True, highlight=False, soft_wrap=True, color_system=None
+    )
+    say(out)
+    return screen.getvalue()
+
+
+def test_the_recipe_as_one_object():
+    ran = run("sd2_base", "--json")
+    assert ran.exit_code == 0
+    told = json.loads(ran.stdout.strip())
+    assert (told["name"], len(told["choices"])) == ("sd2_base", 24)
+    assert told["reasons"] and told["break_even"]["passes"] > 0
+
+
+def test_the_paper_as_one_object_that_ends_with_the_headline():
+    ran = run("--paper", "--json")
+    assert ran.exit_code == 0
+    told = json.loads(ran.stdout.strip().splitlines()[-1])
+    assert {name: told[name] for name in list(told)[-5:]} == {
+        "table4_on_demand_usd": 67_406,
+        "table4_reserved_usd": 39_511,
+        "a100_hours": 13_165,
+        "encoders_256": 59,
+        "encoders_512": 49,
+    }
+    assert any(row["mark"] == "recovered" for row in told["rows"])
+
+
+def test_in_a_pipe_every_choice_is_a_line():
+    lines = run("sd2_base").stdout.splitlines()
+    heading = next(place for place, line in enumerate(lines) if line.startswith("trainers"))
+    assert lines[heading].split() == [
+        "trainers",
+        "GPUs",
+        "mode",
+        "days",
+        "GPU",
+        "h",
+        "train",
+        "encode",
+        "store",
+        "total",
+    ]
+    rows = lines[heading + 1 : heading + 25]
+    assert all(row.split()[-1].startswith(("$", "~$")) for row in rows)
+    assert lines[heading + 25].startswith("~")
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"prices": "seed"}, {"trainers": ["2xp4d"], "modes": ["offline", "hybrid"]}])
+def test_a_ranking_fits_the_terminal_and_nothing_is_cut(columns, every, changes):
+    ranking = rank(request_of({"recipe": "sd2_base"} | changes), FACTS)
+    shown = on_terminal(columns, lambda out: say_ranking(ranking, out, every=every))
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
+    assert "…" not in shown
+    assert f"${ranking.best.bill.total_usd:,.0f}" in shown
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+def test_the_paper_fits_the_terminal_and_nothing_is_cut(columns):
+    shown = on_terminal(columns, lambda out: say_paper(FACTS, out))
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
+    assert "…" not in shown
+    for text in ("$67,406", "$39,511", "13,165", "59", "49", "published", "recovered", "calculated"):
+        assert text in shown
+
+
+def test_the_terminal_shows_the_chief_choices_and_says_how_to_see_the_others():
+    ranking = rank(request_of({"recipe": "sd2_base"}), FACTS)
+    chief = on_terminal(100, lambda out: say_ranking(ranking, out, every=False))
+    everything = on_terminal(100, lambda out: say_ranking(ranking, out, every=True))
+    assert "15 more with --all" in chief
+    assert "--all" not in everything
+    for cluster in ("4 p4de", "2 p4d ", "4 p5 ", "4 p5en", "1 p5 ", "1 lambda-8xh100"):
+        assert cluster in chief
+    assert len(everything.splitlines()) == len(chief.splitlines()) + 15
+
+
+def test_what_is_wrong_with_a_file_is_said_whole(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text('recipe = "sd2_base"\nheadroom = 0.1\ntrainers = ["9p4de"]\n')
+    ran = run(str(file))
+    assert ran.exit_code == 2
+    assert "headroom: cannot be 0.1" in ran.stderr
+    assert "trainers.0: cannot be '9p4de'" in ran.stderr
+    told = json.loads(run(str(file), "--json").stdout)
+    assert {fault["where"] for fault in told["error"]["faults"]} == {"headroom", "trainers.0"}
+
+
+@pytest.mark.parametrize("arguments", [(), ("sd2_base", "--paper")])
+def test_either_a_configuration_or_the_paper(arguments):
+    ran = run(*arguments)
+    assert ran.exit_code == 2
+    assert "CONFIG" in ran.stderr
+
+
+def test_nothing_to_price_is_a_failure(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text('recipe = "sd2_base"\nprices = "seed"\ntrainers = ["4xp5"]\n')
+    ran = run(str(file))
+    assert ran.exit_code == 1
+    assert "Nothing can be priced" in ran.stdout
+    assert "has no on-demand price of p5.48xlarge" in ran.stdout
+
+
+def test_the_group_has_help():
+    shown = CliRunner().invoke(app, ["pretrain", "--help"]).stdout
+    assert "plan" in shown

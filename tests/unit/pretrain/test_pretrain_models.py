@@ -1,0 +1,77 @@
+"""The models' sizes and cost, against published and counted figures, and how much fits."""
+
+import pytest
+import torch
+
+from giornata.pretrain.adam import learning_rate
+from giornata.pretrain.meter import Meter, usd_per_s
+from giornata.pretrain.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
+from giornata.pretrain.models import flops_per_picture, new_unet, unet_on_meta
+from giornata.pretrain.peers import Peers
+from giornata.pretrain.recipes import sd2_base
+from giornata.protocol.pretraining import Architecture, Phase
+
+
+def test_stable_diffusion_2_is_of_its_true_size() -> None:
+    assert sum(each.numel() for each in unet_on_meta(Architecture.SD2).parameters()) == 865_910_724
+
+
+@pytest.mark.parametrize(("resolution", "gflop"), [(256, 539.3), (512, 2408.7)])
+def test_what_a_picture_costs(resolution: int, gflop: float) -> None:
+    """Counted elsewhere, by the same rule of 2 per multiplication."""
+    assert flops_per_picture(Architecture.SD2, resolution) / 1e9 == pytest.approx(gflop, rel=0.01)
+
+
+@pytest.mark.parametrize("architecture", [Architecture.SDXL_TINY, Architecture.SHAPES])
+def test_fresh_weights_are_a_function_of_the_seed(architecture: Architecture) -> None:
+    one, two, other = (dict(new_unet(architecture, seed).named_parameters()) for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    drawn = [name for name in one if one[name].ndim > 1 and bool(one[name].any())]
+    assert len(drawn) > 20
+    assert not any(torch.equal(one[name], other[name]) for name in drawn)
+
+
+def test_warm_up_ends_at_the_rate_and_never_is_nothing() -> None:
+    phase = Phase(name="a", resolution=64, samples=1, learning_rate=1e-4, lr_warmup_steps=4)
+    rates = [learning_rate(phase, step) for step in range(6)]
+    assert rates == pytest.approx([0.25e-4, 0.5e-4, 0.75e-4, 1e-4, 1e-4, 1e-4])
+    assert learning_rate(Phase(name="a", resolution=64, samples=1), 0) == 1e-4
+
+
+def test_the_micro_batch_halves_until_it_fits_with_room() -> None:
+    tried: list[int] = []
+
+    def attempt(rows: int) -> None:
+        tried.append(rows)
+        if rows > 40:
+            raise torch.OutOfMemoryError("full")
+
+    assert fitting(128, attempt) == 32
+    assert tried == [144, 72, 36]
+    assert fitting(16, attempt) == 16
+
+    def never(rows: int) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fitting(128, never)
+    channel = Peers().channel()
+    assert micro_batch(1000, torch.device("cpu"), never, channel) == CPU_ROWS
+    assert micro_batch(share_of(10, 4), torch.device("cpu"), never, channel) == 3
+
+
+def test_rates_and_dollars() -> None:
+    clock = iter([0.0, 2.0])
+    meter = Meter(
+        clock_s=lambda: next(clock), trainers=2, usd_per_s=0.1, flops_per_picture=10, peak_flops_per_s=100.0
+    )
+    lap_s = meter.lap_s()
+    assert lap_s == 2.0
+    found = meter.numbers(rows=16, lap_s=lap_s, waited_s=0.5)
+    assert found == {"images_per_s": 8.0, "data_wait_share": 0.25, "mfu": 0.4}
+    config = sd2_base()
+    assert usd_per_s(config, 32) == 0.0
+    from dataclasses import replace
+
+    priced = replace(config, workers=replace(config.workers, trainer_usd_per_h=3.6, encoder_usd_per_h=0.9))
+    assert usd_per_s(priced, 32) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)

@@ -1,0 +1,158 @@
+"""The workload that follows a run on Ray. Ray is played here; tests/system/pretrain has the real one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from giornata.engine.workload import Stopped, Wish, WorkloadFailed
+from giornata.pretrain.recipes import sdxl_tiny
+from giornata.protocol.pipe import Start
+from giornata.workloads.pretrain.ray_jobs import RunState
+from giornata.workloads.pretrain.workload import AWAY_S, PretrainWorkload
+
+JOB = "job_1"
+
+
+class Reported:
+    """What the workload told the platform; `wishes` maps the number of the question to an answer."""
+
+    def __init__(self, wishes: dict[int, Wish] | None = None) -> None:
+        self.wishes, self.asked = wishes or {}, 0
+        self.steps: list[int] = []
+        self.checkpoints: list[tuple[int, dict[str, Any]]] = []
+        self.logs: list[str] = []
+        self.phases: list[str] = []
+        self.artifacts: dict[str, dict[str, Any]] = {}
+
+    def wish(self) -> Wish:
+        self.asked += 1
+        return self.wishes.get(self.asked, Wish.GO_ON)
+
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        self.phases.append(name)
+
+    def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        assert total == 32
+        self.steps.append(step)
+
+    def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
+        self.checkpoints.append((step, json.loads(path.read_text())))
+
+    def artifact(self, name: str, path: Path, media_type: str = "") -> None:
+        self.artifacts[name] = json.loads(path.read_text())
+
+    def log(self, line: str) -> None:
+        self.logs.append(line)
+
+
+class PlayedRay:
+    """A cluster that says what it is told to: each entry is what one look at the state brings."""
+
+    def __init__(self, looks: list[RunState | Exception | str], *, under_way: str | None = None) -> None:
+        self._looks, self._under_way = looks, under_way
+        self.submitted: list[str] = []
+        self.stopped: list[str] = []
+        self._line: Callable[[str], None] = print
+
+    def running(self, job_id: str) -> str | None:
+        assert job_id == JOB
+        return self._under_way
+
+    def submit(self, job_id: str, command: str) -> str:
+        self.submitted.append(command)
+        return "submission-1"
+
+    def follow(self, submission_id: str, line: Callable[[str], None]) -> None:
+        self._line = line
+
+    def state(self, submission_id: str) -> RunState:
+        while not isinstance(self._looks[0], RunState | Exception):
+            self._line(str(self._looks.pop(0)))
+        look = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    def words(self, submission_id: str) -> str:
+        return "ray's words"
+
+    def stop(self, submission_id: str) -> None:
+        self.stopped.append(submission_id)
+
+
+def told(event: str, **fields: Any) -> str:
+    return json.dumps({"event": event, **fields})
+
+
+def play(ray: PlayedRay, reporter: Reported, folder: Path) -> Any:
+    now = [0.0]
+    workload = PretrainWorkload(
+        cluster=lambda: ray,
+        clock_s=lambda: now[0],
+        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
+    )
+    spec = {"config": json.loads(json.dumps(sdxl_tiny(str(folder)).to_json()))}
+    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec, directory=folder)
+    return workload.run(start, reporter)  # type: ignore[arg-type]
+
+
+def test_it_submits_follows_and_reports(tmp_path: Path) -> None:
+    lines = [
+        told("phase", name="32"),
+        "a word from a library",
+        told("progress", step=3, metrics={"loss": 1.0}),
+        told("checkpoint", step=4, storage="s3://here"),
+        told("checkpoint", step=4, storage="s3://here"),
+        told("result", trained_once=512),
+    ]
+    ray = PlayedRay([RunState.PENDING, *lines, RunState.RUNNING, RunState.SUCCEEDED])
+    reporter = Reported()
+    outcome = play(ray, reporter, tmp_path)
+    assert len(ray.submitted) == 1
+    assert "giornata.pretrain.run" in ray.submitted[0]
+    assert reporter.steps == [3]
+    assert [step for step, _ in reporter.checkpoints] == [4]
+    assert reporter.logs == ["a word from a library"]
+    assert outcome.step == 32
+    assert outcome.summary == {"trained_once": 512} == reporter.artifacts["report.json"]
+
+
+def test_a_run_that_is_under_way_is_not_begun_twice(tmp_path: Path) -> None:
+    ray = PlayedRay([RunState.SUCCEEDED], under_way="submission-0")
+    play(ray, Reported(), tmp_path)
+    assert ray.submitted == []
+
+
+def test_a_wish_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Path) -> None:
+    looks = [RunState.RUNNING, told("checkpoint", step=9), RunState.STOPPED]
+    ray, reporter = PlayedRay(looks), Reported({1: Wish.CHECKPOINT_AND_STOP})
+    with pytest.raises(Stopped) as stopped:
+        play(ray, reporter, tmp_path)
+    assert ray.stopped == ["submission-1"]
+    assert stopped.value.step == 9
+
+
+def test_a_run_that_does_not_stop_is_left_behind(tmp_path: Path) -> None:
+    ray, reporter = PlayedRay([RunState.RUNNING]), Reported({1: Wish.STOP})
+    with pytest.raises(Stopped):
+        play(ray, reporter, tmp_path)
+    assert reporter.asked == 1  # then nothing more was asked of it
+
+
+def test_a_failed_run_fails_the_attempt_with_its_last_words(tmp_path: Path) -> None:
+    ray = PlayedRay(["Traceback", "ValueError: no such bucket", RunState.FAILED])
+    with pytest.raises(WorkloadFailed, match="no such bucket"):
+        play(ray, Reported(), tmp_path)
+
+
+def test_a_cluster_that_is_away_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    ray = PlayedRay([ConnectionError("away"), ConnectionError("away"), RunState.SUCCEEDED])
+    assert play(ray, Reported(), tmp_path).step == 32
+    gone = PlayedRay([ConnectionError("gone")])
+    reporter = Reported()
+    with pytest.raises(WorkloadFailed, match="does not answer"):
+        play(gone, reporter, tmp_path)
+    assert len(reporter.phases) > AWAY_S / 100  # signs of life meanwhile
