@@ -9,9 +9,15 @@ from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import by_curve, exponential_s, rng
 from giornata.simulate.machines import Park
+from giornata.simulate.node import ModelledNode
+from giornata.simulate.plane import Grant
 from giornata.simulate.provider import Container, ModelledFleet, Offer, Resident
+from giornata.simulate.scenarios import SCENARIOS
+from giornata.simulate.story import JobStory
 from giornata.simulate.tally import IDLE, TRAIN, Account, Tally
 from giornata.simulate.trainers import ANCESTOR_TRAINER
+from giornata.simulate.work import Work
+from giornata.simulate.world import World
 
 
 class Tenant(Resident):
@@ -182,3 +188,31 @@ def test_a_job_takes_what_its_parts_take():
     assert trainer.whole_job_s(1400) / 60 == pytest.approx(53.3, abs=0.2)
     machine = Park().machine(0, 1)
     assert trainer.fetch_s(machine, resumes=True) > trainer.fetch_s(machine, resumes=False)
+
+
+def test_an_attempt_that_outlives_its_container_is_counted_once():
+    world = World(SCENARIOS["zombies"], seed=0, policy="giornata")
+    (fleet,) = world.manual
+    fleet.desired(1)
+    (container,) = fleet.present.values()
+    node, start_ms = ModelledNode(world, container, number=1), world.agenda.now_ms()
+    world.chronicle.jobs["job_1"] = JobStory(id="job_1", project_id="p", steps=1000, submitted_ms=start_ms)
+    grant = Grant(
+        job_id="job_1",
+        machine_id=container.machine.id,
+        attempt_id="att_1",
+        attempt=1,
+        start_step=0,
+        total_steps=1000,
+        every=100,
+        lease_s=90.0,
+        mtbi_s=math.inf,
+        max_at_risk_s=60.0,
+        model="",
+    )
+    work = Work(grant=grant, began_ms=start_ms, renewed_ms=start_ms, step_ms=1000, trains_from_ms=start_ms)
+    for at_s in (100.0, 150.0):
+        world.agenda.at(start_ms + round(at_s * 1000), lambda: world.note_ended(node, work))
+    world.agenda.run(until=lambda: world.agenda.elapsed_s() >= 150.0, latest_ms=start_ms + 200_000)
+    assert world.tally.attempt_ms == 150_000
+    assert world.tally.steps == 150

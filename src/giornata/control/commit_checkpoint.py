@@ -29,14 +29,20 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
         job, attempt = live(tx, attempt_id)
         if not tx.uploads.touch_blobs(project_id, [commit.sha256], at_ms=now_ms):
             raise BlobMissing(f"the bytes with sha256 {commit.sha256} were collected meanwhile; upload them again")
-        standing = tx.checkpoints.get(job.id, commit.step)
+        rows = tx.checkpoints.all(job.id)
+        standing = next((row for row in rows if row.step == commit.step), None)
+        old = to_prune(_with(rows, attempt, commit), job.spec)
         if standing is not None and standing.blob.sha256 == commit.sha256 and not standing.rejected:
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         if standing is not None and not standing.rejected:
             _note_difference(tx, job, attempt, standing, commit, at_ms=now_ms)
-        elif _too_late(tx, job, attempt, commit):
+        elif commit.step in old:
+            # It would go at once: later ones are in, and it may well have been here before them.
             return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes, superfluous=True)
         _accept(tx, job, attempt, commit, at_ms=now_ms)
+        # The new one is in: only now may older ones go, in this very transaction.
+        if old:
+            tx.checkpoints.delete(job.id, old)
         return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)
 
 
@@ -54,12 +60,11 @@ def to_prune(rows: Sequence[CheckpointRow], spec: Mapping[str, Any]) -> list[int
     return [row.step for row in rows if row.step not in kept and (not row.rejected or row.step < lowest_kept)]
 
 
-def _too_late(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitCheckpoint) -> bool:
-    """Whether it would be pruned at once: later ones are in, and it may well have been here before them."""
-    others = [row for row in tx.checkpoints.all(job.id) if row.step != commit.step]
+def _with(rows: Sequence[CheckpointRow], attempt: AttemptRow, commit: CommitCheckpoint) -> list[CheckpointRow]:
+    """The job's checkpoints as they will be when this one is in."""
     blob = BlobRow(sha256=commit.sha256, size_bytes=commit.size_bytes, key="")
     this = CheckpointRow(step=commit.step, attempt_number=attempt.number, rejected=False, blob=blob)
-    return commit.step in to_prune([this, *others], job.spec)
+    return [this, *(row for row in rows if row.step != commit.step)]
 
 
 def _note_difference(
@@ -100,7 +105,3 @@ def _accept(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitChe
         raise LeaseLost(f"attempt {attempt.id} has ended")
     fruit = {"fruitless": 0} if commit.step > attempt.start_step else {}
     tx.jobs.update(job.id, committed_step=max(job.committed_step, commit.step), **fruit)
-    # The new one is in: only now may older ones go, in this very transaction.
-    old = to_prune(tx.checkpoints.all(job.id), job.spec)
-    if old:
-        tx.checkpoints.delete(job.id, old)

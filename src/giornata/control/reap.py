@@ -182,6 +182,9 @@ def _reallocate(ctx: Context, governed: GovernedFleet, suspect: _Suspect) -> boo
             log.warning("fleet %s lists %s and says that it is gone", governed.name, suspect.instance.id)
             return False
     _note(ctx, governed, suspect.seat, suspect.instance.id, reason=suspect.reason)
+    with ctx.store.begin() as tx:
+        # Another comes in its place: it is not one that left by itself, for which nobody is to come.
+        tx.fleets.update_instances(governed.name, [suspect.instance.id], ended_at_ms=ctx.clock.now_ms())
     log.info("fleet %s: %s is replaced: %s", governed.name, suspect.instance.id, suspect.reason)
     return True
 

@@ -1,14 +1,15 @@
 """Find attempts that are far slower than their like, or that stand still, and have their jobs moved if that pays."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from giornata.control.context import Context
 from giornata.control.order_release import order_release
 from giornata.control.ports.pace_store import PaceRow
 from giornata.domain.reasons import Reason
-from giornata.domain.stragglers import Member, is_slow, is_stuck, move_pays, wait_for_a_node_s
+from giornata.domain.stragglers import Member, is_as_usual, is_slow, is_stuck, move_pays, wait_for_a_node_s
 from giornata.protocol.work import Order
 
 HISTORY_MS = 7 * 24 * 3_600_000
@@ -16,6 +17,15 @@ HISTORY_ROWS = 1000
 NODE_START_S = 600.0  # half of a provider's nodes are there after ten minutes
 
 Cohort = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peers:
+    """The members of a cohort, and what each of them is held against: made once for all."""
+
+    members: Sequence[Member]
+    steps_s: Sequence[float]
+    machines: Mapping[str, int]
 
 
 def move_stragglers(ctx: Context) -> int:
@@ -35,19 +45,21 @@ def move_stragglers(ctx: Context) -> int:
         leaving = {_cohort(each) for each in live if each.order != Order.CONTINUE}
         for row in sorted(live, key=lambda each: -(_step_s(each) or 0.0)):
             cohort = _cohort(row)
-            if cohort not in leaving and _release_slow(ctx, row, cohorts.get(cohort, ()), now_ms=now_ms):
+            if cohort not in leaving and _release_slow(ctx, row, cohorts.get(cohort), now_ms=now_ms):
                 leaving.add(cohort)
                 moved += 1
         return moved
 
 
-def _release_slow(ctx: Context, row: PaceRow, cohort: Sequence[Member], *, now_ms: int) -> bool:
+def _release_slow(ctx: Context, row: PaceRow, peers: _Peers | None, *, now_ms: int) -> bool:
     policy, step_s = ctx.policy.stragglers, _watched(ctx, row)
-    if not row.shape_key or step_s is None or row.lapsed:
+    if peers is None or not row.shape_key or step_s is None or row.lapsed:
         return False
-    if not is_slow(step_s, machine_id=row.machine_id, cohort=cohort, policy=policy):
+    if is_as_usual(step_s, of_machine=peers.machines[row.machine_id], steps_s=peers.steps_s, policy=policy):
         return False
-    others = [each for each in cohort if each.machine_id != row.machine_id]
+    if not is_slow(step_s, machine_id=row.machine_id, cohort=peers.members, policy=policy):
+        return False
+    others = [each for each in peers.members if each.machine_id != row.machine_id]
     usual_s = median(each.step_s for each in others)
     steps_left = max(0, (row.total_steps or 0) - (row.stepped_to or 0))
     seen_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
@@ -92,7 +104,7 @@ def _release_stuck(ctx: Context, row: PaceRow, *, now_ms: int) -> bool:
     return order_release(ctx, row.attempt_id, reason=Reason.TOO_SLOW, notice=notice)
 
 
-def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, Sequence[Member]]:
+def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, _Peers]:
     found: dict[Cohort, list[Member]] = defaultdict(list)
     for row in rows:
         step_s = _watched(ctx, row)
@@ -100,7 +112,15 @@ def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, Sequence[
             start_up_s = (row.first_step_at_ms - row.started_at_ms) / 1000
             member = Member(machine_id=row.machine_id, step_s=step_s, start_up_s=start_up_s)
             found[_cohort(row)].append(member)
-    return found
+    return {cohort: _peers(members) for cohort, members in found.items()}
+
+
+def _peers(members: Sequence[Member]) -> _Peers:
+    return _Peers(
+        members=members,
+        steps_s=sorted(each.step_s for each in members),
+        machines=Counter(each.machine_id for each in members),
+    )
 
 
 def _cohort(row: PaceRow) -> Cohort:

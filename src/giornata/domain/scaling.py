@@ -153,6 +153,9 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
     need = _need(now)
     ending = tuple(each.id for each in going if _may_end(each, policy, now_ms))
     up, leaving, dropped = _change(now, need, room=max(0, most - view.asked + len(ending)))
+    if ending:
+        up = _held_back(up, need.reasons)
+    leaving = leaving or _unfit(now, need)
     gone = frozenset(each.instance_id for each in leaving)
     # Jobs that no present machine may take, and no new one comes for.
     short = bool(need.stranded) and up == 0 and not now.paused
@@ -183,6 +186,31 @@ def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]
     if wanted < now.count:
         return 0, *_fewer(now, need, wanted)
     return 0, [], 0
+
+
+def _held_back(up: int, reasons: list[str]) -> int:
+    """Nobody more in a turn in which somebody ends: a provider that is asked for as many as it has ends nobody."""
+    if up:
+        reasons.append("not before those that leave are asked to end")
+    return 0
+
+
+def _unfit(now: _Now, need: _Need) -> list[Step]:
+    """Who leaves although jobs wait: on a machine that is not fit a node gets none of them, and is billed.
+
+    The reaper replaces such machines sooner, as long as it may; here nothing is excluded, so that the provider may
+    give the same machine again. When most of the fleet is not fit, machines are hardly the cause, and all stay.
+    """
+    unfit = [each for each in need.idle if not each.sound and each.use is Use.IDLE]
+    if not now.view.moves or now.paused or not need.needed or 2 * len(unfit) > len(now.staying):
+        return []
+    most = min(now.policy.most_down, max(0, now.count - now.fewest))
+    steps = []
+    for each in sorted(unfit, key=_first_to_leave):
+        idle_s = _idle_s(each, now.view, now.at_ms)
+        if idle_s >= now.policy.idle_to_zero_s:
+            steps.append(Step(instance_id=each.id, reason=f"machine not fit, nothing to do for {idle_s:.0f} s"))
+    return steps[:most]
 
 
 def _need(now: _Now) -> _Need:

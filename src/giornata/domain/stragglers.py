@@ -45,8 +45,25 @@ def is_slow(step_s: float, *, machine_id: str, cohort: Collection[Member], polic
         return False
     steps_s = [each.step_s for each in others]
     middle_s = median(steps_s)
-    spread_s = max(median(abs(each - middle_s) for each in steps_s), policy.least_mad * middle_s)
+    if step_s < _slow_from_s(middle_s, policy):
+        return False  # whatever the spread is, it counts as no less than the least
+    spread_s = max(median([abs(each - middle_s) for each in steps_s]), policy.least_mad * middle_s)
     return spread_s > 0 and MAD_TO_SIGMA * (step_s - middle_s) / spread_s > CUT_OFF
+
+
+def is_as_usual(step_s: float, *, of_machine: int, steps_s: Sequence[float], policy: StragglerPolicy) -> bool:
+    """Whether `is_slow` would surely say no, found without a look at each of the others.
+
+    `steps_s` are the seconds of the whole cohort in ascending order, `of_machine` of them on this one's machine. The
+    n-th of the others is no smaller than the n-th of all, so their median is at least the one that is looked up.
+    """
+    others = len(steps_s) - of_machine
+    return others < max(1, policy.members) or step_s < _slow_from_s(steps_s[(others - 1) // 2], policy)
+
+
+def _slow_from_s(middle_s: float, policy: StragglerPolicy) -> float:
+    """Nobody is slow below this; above it, the spread decides."""
+    return middle_s * (1.0 + CUT_OFF / MAD_TO_SIGMA * policy.least_mad)
 
 
 def move_pays(

@@ -18,6 +18,9 @@ class Work:
     committed: int = 0
     stopped_at: int | None = None  # it obeys an order, and computes no further than this
     mtbi_s: float = math.inf
+    # Up to where it is in the books: a zombie's attempt was booked when its container went, and lives on.
+    booked_ms: int | None = None
+    booked_step: int | None = None
 
     def step_at(self, now_ms: int) -> int:
         """Steps that are done."""

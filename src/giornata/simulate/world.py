@@ -119,13 +119,16 @@ class World:
     def note_ended(self, node: ModelledNode, work: Work) -> float | None:
         """An attempt's time is over on this node; the share of its steps' time that was of use. None: a trial."""
         now_ms = self.agenda.now_ms()
-        self.tally.attempt_ms += now_ms - work.began_ms
+        lived_ms = now_ms - (work.began_ms if work.booked_ms is None else work.booked_ms)
+        work.booked_ms = now_ms
+        self.tally.attempt_ms += lived_ms
         if work.grant.is_trial:
             return None
         story = self.chronicle.jobs[work.grant.job_id]
-        story.attempt_ms += now_ms - work.began_ms
-        start = work.grant.start_step
-        done = max(work.step_at(now_ms), work.committed) - start
+        story.attempt_ms += lived_ms
+        start = work.grant.start_step if work.booked_step is None else work.booked_step
+        work.booked_step = max(work.step_at(now_ms), work.committed, start)
+        done = work.booked_step - start
         kept = max(0, work.committed - max(start, story.best_step))
         story.best_step = max(story.best_step, work.committed)
         self.tally.steps += done

@@ -1,6 +1,8 @@
 """Committed results."""
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -9,6 +11,9 @@ from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import artifacts
 
 _COLUMNS = tuple(artifacts.c[name] for name in ArtifactRow.__slots__)
+# Made once: building a statement costs more than running it.
+_OF_JOB = sa.select(*_COLUMNS).where(artifacts.c.job_id == sa.bindparam("wanted")).order_by(artifacts.c.name)
+_RESULT = ("attempt_id", "sha256", "size_bytes", "media_type", "created_at_ms")
 
 
 class Artifacts:
@@ -19,24 +24,30 @@ class Artifacts:
         self._dialect_name = dialect_name
 
     def of_job(self, job_id: str) -> Sequence[ArtifactRow]:
-        found = sa.select(*_COLUMNS).where(artifacts.c.job_id == job_id).order_by(artifacts.c.name)
-        return [ArtifactRow(**row._mapping) for row in self._connection.execute(found)]
+        found = self._connection.execute(_OF_JOB, {"wanted": job_id})
+        return [ArtifactRow(**row._mapping) for row in found]
 
     def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
-        result = {
+        row = {
+            "job_id": job.id,
+            "name": artifact.name,
+            "project_id": job.project_id,
             "attempt_id": artifact.attempt_id,
             "sha256": artifact.sha256,
             "size_bytes": artifact.size_bytes,
             "media_type": media_type,
             "created_at_ms": at_ms,
         }
-        self._connection.execute(
-            insert_for(self._dialect_name, artifacts)
-            .values(job_id=job.id, name=artifact.name, project_id=job.project_id, **result)
-            .on_conflict_do_update(index_elements=[artifacts.c.job_id, artifacts.c.name], set_=result)
-        )
+        self._connection.execute(_put(self._dialect_name), row)
 
     def delete(self, job_id: str, names: Sequence[str]) -> None:
         self._connection.execute(
             sa.delete(artifacts).where(artifacts.c.job_id == job_id, artifacts.c.name.in_(names))
         )
+
+
+@functools.cache
+def _put(dialect_name: str) -> Any:
+    statement = insert_for(dialect_name, artifacts)
+    new = {name: statement.excluded[name] for name in _RESULT}
+    return statement.on_conflict_do_update(index_elements=[artifacts.c.job_id, artifacts.c.name], set_=new)

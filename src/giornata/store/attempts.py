@@ -28,8 +28,43 @@ _OF_REQUESTS: sa.Select[Any] = sa.select(*_COLUMNS, attempts.c.request_id).where
     attempts.c.request_id.in_(sa.bindparam("requests", expanding=True)),
 )
 _INSERT = sa.insert(attempts)
+_CRASHED = (
+    sa.select(*_COLUMNS)
+    .where(attempts.c.job_id == sa.bindparam("wanted"))
+    .where(attempts.c.reason == Reason.CRASHED, ~attempts.c.shared_fault)
+    .order_by(attempts.c.number)
+)
+_MOST = sa.bindparam("most", type_=sa.Integer())
+# Attempts whose lease is over and that nobody has dealt with yet.
+RUN_OUT = (
+    sa.select(attempts.c.id)
+    .where(LIVE, ~attempts.c.lapsed, attempts.c.lease_expires_at_ms < sa.bindparam("at"))
+    .order_by(attempts.c.lease_expires_at_ms)
+    .limit(_MOST)
+)
+# Attempts that were renewed by a clock which has been set back since.
+AHEAD = (
+    sa.select(attempts.c.id)
+    .where(LIVE, ~attempts.c.lapsed, attempts.c.lease_expires_at_ms > sa.bindparam("ends_after"))
+    .where(attempts.c.renewed_at_ms > sa.bindparam("renewed_after"))
+    .order_by(attempts.c.lease_expires_at_ms)
+    .limit(_MOST)
+)
 # Enough to estimate a rate from, and few enough to read at every heartbeat.
 HISTORY_ROWS = 300
+_latest = (
+    sa.select(attempts.c.started_at_ms, attempts.c.renewed_at_ms, attempts.c.reason)
+    .where(attempts.c.ended_at_ms > sa.bindparam("since"))
+    .order_by(attempts.c.ended_at_ms.desc())
+    .limit(HISTORY_ROWS)
+    .subquery()
+)
+_interrupted = _latest.c.reason.in_([reason for reason, counts in INTERRUPTION.items() if counts])
+# Time run, up to the last sign of life, and how many ends were interruptions.
+HISTORY: sa.Select[Any] = sa.select(
+    sa.func.sum(_latest.c.renewed_at_ms - _latest.c.started_at_ms),
+    sa.func.sum(sa.case((_interrupted, 1), else_=0)),
+)
 
 
 class Attempts:
@@ -81,24 +116,20 @@ class Attempts:
         return self._connection.execute(_update_live(names), rows).rowcount == len(rows)
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
-        return list(self._connection.scalars(run_out_statement(at_ms=at_ms, limit=limit)))
+        return list(self._connection.scalars(RUN_OUT, {"at": at_ms, "most": limit}))
 
     def ahead(self, *, renewed_after_ms: int, ends_after_ms: int, limit: int) -> Sequence[str]:
-        return list(self._connection.scalars(ahead_statement(renewed_after_ms, ends_after_ms, limit=limit)))
+        bounds = {"renewed_after": renewed_after_ms, "ends_after": ends_after_ms, "most": limit}
+        return list(self._connection.scalars(AHEAD, bounds))
 
     def crashed_machines(self, job_id: str) -> frozenset[str]:
         return frozenset(attempt.machine_id for attempt in self.crashed(job_id))
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
-        found = self._connection.execute(
-            sa.select(*_COLUMNS)
-            .where(attempts.c.job_id == job_id, attempts.c.reason == Reason.CRASHED, ~attempts.c.shared_fault)
-            .order_by(attempts.c.number)
-        )
-        return [_attempt(row) for row in found]
+        return [_attempt(row) for row in self._connection.execute(_CRASHED, {"wanted": job_id})]
 
     def history(self, *, since_ms: int) -> tuple[int, int]:
-        run_ms, interruptions = self._connection.execute(history_statement(since_ms=since_ms)).one()
+        run_ms, interruptions = self._connection.execute(HISTORY, {"since": since_ms}).one()
         return int(run_ms or 0), int(interruptions or 0)
 
     def _one(self, query: sa.Select[Any], **values: str) -> AttemptRow | None:
@@ -121,44 +152,8 @@ def _update_live_returning(names: tuple[str, ...]) -> Any:
     return _update_live(names).returning(*_COLUMNS)
 
 
-def run_out_statement(*, at_ms: int, limit: int) -> sa.Select[Any]:
-    """Attempts whose lease is over and that nobody has dealt with yet."""
-    return (
-        sa.select(attempts.c.id)
-        .where(LIVE, ~attempts.c.lapsed, attempts.c.lease_expires_at_ms < at_ms)
-        .order_by(attempts.c.lease_expires_at_ms)
-        .limit(limit)
-    )
-
-
-def ahead_statement(renewed_after_ms: int, ends_after_ms: int, *, limit: int) -> sa.Select[Any]:
-    """Attempts that were renewed by a clock which has been set back since."""
-    return (
-        sa.select(attempts.c.id)
-        .where(LIVE, ~attempts.c.lapsed, attempts.c.lease_expires_at_ms > ends_after_ms)
-        .where(attempts.c.renewed_at_ms > renewed_after_ms)
-        .order_by(attempts.c.lease_expires_at_ms)
-        .limit(limit)
-    )
-
-
-def history_statement(*, since_ms: int) -> sa.Select[Any]:
-    """Time run, up to the last sign of life, and how many ends were interruptions."""
-    interruptions = [reason for reason, counts in INTERRUPTION.items() if counts]
-    latest = (
-        sa.select(attempts.c.started_at_ms, attempts.c.renewed_at_ms, attempts.c.reason)
-        .where(attempts.c.ended_at_ms > since_ms)
-        .order_by(attempts.c.ended_at_ms.desc())
-        .limit(HISTORY_ROWS)
-        .subquery()
-    )
-    return sa.select(
-        sa.func.sum(latest.c.renewed_at_ms - latest.c.started_at_ms),
-        sa.func.sum(sa.case((latest.c.reason.in_(interruptions), 1), else_=0)),
-    )
-
-
 def _attempt(row: sa.Row[Any]) -> AttemptRow:
-    values = {name: row._mapping[name] for name in AttemptRow.__slots__}
-    reason = values["reason"]
-    return AttemptRow(**values | {"reason": None if reason is None else Reason(reason)})
+    values = dict(zip(AttemptRow.__slots__, row, strict=False))  # another column may come behind these
+    if values["reason"] is not None:
+        values["reason"] = Reason(values["reason"])
+    return AttemptRow(**values)

@@ -13,6 +13,13 @@ from giornata.store.schema import attempts, companions, jobs, ledger
 
 # One that runs is taken to be alive until it is known not to be: so the bill of whoever ends before it stays.
 FOREVER_MS = 2**62
+# (attempt of one of the jobs, attempt that was on its node at one time). Made once, as it costs more than running it.
+COMPANIONS = (
+    sa.select(companions.c.attempt_id, companions.c.companion_id)
+    .join(attempts, attempts.c.id == companions.c.attempt_id)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .where(attempts.c.job_id.in_(sa.bindparam("jobs", expanding=True)), jobs.c.project_id == sa.bindparam("project"))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +46,7 @@ class Bill:
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
     """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
-    found = connection.execute(companions_of(job_ids, project_id=project_id))
+    found = connection.execute(COMPANIONS, {"jobs": job_ids, "project": project_id})
     return shares(connection, ((one, two) for one, two in found))
 
 
@@ -52,16 +59,6 @@ def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mappi
         return {}
     bills = _bills(connection, sorted({*beside, *(each for them in beside.values() for each in them)}))
     return {of: bills[of].amount_micro_usd([bills[each] for each in them]) for of, them in beside.items()}
-
-
-def companions_of(job_ids: Sequence[str], *, project_id: str) -> sa.Select[Any]:
-    """(attempt of one of the jobs, attempt that was on its node at one time)."""
-    return (
-        sa.select(companions.c.attempt_id, companions.c.companion_id)
-        .join(attempts, attempts.c.id == companions.c.attempt_id)
-        .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
-    )
 
 
 def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, Bill]:

@@ -1,5 +1,6 @@
 """Committed checkpoints."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,31 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import BlobRow, CheckpointRow, JobRow
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import blobs, checkpoints
+
+_THIS = (checkpoints.c.job_id == sa.bindparam("job")) & (checkpoints.c.step == sa.bindparam("at_step"))
+_same_bytes = (blobs.c.project_id == checkpoints.c.project_id) & (blobs.c.sha256 == checkpoints.c.sha256)
+# Made once: building a statement costs more than running it.
+_ALL: sa.Select[Any] = (
+    sa.select(
+        checkpoints.c.step,
+        checkpoints.c.attempt_number,
+        checkpoints.c.rejected,
+        checkpoints.c.doubted_by,
+        checkpoints.c.sha256,
+        checkpoints.c.size_bytes,
+        blobs.c.key,
+    )
+    .join(blobs, _same_bytes)
+    .where(checkpoints.c.job_id == sa.bindparam("job"))
+    .order_by(checkpoints.c.step.desc())
+)
+_GET = _ALL.where(checkpoints.c.step == sa.bindparam("at_step"))
+_REJECT = sa.update(checkpoints).where(_THIS).values(rejected=True)
+_DOUBT = sa.update(checkpoints).where(_THIS).values(doubted_by=sa.bindparam("attempt"))
+_DELETE = sa.delete(checkpoints).where(
+    checkpoints.c.job_id == sa.bindparam("job"), checkpoints.c.step.in_(sa.bindparam("steps", expanding=True))
+)
+_BYTES = ("attempt_number", "sha256", "size_bytes", "rejected", "doubted_by", "created_at_ms")
 
 
 class Checkpoints:
@@ -21,16 +47,17 @@ class Checkpoints:
         return [row for row in self.all(job_id) if not row.rejected]
 
     def all(self, job_id: str) -> Sequence[CheckpointRow]:
-        found = _select().where(checkpoints.c.job_id == job_id).order_by(checkpoints.c.step.desc())
-        return [_checkpoint(row) for row in self._connection.execute(found)]
+        return [_checkpoint(row) for row in self._connection.execute(_ALL, {"job": job_id})]
 
     def get(self, job_id: str, step: int) -> CheckpointRow | None:
-        found = _select().where(checkpoints.c.job_id == job_id, checkpoints.c.step == step)
-        row = self._connection.execute(found).first()
+        row = self._connection.execute(_GET, {"job": job_id, "at_step": step}).first()
         return None if row is None else _checkpoint(row)
 
     def put(self, job: JobRow, *, step: int, sha256: str, size_bytes: int, attempt_number: int, at_ms: int) -> None:
-        bytes_of = {
+        row = {
+            "job_id": job.id,
+            "step": step,
+            "project_id": job.project_id,
             "attempt_number": attempt_number,
             "sha256": sha256,
             "size_bytes": size_bytes,
@@ -38,43 +65,23 @@ class Checkpoints:
             "doubted_by": None,
             "created_at_ms": at_ms,
         }
-        self._connection.execute(
-            insert_for(self._dialect_name, checkpoints)
-            .values(job_id=job.id, step=step, project_id=job.project_id, **bytes_of)
-            .on_conflict_do_update(index_elements=[checkpoints.c.job_id, checkpoints.c.step], set_=bytes_of)
-        )
+        self._connection.execute(_put(self._dialect_name), row)
 
     def reject(self, job_id: str, step: int) -> None:
-        self._connection.execute(
-            sa.update(checkpoints)
-            .where(checkpoints.c.job_id == job_id, checkpoints.c.step == step)
-            .values(rejected=True)
-        )
+        self._connection.execute(_REJECT, {"job": job_id, "at_step": step})
 
     def doubt(self, job_id: str, step: int, *, attempt_number: int) -> None:
-        self._connection.execute(
-            sa.update(checkpoints)
-            .where(checkpoints.c.job_id == job_id, checkpoints.c.step == step)
-            .values(doubted_by=attempt_number)
-        )
+        self._connection.execute(_DOUBT, {"job": job_id, "at_step": step, "attempt": attempt_number})
 
     def delete(self, job_id: str, steps: Sequence[int]) -> None:
-        self._connection.execute(
-            sa.delete(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.step.in_(steps))
-        )
+        self._connection.execute(_DELETE, {"job": job_id, "steps": steps})
 
 
-def _select() -> sa.Select[Any]:
-    same_bytes = (blobs.c.project_id == checkpoints.c.project_id) & (blobs.c.sha256 == checkpoints.c.sha256)
-    return sa.select(
-        checkpoints.c.step,
-        checkpoints.c.attempt_number,
-        checkpoints.c.rejected,
-        checkpoints.c.doubted_by,
-        checkpoints.c.sha256,
-        checkpoints.c.size_bytes,
-        blobs.c.key,
-    ).join(blobs, same_bytes)
+@functools.cache
+def _put(dialect_name: str) -> Any:
+    statement = insert_for(dialect_name, checkpoints)
+    new = {name: statement.excluded[name] for name in _BYTES}
+    return statement.on_conflict_do_update(index_elements=[checkpoints.c.job_id, checkpoints.c.step], set_=new)
 
 
 def _checkpoint(row: sa.Row[Any]) -> CheckpointRow:

@@ -107,7 +107,7 @@ def first_of_queue(form: Form) -> sa.Select[Any]:
 
     Takes the values of a `Shape`.
     """
-    conditions = eligible(_value("machine"), _memory(), _value("project") if form.one_project else None)
+    conditions = eligible(parameter("machine"), vram_parameter(), parameter("project") if form.one_project else None)
     return _ranked(form, conditions, pinned=not form.companion, each=1).limit(1)
 
 
@@ -118,17 +118,17 @@ def first_ones_of_queue(form: Form, *, each: int) -> sa.Select[Any]:
     The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In an
     arm the order is that of the rank but for the models, so the first ones by rank are heads of their arms.
     """
-    conditions = [*large_enough(_memory()), *in_project(_value("project") if form.one_project else None)]
+    conditions = [*large_enough(vram_parameter()), *in_project(parameter("project") if form.one_project else None)]
     return _ranked(form, conditions, pinned=False, each=each)
 
 
 def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int) -> sa.Select[Any]:
-    conditions = [*of_key(_value("joint") if form.companion else None), *conditions]
-    kinds: list[Text] = [_value(f"kind_{number}") for number in range(form.kinds)]
-    held: list[Text] = [_value(f"model_{number}") for number in range(form.models)]
+    conditions = [*of_key(parameter("joint") if form.companion else None), *conditions]
+    kinds = kinds_of(form)
+    held: list[Text] = [parameter(f"model_{number}") for number in range(form.models)]
     arms = [_arm(kind, [FOR_ANYONE, *conditions], each=each) for kind in kinds]
     if pinned:
-        arms += [_arm(kind, [*_only(_value("machine")), *conditions], pinned=True, each=each) for kind in kinds]
+        arms += [_arm(kind, [*_only(parameter("machine")), *conditions], pinned=True, each=each) for kind in kinds]
     models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - len(arms))]
     arms += [
         _arm(kind, [FOR_ANYONE, jobs.c.model_key == model, *conditions], held=True, each=each)
@@ -147,33 +147,35 @@ def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, pinned:
 
 
 def any_queued(
-    kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]], *, machine_id: str | None
+    kinds: Sequence[Text], conditions: Sequence[sa.ColumnElement[bool]], *, machine_id: Text | None
 ) -> sa.Select[Any]:
-    """One id, if a job of these kinds that fits is queued. Walks the queue's index; locks nothing.
+    """One id, if a job of these kinds, each named once, that fits is queued. Walks the queue's index; locks nothing.
 
     With a machine's id it looks at the jobs for that machine too.
     """
-    arms = [_arm(kind, [FOR_ANYONE, *conditions]) for kind in dict.fromkeys(kinds)]
+    arms = [_arm(kind, [FOR_ANYONE, *conditions]) for kind in kinds]
     if machine_id is not None:
-        arms += [_arm(kind, [*_only(machine_id), *conditions], pinned=True) for kind in dict.fromkeys(kinds)]
+        arms += [_arm(kind, [*_only(machine_id), *conditions], pinned=True) for kind in kinds]
     return sa.select(_together(arms).c.id).limit(1)
 
 
-def for_another(kinds: Sequence[str], conditions: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
-    """One id, if a job of these kinds is queued that is for one machine. There are few of those at any time."""
-    return sa.select(jobs.c.id).where(PINNED, jobs.c.kind.in_(kinds), *conditions).limit(1)
+def kinds_of(form: Form) -> list[Text]:
+    """The kinds that a claim names, as values of its `Shape`."""
+    return [parameter(f"kind_{number}") for number in range(form.kinds)]
 
 
 def _only(machine_id: Text) -> list[sa.ColumnElement[bool]]:
     return [PINNED, jobs.c.only_machine_id == machine_id]
 
 
-def _value(name: str) -> sa.BindParameter[str]:
+def parameter(name: str) -> sa.BindParameter[str]:
+    """One of the values of a `Shape`, by its name."""
     # Not required, so that the statement can be explained without values.
     return sa.bindparam(name, required=False, type_=sa.String())
 
 
-def _memory() -> sa.BindParameter[int]:
+def vram_parameter() -> sa.BindParameter[int]:
+    """The one that says how much GPU memory there is."""
     return sa.bindparam("vram", required=False, type_=sa.BigInteger())
 
 

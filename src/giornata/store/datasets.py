@@ -14,6 +14,18 @@ from giornata.store.upsert import insert_unless_there
 COLUMNS = columns(datasets, DatasetRecord)
 ITEM_COLUMNS = columns(dataset_items, ItemRecord)
 
+# Made once: building a statement costs more than running it.
+_GET = sa.select(*COLUMNS).where(
+    datasets.c.id == sa.bindparam("wanted"), datasets.c.project_id == sa.bindparam("project")
+)
+_ITEMS = (
+    sa.select(*ITEM_COLUMNS)
+    .where(
+        dataset_items.c.dataset_id == sa.bindparam("wanted"), dataset_items.c.project_id == sa.bindparam("project")
+    )
+    .order_by(dataset_items.c.position)
+)
+
 
 class DatasetQueries:
     """Implements `giornata.control.ports.user_store.Datasets`."""
@@ -31,17 +43,12 @@ class DatasetQueries:
         return True
 
     def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None:
-        query = sa.select(*COLUMNS).where(datasets.c.id == dataset_id, datasets.c.project_id == project_id)
-        row = self._connection.execute(query).first()
+        row = self._connection.execute(_GET, {"wanted": dataset_id, "project": project_id}).first()
         return None if row is None else record_of(DatasetRecord, row)
 
     def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]:
-        query = (
-            sa.select(*ITEM_COLUMNS)
-            .where(dataset_items.c.dataset_id == dataset_id, dataset_items.c.project_id == project_id)
-            .order_by(dataset_items.c.position)
-        )
-        return [record_of(ItemRecord, row) for row in self._connection.execute(query)]
+        found = self._connection.execute(_ITEMS, {"wanted": dataset_id, "project": project_id})
+        return [record_of(ItemRecord, row) for row in found]
 
     def page(self, *, project_id: str, before: Before, limit: int) -> list[DatasetRecord]:
         query = sa.select(*COLUMNS).where(datasets.c.project_id == project_id)

@@ -1,7 +1,6 @@
 """What is queued, counted by what it asks of a node."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -11,6 +10,22 @@ from giornata.store.claiming import FOR_ANYONE, PINNED
 from giornata.store.schema import bans, jobs
 
 _ALIKE = (jobs.c.min_vram_bytes, jobs.c.kind, jobs.c.project_id)
+
+
+# (memory, kind, project, number) of all that is for any machine; from ix_jobs_demand alone.
+COUNTED = sa.select(*_ALIKE, sa.func.count().label("number")).where(FOR_ANYONE).group_by(*_ALIKE)
+# Each ban of a queued job that is for any machine. A ban follows an attempt: such a job was interrupted.
+BANNED = (
+    sa.select(jobs.c.id, *_ALIKE, sa.null().label("only_machine_id"), bans.c.machine_id.label("banned"))
+    .join(bans, bans.c.job_id == jobs.c.id)
+    .where(FOR_ANYONE, jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)), jobs.c.interrupted.is_(sa.true()))
+)
+# Each queued job that is for one machine, with its bans.
+PINNED_AND_BANS = (
+    sa.select(jobs.c.id, *_ALIKE, jobs.c.only_machine_id, bans.c.machine_id.label("banned"))
+    .join(bans, bans.c.job_id == jobs.c.id, isouter=True)
+    .where(PINNED)
+)
 
 
 class _Asked(NamedTuple):
@@ -23,40 +38,17 @@ class _Asked(NamedTuple):
     only_machine_id: str | None = None
 
 
-def counted_statement() -> sa.Select[Any]:
-    """(memory, kind, project, number) of all that is for any machine; from ix_jobs_demand alone."""
-    return sa.select(*_ALIKE, sa.func.count().label("number")).where(FOR_ANYONE).group_by(*_ALIKE)
-
-
-def banned_statement(kinds: Sequence[str]) -> sa.Select[Any]:
-    """Each ban of a queued job that is for any machine. A ban follows an attempt: such a job was interrupted."""
-    return (
-        sa.select(jobs.c.id, *_ALIKE, sa.null().label("only_machine_id"), bans.c.machine_id.label("banned"))
-        .join(bans, bans.c.job_id == jobs.c.id)
-        .where(FOR_ANYONE, jobs.c.kind.in_(kinds), jobs.c.interrupted.is_(sa.true()))
-    )
-
-
-def pinned_statement() -> sa.Select[Any]:
-    """Each queued job that is for one machine, with its bans."""
-    return (
-        sa.select(jobs.c.id, *_ALIKE, jobs.c.only_machine_id, bans.c.machine_id.label("banned"))
-        .join(bans, bans.c.job_id == jobs.c.id, isouter=True)
-        .where(PINNED)
-    )
-
-
 def read_demand(connection: sa.Connection) -> list[Demand]:
     """See `giornata.control.ports.work_store.Jobs`."""
     counts: Counter[_Asked] = Counter()
-    for row in connection.execute(counted_statement()):
+    for row in connection.execute(COUNTED):
         counts[_Asked(row.kind, row.min_vram_bytes, row.project_id)] = row.number
     kinds = sorted({asked.kind for asked in counts})
-    single = list(connection.execute(banned_statement(kinds)))
+    single = list(connection.execute(BANNED, {"kinds": kinds}))
     for asked in _each_with_bans(single):
         counts[_Asked(asked.kind, asked.min_vram_bytes, asked.project_id)] -= 1
         counts[asked] += 1
-    counts.update(_each_with_bans(connection.execute(pinned_statement())))
+    counts.update(_each_with_bans(connection.execute(PINNED_AND_BANS)))
     found = [Demand(**asked._asdict(), count=count) for asked, count in counts.items() if count > 0]
     return sorted(found, key=lambda each: (each.only_machine_id is not None, -each.count, each.kind, each.project_id))
 

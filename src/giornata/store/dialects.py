@@ -111,9 +111,11 @@ def _on_connect(engine: Engine, statements: list[str]) -> None:
 
 
 def _begin_with(engine: Engine, statement: str) -> None:
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(statement)
+    def begin(connection: Any) -> None:
+        connection.cursor().execute(statement)
+
+    # Not a listener for "begin": with one the engine looks for listeners before and after every statement.
+    engine.dialect.do_begin = begin  # type: ignore[assignment, method-assign]
 
 
 def _url_fault(message: str) -> Fault:

@@ -28,8 +28,58 @@ _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("dea
 WITH_DEADLINE = sa.literal_column(
     "jobs.state IN ('queued', 'running', 'paused') AND jobs.deadline_at_ms IS NOT NULL", sa.Boolean
 )
-
-
+_of_node = attempts.c.node_id == nodes.c.id
+_live = sa.select(sa.func.count()).where(_of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
+_ended = sa.select(sa.func.max(attempts.c.ended_at_ms)).where(_of_node).scalar_subquery()
+# Of nodes at work nobody asks, and they have the longest histories.
+_idle_since = sa.case((_live > 0, nodes.c.last_seen_at_ms), else_=sa.func.coalesce(_ended, nodes.c.first_seen_at_ms))
+_at_work = (
+    sa.select(sa.func.max(jobs.c.joint_key))
+    .join(attempts, attempts.c.job_id == jobs.c.id)
+    .where(_of_node, attempts.c.ended_at_ms.is_(None))
+    .scalar_subquery()
+)
+_joint_key = sa.case((nodes.c.places > 1, _at_work), else_=None)
+# Made once: building a statement costs more than running it.
+_BY_NAME = sa.select(*_FLEET).where(fleets.c.name == sa.bindparam("fleet"))
+_LOCK = _BY_NAME.with_for_update()
+_FLEETS = sa.select(*_FLEET).order_by(fleets.c.name)
+# Unsorted: SQLite would walk all that were ever there in that order.
+_OF_FLEET = sa.select(*_INSTANCE).where(instances.c.fleet == sa.bindparam("fleet"))
+_PRESENT = _OF_FLEET.where(instances.c.gone_at_ms.is_(None))
+_GONE = _OF_FLEET.where(instances.c.gone_at_ms >= sa.bindparam("since"))
+_NODES: sa.Select[Any] = (
+    sa.select(
+        *(nodes.c[name] for name in _NODE),
+        _live.label("live"),
+        _idle_since.label("idle_since_ms"),
+        _joint_key.label("joint_key"),
+    )
+    # Not by the index of the fleet's instances, which has all that were ever there.
+    .where(
+        sa.func.coalesce(nodes.c.fleet, "") == sa.bindparam("fleet"), nodes.c.last_seen_at_ms >= sa.bindparam("since")
+    )
+    .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
+)
+_DRAIN = (
+    sa.update(nodes)
+    .where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))
+    .values(draining=sa.bindparam("told"))
+)
+_UNFIT = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
+_REALLOCATIONS = (
+    sa.select(sa.func.count())
+    .select_from(reallocations)
+    .where(reallocations.c.fleet == sa.bindparam("fleet"), reallocations.c.at_ms >= sa.bindparam("since"))
+)
+_alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)
+# A range that all are in, and no condition that an index of the whole queue has: SQLite would take that one.
+_for_anyone = sa.func.coalesce(jobs.c.only_machine_id, "") == ""
+_DEADLINES: sa.Select[Any] = (
+    sa.select(*_alike, sa.func.count().label("jobs"))
+    .where(WITH_DEADLINE, jobs.c.deadline_at_ms > 0, jobs.c.state == JobState.QUEUED, _for_anyone)
+    .group_by(*_alike)
+)
 # The next of a joint key, and since when they wait: a job that was interrupted since its last attempt ended. Only
 # jobs that train have such keys.
 _HEADS = (
@@ -54,62 +104,44 @@ class Fleets:
         self._connection, self._dialect_name = connection, dialect_name
 
     def get(self, name: str) -> FleetRow | None:
-        return self._one(sa.select(*_FLEET).where(fleets.c.name == name))
+        return self._one(_BY_NAME, name)
 
     def lock(self, name: str) -> FleetRow | None:
-        return self._one(sa.select(*_FLEET).where(fleets.c.name == name).with_for_update())
+        return self._one(_LOCK, name)
 
     def all(self) -> Sequence[FleetRow]:
-        return [FleetRow(**row._mapping) for row in self._connection.execute(sa.select(*_FLEET).order_by("name"))]
+        return [FleetRow(**row._mapping) for row in self._connection.execute(_FLEETS)]
 
     def put(self, name: str, *, driver: str, at_ms: int, desired: int) -> None:
         row = {"name": name, "driver": driver, "desired": desired, "seen_at_ms": at_ms}
-        self._connection.execute(insert_for(self._dialect_name, fleets).values(**row).on_conflict_do_nothing())
+        self._connection.execute(_put_fleet(self._dialect_name), row)
 
     def update(self, name: str, **columns: Any) -> None:
-        self._connection.execute(sa.update(fleets).where(fleets.c.name == name).values(**columns))
+        self._connection.execute(_update(tuple(columns)), {"fleet": name, **columns})
 
     def instances(self, fleet: str) -> Sequence[InstanceRow]:
-        return self._instances(instances.c.fleet == fleet, instances.c.gone_at_ms.is_(None))
+        return self._instances(_PRESENT, fleet=fleet)
 
     def gone_since(self, fleet: str, *, since_ms: int) -> Sequence[InstanceRow]:
-        return self._instances(instances.c.fleet == fleet, instances.c.gone_at_ms >= since_ms)
+        return self._instances(_GONE, fleet=fleet, since=since_ms)
 
     def put_instance(self, instance: InstanceRow) -> None:
         row = {name: getattr(instance, name) for name in InstanceRow.__slots__}
         self._connection.execute(_put_instance(self._dialect_name), row)
 
     def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None:
-        which = (instances.c.fleet == fleet, instances.c.id.in_(sorted(ids)))
-        self._connection.execute(sa.update(instances).where(*which).values(**columns))
+        which = {"of_fleet": fleet, "wanted": sorted(ids)}
+        self._connection.execute(_update_instances(tuple(columns)), {**which, **columns})
 
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
-        of_node = attempts.c.node_id == nodes.c.id
-        live = sa.select(sa.func.count()).where(of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
-        ended = sa.select(sa.func.max(attempts.c.ended_at_ms)).where(of_node).scalar_subquery()
-        # Of nodes at work nobody asks, and they have the longest histories.
-        idle_since = sa.case(
-            (live > 0, nodes.c.last_seen_at_ms), else_=sa.func.coalesce(ended, nodes.c.first_seen_at_ms)
-        )
-        held = sa.select(sa.func.max(jobs.c.joint_key)).join(attempts, attempts.c.job_id == jobs.c.id)
-        at_work = held.where(of_node, attempts.c.ended_at_ms.is_(None)).scalar_subquery()
-        joint_key = sa.case((nodes.c.places > 1, at_work), else_=None)
-        query = (
-            sa.select(*(nodes.c[name] for name in _NODE))
-            .add_columns(live.label("live"), idle_since.label("idle_since_ms"), joint_key.label("joint_key"))
-            # Not by the index of the fleet's instances, which has all that were ever there.
-            .where(sa.func.coalesce(nodes.c.fleet, "") == fleet, nodes.c.last_seen_at_ms >= seen_since_ms)
-            .order_by(nodes.c.last_seen_at_ms.desc(), nodes.c.id)
-        )
-        rows = (row._mapping for row in self._connection.execute(query))
+        rows = (row._asdict() for row in self._connection.execute(_NODES, {"fleet": fleet, "since": seen_since_ms}))
         return [FleetNode(**{**row, "kinds": tuple(row["kinds"])}) for row in rows]
 
     def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
-        self._connection.execute(sa.update(nodes).where(nodes.c.id.in_(sorted(node_ids))).values(draining=draining))
+        self._connection.execute(_DRAIN, {"wanted": sorted(node_ids), "told": draining})
 
     def unfit_machines(self) -> frozenset[str]:
-        query = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
-        return frozenset(self._connection.scalars(query))
+        return frozenset(self._connection.scalars(_UNFIT))
 
     def add_reallocation(
         self, fleet: str, instance_id: str, *, machine_id: str | None, reason: str, at_ms: int
@@ -118,9 +150,7 @@ class Fleets:
         self._connection.execute(sa.insert(reallocations).values(row))
 
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
-        query = sa.select(sa.func.count()).select_from(reallocations)
-        found = query.where(reallocations.c.fleet == fleet, reallocations.c.at_ms >= since_ms)
-        return self._connection.scalar(found) or 0
+        return self._connection.scalar(_REALLOCATIONS, {"fleet": fleet, "since": since_ms}) or 0
 
     def joinable(self, room: Mapping[str, int], *, queued_since_ms: int) -> Sequence[Joinable]:
         counted: Counter[tuple[str, int, str, str]] = Counter()
@@ -137,26 +167,39 @@ class Fleets:
         ]
 
     def deadlines(self) -> Sequence[Deadline]:
-        alike = (jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _DEADLINE)
-        # A range that all are in, and no condition that an index of the whole queue has: SQLite would take that one.
-        for_anyone = sa.func.coalesce(jobs.c.only_machine_id, "") == ""
-        waiting = (WITH_DEADLINE, jobs.c.deadline_at_ms > 0, jobs.c.state == JobState.QUEUED, for_anyone)
-        query = sa.select(*alike, sa.func.count().label("jobs")).where(*waiting).group_by(*alike)
-        return [Deadline(**row._mapping) for row in self._connection.execute(query)]
+        return [Deadline(**row._mapping) for row in self._connection.execute(_DEADLINES)]
 
-    def _one(self, query: sa.Select[Any]) -> FleetRow | None:
-        row = self._connection.execute(query).first()
+    def _one(self, query: sa.Select[Any], name: str) -> FleetRow | None:
+        row = self._connection.execute(query, {"fleet": name}).first()
         return None if row is None else FleetRow(**row._mapping)
 
-    def _instances(self, *conditions: sa.ColumnElement[bool]) -> Sequence[InstanceRow]:
-        # Sorted here: SQLite would walk all that were ever there in this order.
-        found = self._connection.execute(sa.select(*_INSTANCE).where(*conditions))
-        return sorted((InstanceRow(**row._mapping) for row in found), key=lambda each: each.id)
+    def _instances(self, query: sa.Select[Any], **values: Any) -> Sequence[InstanceRow]:
+        rows = self._connection.execute(query, values)
+        found = (InstanceRow(**dict(zip(InstanceRow.__slots__, row, strict=True))) for row in rows)
+        return sorted(found, key=lambda each: each.id)
+
+
+@functools.cache
+def _put_fleet(dialect_name: str) -> Any:
+    return insert_for(dialect_name, fleets).on_conflict_do_nothing()
+
+
+@functools.cache
+def _update(names: tuple[str, ...]) -> sa.Update:
+    """There are as many as there are combinations of columns that the use cases set: a few."""
+    statement = sa.update(fleets).where(fleets.c.name == sa.bindparam("fleet"))
+    return statement.values({name: sa.bindparam(name) for name in names})
+
+
+@functools.cache
+def _update_instances(names: tuple[str, ...]) -> sa.Update:
+    which = instances.c.id.in_(sa.bindparam("wanted", expanding=True))
+    statement = sa.update(instances).where(instances.c.fleet == sa.bindparam("of_fleet"), which)
+    return statement.values({name: sa.bindparam(name) for name in names})
 
 
 @functools.cache
 def _put_instance(dialect_name: str) -> Any:
-    """Made once: building it costs more than running it, and every listing has one for each instance."""
     statement = insert_for(dialect_name, instances)
     listed = {name: statement.excluded[name] for name in _LISTED}
     listed["running_at_ms"] = sa.func.coalesce(instances.c.running_at_ms, statement.excluded.running_at_ms)

@@ -32,6 +32,27 @@ JOB_COLUMNS = columns(jobs, JobRecord)
 BILLED = frozenset({"billed_ms", "amount_micro_usd"})
 ATTEMPT_COLUMNS = columns(attempts, AttemptRecord, but=BILLED)
 KEY = frozenset({"key"})
+_PROJECT = sa.bindparam("project", type_=sa.String())
+_SOME_JOBS: sa.BindParameter[Any] = sa.bindparam("jobs", expanding=True)
+_bills = (
+    sa.select(
+        ledger.c.attempt_id,
+        sa.cast(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), sa.BigInteger).label("billed_ms"),
+        sa.cast(sa.func.sum(ledger.c.amount_micro_usd), sa.BigInteger).label("amount_micro_usd"),
+    )
+    .where(ledger.c.job_id.in_(_SOME_JOBS), ledger.c.project_id == _PROJECT)
+    .group_by(ledger.c.attempt_id)
+    .subquery()
+)
+# Made once: building a statement costs more than running it.
+_JOB = sa.select(*JOB_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
+_ATTEMPTS: sa.Select[Any] = (
+    sa.select(*ATTEMPT_COLUMNS, *(sa.func.coalesce(_bills.c[name], 0).label(name) for name in sorted(BILLED)))
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .outerjoin(_bills, _bills.c.attempt_id == attempts.c.id)
+    .where(attempts.c.job_id.in_(_SOME_JOBS), jobs.c.project_id == _PROJECT)
+    .order_by(attempts.c.job_id, attempts.c.number)
+)
 
 
 class JobReadQueries:
@@ -42,8 +63,7 @@ class JobReadQueries:
         self._nodes = NodeReads(connection)
 
     def get(self, job_id: str, *, project_id: str) -> JobRecord | None:
-        query = sa.select(*JOB_COLUMNS).where(jobs.c.id == job_id, jobs.c.project_id == project_id)
-        row = self._connection.execute(query).first()
+        row = self._connection.execute(_JOB, {"wanted": job_id, "project": project_id}).first()
         return None if row is None else record_of(JobRecord, row)
 
     def page(
@@ -68,25 +88,8 @@ class JobReadQueries:
         return [record_of(JobRecord, row) for row in self._connection.execute(query)]
 
     def attempts(self, job_ids: Sequence[str], *, project_id: str) -> list[AttemptRecord]:
-        bills = (
-            sa.select(
-                ledger.c.attempt_id,
-                sa.cast(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), sa.BigInteger).label("billed_ms"),
-                sa.cast(sa.func.sum(ledger.c.amount_micro_usd), sa.BigInteger).label("amount_micro_usd"),
-            )
-            .where(ledger.c.job_id.in_(job_ids), ledger.c.project_id == project_id)
-            .group_by(ledger.c.attempt_id)
-            .subquery()
-        )
-        billed = [sa.func.coalesce(bills.c[name], 0).label(name) for name in sorted(BILLED)]
-        query = (
-            sa.select(*ATTEMPT_COLUMNS, *billed)
-            .join(jobs, jobs.c.id == attempts.c.job_id)
-            .outerjoin(bills, bills.c.attempt_id == attempts.c.id)
-            .where(attempts.c.job_id.in_(job_ids), jobs.c.project_id == project_id)
-            .order_by(attempts.c.job_id, attempts.c.number)
-        )
-        found = [record_of(AttemptRecord, row) for row in self._connection.execute(query)]
+        rows = self._connection.execute(_ATTEMPTS, {"jobs": job_ids, "project": project_id})
+        found = [record_of(AttemptRecord, row) for row in rows]
         shared = shared_amounts(self._connection, job_ids, project_id=project_id)
         return [replace(each, amount_micro_usd=shared.get(each.id, each.amount_micro_usd)) for each in found]
 
@@ -151,8 +154,8 @@ class JobReadQueries:
         return [_finished(row, shared.get(row.attempt_id)) for row in rows]
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> int:
-        count = before_statement(kind=kind, interrupted=interrupted, priority=priority, turn=turn, job_id=job_id)
-        return self._connection.scalar(count) or 0
+        this = {"kind": kind, "priority": priority, "turn": turn, "job": job_id}
+        return self._connection.scalar(before_statement(interrupted=interrupted), this) or 0
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
         pinned = job.only_machine_id is not None

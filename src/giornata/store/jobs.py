@@ -9,22 +9,17 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
-from giornata.domain.routing import ENDLESS_BYTES
 from giornata.store.claim_plan import Plan
 from giornata.store.claiming import (
-    FOR_ANYONE,
     QUEUED,
     Form,
-    any_queued,
     eligible,
     first_of_queue,
-    for_another,
-    in_project,
     memory_of,
-    of_key,
     shape_of,
 )
 from giornata.store.demand import read_demand
+from giornata.store.refusals import is_claimable, why_nothing
 from giornata.store.schema import attempts, jobs, projects
 
 _OF_PROJECT = "project_budget_micro_usd"  # not a column of jobs
@@ -36,7 +31,7 @@ _PROJECT_BUDGET = (
     .scalar_subquery()
     .label(_OF_PROJECT)
 )
-_WHOLE = (*_COLUMNS, _PROJECT_BUDGET)
+_WHOLE = (*_COLUMNS, _PROJECT_BUDGET)  # in the order of the fields of JobRow
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_WHOLE).where(jobs.c.id == sa.bindparam("wanted"))
 _LOCK = _BY_ID.with_for_update()
@@ -62,6 +57,15 @@ _TAKEN: dict[str, Any] = {
     "started_at_ms": sa.func.coalesce(jobs.c.started_at_ms, sa.bindparam("now", type_=sa.BigInteger, required=False)),
     "phase": "",
 }
+_alive: sa.ColumnElement[bool] = sa.literal_column(
+    "state IN ('queued', 'running', 'paused') AND deadline_at_ms IS NOT NULL"
+)
+_PAST_DEADLINE = (
+    sa.select(jobs.c.id)
+    .where(_alive, jobs.c.deadline_at_ms <= sa.bindparam("at"))
+    .order_by(jobs.c.deadline_at_ms)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
 # One that was picked and locked before; the ban stands here all the same.
 _TAKE_THIS = (
     sa.update(jobs)
@@ -82,7 +86,7 @@ class Jobs:
         self._dialect_name = dialect_name
 
     def claimable(self, wanted: Wanted) -> bool:
-        return self._any_eligible(wanted, memory_of(wanted))
+        return is_claimable(self._connection, wanted)
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
         shape = shape_of(claim.wanted)
@@ -131,19 +135,7 @@ class Jobs:
         return {claim.attempt_id: by_id[job_id] for claim, job_id in chosen}
 
     def why_nothing(self, wanted: Wanted) -> str:
-        if self.claimable(wanted):
-            return "empty-queue"  # the last one is just being taken by somebody else
-        if self._any_eligible(wanted, ENDLESS_BYTES):
-            return "too-small"
-        conditions = [*of_key(wanted.joint_key), *in_project(wanted.project_id)]
-        if self._any(any_queued(wanted.kinds, conditions, machine_id=_may_be_for(wanted))):
-            return "banned"
-        if wanted.joint_key is not None:
-            return "no-such-companion"
-        if self._any(for_another(wanted.kinds, in_project(wanted.project_id))):
-            return "for-another"
-        others = sa.select(jobs.c.id).where(FOR_ANYONE, *in_project(wanted.project_id)).limit(1)
-        return "no-such-kind" if self._any(others) else "empty-queue"
+        return why_nothing(self._connection, wanted)
 
     def demand(self) -> list[Demand]:
         return read_demand(self._connection)
@@ -163,9 +155,8 @@ class Jobs:
 
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
         target = next_state(job.state, event)
-        changed = self._connection.execute(
-            sa.update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(state=target, **columns)
-        )
+        values = {"wanted": job.id, "was": job.state, "state": target, **columns}
+        changed = self._connection.execute(_change(("state", *columns)), values)
         if changed.rowcount != 1:
             raise IllegalTransition(f"the job is no longer {job.state}, so it cannot {event}")
         return target
@@ -181,18 +172,7 @@ class Jobs:
             self._connection.execute(_update(names), rows)
 
     def past_deadline(self, *, at_ms: int, limit: int) -> list[str]:
-        alive: sa.ColumnElement[bool] = sa.literal_column(
-            "state IN ('queued', 'running', 'paused') AND deadline_at_ms IS NOT NULL"
-        )
-        found = sa.select(jobs.c.id).where(alive, jobs.c.deadline_at_ms <= at_ms)
-        return list(self._connection.scalars(found.order_by(jobs.c.deadline_at_ms).limit(limit)))
-
-    def _any_eligible(self, wanted: Wanted, vram_bytes: int) -> bool:
-        conditions = [*of_key(wanted.joint_key), *eligible(wanted.machine_id, vram_bytes, wanted.project_id)]
-        return self._any(any_queued(wanted.kinds, conditions, machine_id=_may_be_for(wanted)))
-
-    def _any(self, query: sa.Select[Any]) -> bool:
-        return self._connection.execute(query).first() is not None
+        return list(self._connection.scalars(_PAST_DEADLINE, {"at": at_ms, "most": limit}))
 
     def _one(self, query: sa.Select[Any], wanted: str) -> JobRow | None:
         row = self._connection.execute(query, {"wanted": wanted}).first()
@@ -204,6 +184,11 @@ def _update(names: tuple[str, ...]) -> sa.Update:
     """There are as many as there are combinations of columns that the use cases set: a few."""
     statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("wanted"))
     return statement.values({name: sa.bindparam(name) for name in names})
+
+
+@functools.cache
+def _change(names: tuple[str, ...]) -> sa.Update:
+    return _update(names).where(jobs.c.state == sa.bindparam("was"))
 
 
 @functools.lru_cache(maxsize=256)
@@ -224,11 +209,7 @@ def take_statement(form: Form) -> sa.Update:
     )
 
 
-def _may_be_for(wanted: Wanted) -> str | None:
-    """The machine whose own jobs a claim may get: what is for one machine joins nobody's batch."""
-    return None if wanted.joint_key is not None else wanted.machine_id
-
-
 def _job(row: sa.Row[Any]) -> JobRow:
-    values = dict(row._mapping)
-    return JobRow(**values | {"state": JobState(values["state"])})
+    values = dict(zip(JobRow.__slots__, row, strict=False))  # the last one is not asked for by everybody
+    values["state"] = JobState(values["state"])
+    return JobRow(**values)

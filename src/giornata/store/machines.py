@@ -23,6 +23,68 @@ _SOME = sa.select(machines).where(
     machines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
 )
 _LIVE = attempts.c.ended_at_ms.is_(None)
+_LOCK = (
+    sa.select(machines)
+    .where(sa.tuple_(*_KEY).in_(sa.bindparam("keys", expanding=True)))
+    .order_by(*_KEY)
+    .with_for_update()
+)
+_ENGAGED = (
+    sa.select(attempts.c.started_at_ms, _LIVE.label("live"))
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .where(attempts.c.machine_id == sa.bindparam("machine"), jobs.c.kind == sa.bindparam("of_kind"))
+)
+_ENGAGED_LATELY = _ENGAGED.where(
+    attempts.c.started_at_ms > sa.bindparam("since"), _LIVE | attempts.c.reason.in_(_AT_STAKE)
+)
+_ENGAGED_LONGER = _ENGAGED.where(attempts.c.started_at_ms <= sa.bindparam("since"), _LIVE)
+_OF_CANARY = sa.select(*_KEY).where(machines.c.canary_job_id == sa.bindparam("wanted"))
+_IN_STATE = (
+    sa.select(machines)
+    .where(machines.c.state == sa.bindparam("in_state"))
+    .order_by(machines.c.since_ms, *_KEY)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+_STATE_OF_JOB = sa.select(jobs.c.state).where(jobs.c.id == sa.bindparam("wanted"))
+_live_attempts = (
+    sa.select(sa.func.count()).where(attempts.c.node_id == nodes.c.id, _LIVE).scalar_subquery().label("live_attempts")
+)
+_asked = (
+    sa.exists()
+    .where(
+        reallocations.c.fleet == nodes.c.fleet,
+        reallocations.c.machine_id == nodes.c.machine_id,
+        reallocations.c.at_ms >= nodes.c.first_seen_at_ms,
+    )
+    .label("asked")
+)
+# A node that does not know what it is called is known by its machine.
+_by_machine = nodes.c.instance_id.is_(None) & (instances.c.machine_id == nodes.c.machine_id)
+_SEATS = (
+    sa.select(
+        nodes.c.machine_id,
+        nodes.c.id.label("node_id"),
+        nodes.c.fleet,
+        nodes.c.instance_id,
+        nodes.c.last_seen_at_ms,
+        _live_attempts,
+        instances.c.leaving_at_ms,
+        _asked,
+    )
+    .outerjoin(
+        instances, (instances.c.fleet == nodes.c.fleet) & ((instances.c.id == nodes.c.instance_id) | _by_machine)
+    )
+    .where(
+        nodes.c.last_seen_at_ms >= sa.bindparam("since"),
+        nodes.c.machine_id.in_(sa.bindparam("machines", expanding=True)),
+    )
+    .order_by(nodes.c.last_seen_at_ms, nodes.c.id)
+)
+_REALLOCATIONS = (
+    sa.select(*(reallocations.c[field.name] for field in fields(Reallocation)))
+    .where(reallocations.c.fleet == sa.bindparam("of_fleet"), reallocations.c.at_ms > sa.bindparam("since"))
+    .order_by(reallocations.c.at_ms.desc(), reallocations.c.id.desc())
+)
 
 
 class Machines:
@@ -39,9 +101,7 @@ class Machines:
     def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
         if not keys:
             return {}
-        wanted = sa.or_(*((machines.c.machine_id == machine) & (machines.c.kind == kind) for machine, kind in keys))
-        query = sa.select(machines).where(wanted).order_by(*_KEY).with_for_update()
-        return _by_key(self._connection.execute(query))
+        return _by_key(self._connection.execute(_LOCK, {"keys": list(keys)}))
 
     def make_sure(self, health: Health) -> None:
         self._connection.execute(
@@ -53,15 +113,9 @@ class Machines:
         self._connection.execute(sa.update(machines).where(mine).values(_values(health)))
 
     def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement:
-        query = (
-            sa.select(attempts.c.started_at_ms, _LIVE.label("live"))
-            .join(jobs, jobs.c.id == attempts.c.job_id)
-            .where(attempts.c.machine_id == machine_id, jobs.c.kind == kind)
-        )
-        lately = query.where(attempts.c.started_at_ms > since_ms, _LIVE | attempts.c.reason.in_(_AT_STAKE))
-        longer = query.where(attempts.c.started_at_ms <= since_ms, _LIVE)
-        rows = self._connection.execute(lately).all()
-        live = sum(1 for row in rows if row.live) + len(self._connection.execute(longer).all())
+        of_it = {"machine": machine_id, "of_kind": kind, "since": since_ms}
+        rows = self._connection.execute(_ENGAGED_LATELY, of_it).all()
+        live = sum(1 for row in rows if row.live) + len(self._connection.execute(_ENGAGED_LONGER, of_it).all())
         return Engagement(live=live, at_stake_ms=tuple(row.started_at_ms for row in rows))
 
     def outcomes(self, kind: str, reason: Reason, *, since_ms: int) -> Outcomes:
@@ -86,12 +140,12 @@ class Machines:
         return [(row.id, row.machine_id, Reason(row.reason)) for row in self._connection.execute(query)]
 
     def of_canary(self, job_id: str) -> Sequence[MachineKey]:
-        found = self._connection.execute(sa.select(*_KEY).where(machines.c.canary_job_id == job_id))
+        found = self._connection.execute(_OF_CANARY, {"wanted": job_id})
         return [(row.machine_id, row.kind) for row in found]
 
     def in_state(self, state: MachineState, *, limit: int) -> Sequence[Health]:
-        query = sa.select(machines).where(machines.c.state == state).order_by(machines.c.since_ms, *_KEY)
-        return [_health(row) for row in self._connection.execute(query.limit(limit))]
+        found = self._connection.execute(_IN_STATE, {"in_state": state, "most": limit})
+        return [_health(row) for row in found]
 
     def page(self, *, state: str | None, before: tuple[int, str] | None, limit: int) -> Sequence[Health]:
         name = machines.c.machine_id + " " + machines.c.kind
@@ -134,35 +188,12 @@ class Machines:
         )
 
     def is_live(self, job_id: str) -> bool:
-        state = self._connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
+        state = self._connection.scalar(_STATE_OF_JOB, {"wanted": job_id})
         return state is not None and state not in TERMINAL
 
     def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[Seat]:
-        live = sa.select(sa.func.count()).where(attempts.c.node_id == nodes.c.id, _LIVE).scalar_subquery()
-        asked = sa.exists().where(
-            reallocations.c.fleet == nodes.c.fleet,
-            reallocations.c.machine_id == nodes.c.machine_id,
-            reallocations.c.at_ms >= nodes.c.first_seen_at_ms,
-        )
-        # A node that does not know what it is called is known by its machine.
-        by_machine = nodes.c.instance_id.is_(None) & (instances.c.machine_id == nodes.c.machine_id)
-        same = (instances.c.fleet == nodes.c.fleet) & ((instances.c.id == nodes.c.instance_id) | by_machine)
-        query = (
-            sa.select(
-                nodes.c.machine_id,
-                nodes.c.id.label("node_id"),
-                nodes.c.fleet,
-                nodes.c.instance_id,
-                nodes.c.last_seen_at_ms,
-                live.label("live_attempts"),
-                instances.c.leaving_at_ms,
-                asked.label("asked"),
-            )
-            .outerjoin(instances, same)
-            .where(nodes.c.last_seen_at_ms >= seen_since_ms, nodes.c.machine_id.in_(sorted(machine_ids)))
-            .order_by(nodes.c.last_seen_at_ms, nodes.c.id)
-        )
-        latest = {row.machine_id: Seat(**row._mapping) for row in self._connection.execute(query)}
+        found = self._connection.execute(_SEATS, {"machines": sorted(machine_ids), "since": seen_since_ms})
+        latest = {row.machine_id: Seat(**row._mapping) for row in found}
         return list(latest.values())
 
     def leave(self, seat: Seat, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
@@ -186,12 +217,8 @@ class Machines:
         )
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:
-        query = (
-            sa.select(*(reallocations.c[field.name] for field in fields(Reallocation)))
-            .where(reallocations.c.fleet == fleet, reallocations.c.at_ms > since_ms)
-            .order_by(reallocations.c.at_ms.desc(), reallocations.c.id.desc())
-        )
-        return [Reallocation(**row._mapping) for row in self._connection.execute(query)]
+        found = self._connection.execute(_REALLOCATIONS, {"of_fleet": fleet, "since": since_ms})
+        return [Reallocation(**row._mapping) for row in found]
 
     def add_reallocation(self, reallocation: Reallocation) -> None:
         self._connection.execute(sa.insert(reallocations).values(**asdict(reallocation)))

@@ -19,6 +19,26 @@ from giornata.store.schema import attempts, jobs, machines, nodes, strikes
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
 
+_vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
+_this = jobs.c.id == sa.bindparam("job")
+_quarantined = sa.exists().where(
+    machines.c.machine_id == nodes.c.machine_id,
+    machines.c.kind == sa.bindparam("kind"),
+    machines.c.state == MachineState.QUARANTINED,
+)
+_large = sa.exists().where(_this, for_machine(nodes.c.machine_id), *large_enough(_vram_bytes))
+_may = sa.exists().where(_this, *eligible(nodes.c.machine_id, _vram_bytes, None)) & ~_quarantined
+_right = sa.exists().where(_this, for_machine(nodes.c.machine_id))
+# Made once: building a statement costs more than running it.
+_LIVE = sa.select(
+    nodes.c.kinds, nodes.c.vram_bytes, _right.label("right"), _large.label("large"), _may.label("may")
+).where(
+    nodes.c.project_id.in_((ROOT_PROJECT, sa.bindparam("project", type_=sa.String()))),
+    nodes.c.last_seen_at_ms >= sa.bindparam("since"),
+    nodes.c.draining.is_(sa.false()),
+    ~replaced(),
+)
+
 
 class NodeReads:
     """The part of `giornata.control.ports.user_store.JobReads` that is about nodes."""
@@ -28,29 +48,8 @@ class NodeReads:
 
     def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> QueueView:
         """Which nodes could do this job now, by the claim's own predicate and gate; nothing of those ahead."""
-        vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
-        this = jobs.c.id == job_id
-        large = sa.exists().where(this, for_machine(nodes.c.machine_id), *large_enough(vram_bytes))
-        quarantined = sa.exists().where(
-            machines.c.machine_id == nodes.c.machine_id,
-            machines.c.kind == kind,
-            machines.c.state == MachineState.QUARANTINED,
-        )
-        may = sa.exists().where(this, *eligible(nodes.c.machine_id, vram_bytes, None)) & ~quarantined
-        right = sa.exists().where(this, for_machine(nodes.c.machine_id))
-        query = sa.select(
-            nodes.c.kinds,
-            nodes.c.vram_bytes,
-            right.label("right"),
-            large.label("large"),
-            may.label("may"),
-        ).where(
-            nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
-            nodes.c.last_seen_at_ms >= seen_since_ms,
-            nodes.c.draining.is_(sa.false()),
-            ~replaced(),
-        )
-        able = [row for row in self._connection.execute(query) if kind in row.kinds]
+        wanted = {"job": job_id, "kind": kind, "project": project_id, "since": seen_since_ms}
+        able = [row for row in self._connection.execute(_LIVE, wanted) if kind in row.kinds]
         return QueueView(
             ahead=0,
             live_nodes=sum(row.right for row in able),

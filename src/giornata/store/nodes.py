@@ -64,7 +64,7 @@ class Nodes:
 
     def _of_ids(self, node_ids: Sequence[str]) -> Mapping[str, NodeRow]:
         found = self._connection.execute(_OF_IDS, {"wanted": node_ids})
-        return {row.id: NodeRow(**row._mapping) for row in found}
+        return {row.id: NodeRow(**dict(zip(NodeRow.__slots__, row, strict=True))) for row in found}
 
 
 @functools.cache

@@ -12,6 +12,41 @@ from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.node_succession import replaced
 from giornata.store.schema import attempts, bans, companions, fleets, instances, jobs, machines, nodes
 
+# Made once: building a statement costs more than running it.
+_shared = sa.select(sa.func.count()).where(companions.c.attempt_id == attempts.c.id).scalar_subquery()
+_PACES: sa.Select[Any] = (  # in the order of the fields of PaceRow
+    sa.select(
+        attempts.c.id.label("attempt_id"),
+        attempts.c.job_id,
+        attempts.c.machine_id,
+        jobs.c.kind,
+        nodes.c.device,
+        jobs.c.shape_key,
+        (_shared + 1).label("width"),
+        jobs.c.project_id,
+        attempts.c.order,
+        attempts.c.lapsed,
+        attempts.c.started_at_ms,
+        attempts.c.first_step_at_ms,
+        attempts.c.first_step,
+        attempts.c.stepped_to,
+        attempts.c.stepped_at_ms,
+        attempts.c.renewed_at_ms.label("until_ms"),
+        jobs.c.total_steps,
+    )
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .join(nodes, nodes.c.id == attempts.c.node_id)
+    .where(attempts.c.first_step_at_ms.is_not(None))
+)
+# Attempts that have made a step and live.
+_LIVE = _PACES.where(attempts.c.ended_at_ms.is_(None))
+# The latest that ended and had made a step, of every reason: how fast a step was does not hang on the end.
+_ENDED = (
+    _PACES.where(attempts.c.ended_at_ms > sa.bindparam("since"))
+    .order_by(attempts.c.ended_at_ms.desc())
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+
 
 class Paces:
     """See `giornata.control.ports.pace_store.Paces`."""
@@ -20,12 +55,11 @@ class Paces:
         self._connection = connection
 
     def live(self) -> Sequence[PaceRow]:
-        query = live_statement()
-        return [PaceRow(**row._mapping) for row in self._connection.execute(query)]
+        return [PaceRow._make(row) for row in self._connection.execute(_LIVE)]
 
     def ended(self, *, since_ms: int, limit: int) -> Sequence[PaceRow]:
-        query = ended_statement(since_ms=since_ms, limit=limit)
-        return [PaceRow(**row._mapping) for row in self._connection.execute(query)]
+        found = self._connection.execute(_ENDED, {"since": since_ms, "most": limit})
+        return [PaceRow._make(row) for row in found]
 
     def takers(self, of: PaceRow, *, seen_since_ms: int) -> Takers:
         works = sa.exists().where(attempts.c.node_id == nodes.c.id, attempts.c.ended_at_ms.is_(None))
@@ -68,45 +102,3 @@ class Paces:
             )
         )
         return self._connection.scalar(query) or 0
-
-
-def live_statement() -> sa.Select[Any]:
-    """Attempts that have made a step and live."""
-    return _paces().where(attempts.c.ended_at_ms.is_(None), attempts.c.first_step_at_ms.is_not(None))
-
-
-def ended_statement(*, since_ms: int, limit: int) -> sa.Select[Any]:
-    """The latest that ended and had made a step, of every reason: how fast a step was does not hang on the end."""
-    return (
-        _paces()
-        .where(attempts.c.ended_at_ms > since_ms, attempts.c.first_step_at_ms.is_not(None))
-        .order_by(attempts.c.ended_at_ms.desc())
-        .limit(limit)
-    )
-
-
-def _paces() -> sa.Select[Any]:
-    shared = sa.select(sa.func.count()).where(companions.c.attempt_id == attempts.c.id).scalar_subquery()
-    return (
-        sa.select(
-            attempts.c.id.label("attempt_id"),
-            attempts.c.job_id,
-            attempts.c.machine_id,
-            jobs.c.kind,
-            nodes.c.device,
-            jobs.c.shape_key,
-            (shared + 1).label("width"),
-            jobs.c.project_id,
-            attempts.c.order,
-            attempts.c.lapsed,
-            attempts.c.started_at_ms,
-            attempts.c.first_step_at_ms,
-            attempts.c.first_step,
-            attempts.c.stepped_to,
-            attempts.c.stepped_at_ms,
-            attempts.c.renewed_at_ms.label("until_ms"),
-            jobs.c.total_steps,
-        )
-        .join(jobs, jobs.c.id == attempts.c.job_id)
-        .join(nodes, nodes.c.id == attempts.c.node_id)
-    )

@@ -12,6 +12,9 @@ from giornata.store.claiming import QUEUED
 from giornata.store.schema import attempts, jobs, projects
 
 PAUSED = sa.literal_column("jobs.state = 'paused'", sa.Boolean)
+# Made once: building a statement costs more than running it.
+_LIMITED = sa.select(projects.c.id, projects.c.budget_micro_usd).where(projects.c.budget_micro_usd.is_not(None))
+_WAITING = sa.select(jobs.c.project_id).where(PAUSED, jobs.c.paused_by == Payer.PROJECT).distinct()
 
 
 class Pausing:
@@ -21,12 +24,10 @@ class Pausing:
         self._connection = connection
 
     def limited_projects(self) -> list[tuple[str, int]]:
-        query = sa.select(projects.c.id, projects.c.budget_micro_usd).where(projects.c.budget_micro_usd.is_not(None))
-        return [(row.id, row.budget_micro_usd) for row in self._connection.execute(query)]
+        return [(row.id, row.budget_micro_usd) for row in self._connection.execute(_LIMITED)]
 
     def projects_waiting(self) -> list[str]:
-        query = sa.select(jobs.c.project_id).where(PAUSED, jobs.c.paused_by == Payer.PROJECT).distinct()
-        return list(self._connection.scalars(query))
+        return list(self._connection.scalars(_WAITING))
 
     def pause_queued(self, project_id: str, *, limit: int) -> list[Parked]:
         # One that lapsed may come back: its job is looked at when it does.

@@ -10,6 +10,7 @@ from giornata.store.upsert import insert_unless_there
 
 COLUMNS = columns(projects, ProjectRecord)
 THE_ROW = 1
+_GET = sa.select(*COLUMNS).where(projects.c.id == sa.bindparam("wanted"))
 
 
 class ProjectQueries:
@@ -31,7 +32,7 @@ class ProjectQueries:
         return self._connection.execute(insert_unless_there(self._dialect_name, projects, **row)).first() is not None
 
     def get(self, project_id: str) -> ProjectRecord | None:
-        row = self._connection.execute(sa.select(*COLUMNS).where(projects.c.id == project_id)).first()
+        row = self._connection.execute(_GET, {"wanted": project_id}).first()
         return None if row is None else record_of(ProjectRecord, row)
 
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:

@@ -1,7 +1,5 @@
 """New jobs, and the requests that made them."""
 
-from dataclasses import asdict
-
 import sqlalchemy as sa
 
 from giornata.control.ports.records import JobRecord
@@ -14,6 +12,13 @@ from giornata.store.upsert import insert_unless_there
 
 COLUMNS = columns(jobs, JobRecord)
 INHERITED = 0  # attempts count from 1
+# Made once: building a statement costs more than running it.
+# Weaker than what a foreign key waits for: nobody else has to wait. SQLite has one writer as it is.
+_HOLD_PROJECT = (
+    sa.select(projects.c.id).where(projects.c.id == sa.bindparam("wanted")).with_for_update(key_share=True)
+)
+_INSERT = sa.insert(jobs)
+_INSERT_INPUT = sa.insert(job_inputs)
 
 
 class SubmissionQueries:
@@ -42,16 +47,14 @@ class SubmissionQueries:
         return read_turns(self._connection, project_id=project_id, kind=kind, priority=priority)
 
     def hold_project(self, project_id: str) -> None:
-        # Weaker than what a foreign key waits for: nobody else has to wait. SQLite has one writer as it is.
-        query = sa.select(projects.c.id).where(projects.c.id == project_id).with_for_update(key_share=True)
-        self._connection.execute(query)
+        self._connection.execute(_HOLD_PROJECT, {"wanted": project_id})
 
     def add(self, job: JobRecord) -> None:
-        self._connection.execute(sa.insert(jobs).values(**asdict(job)))
+        self._connection.execute(_INSERT, {name: getattr(job, name) for name in JobRecord.__slots__})
 
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
         row = {"job_id": job.id, "role": role, "project_id": job.project_id, "sha256": sha256}
-        self._connection.execute(sa.insert(job_inputs).values(**row))
+        self._connection.execute(_INSERT_INPUT, row)
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         query = sa.select(*COLUMNS).where(jobs.c.id == job_id, jobs.c.project_id == project_id).with_for_update()

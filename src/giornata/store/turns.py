@@ -1,21 +1,25 @@
 """What a new job's turn is worked out from, and who stands before a job. Each value is the head of an index."""
 
+import functools
 from typing import Any
 
 import sqlalchemy as sa
 
 from giornata.domain.routing import RECENT, Turns
-from giornata.store.claiming import FOR_ANYONE, QUEUED
+from giornata.store.claiming import FOR_ANYONE, QUEUED, Text
 from giornata.store.schema import jobs
 
+Number = int | sa.ColumnElement[int]
 HANDED_OUT = sa.and_(jobs.c.started_at_ms.is_not(None), jobs.c.only_machine_id.is_(None))
 # Written as in the index, or SQLite does not see that the index serves.
 HAS_A_TURN = sa.and_(sa.or_(QUEUED, jobs.c.started_at_ms.is_not(None)), jobs.c.only_machine_id.is_(None))
 
 
-def turns_statement(*, project_id: str, kind: str, priority: int) -> sa.Select[Any]:
-    """Rows of (what, turn), where `what` is a field of `Turns`: at most RECENT and two."""
-    alike = (jobs.c.kind == kind, jobs.c.priority == priority)
+_kind, _priority = sa.bindparam("kind", type_=sa.String()), sa.bindparam("priority", type_=sa.Integer())
+
+
+def _turns() -> sa.Select[Any]:
+    alike = (jobs.c.kind == _kind, jobs.c.priority == _priority)
     arms = {
         "head": (
             sa.select(jobs.c.turn)
@@ -31,7 +35,7 @@ def turns_statement(*, project_id: str, kind: str, priority: int) -> sa.Select[A
         ),
         "own": (
             sa.select(jobs.c.turn)
-            .where(HAS_A_TURN, jobs.c.project_id == project_id, *alike)
+            .where(HAS_A_TURN, jobs.c.project_id == sa.bindparam("project"), *alike)
             .order_by(jobs.c.turn.desc())
             .limit(sa.literal_column("1"))
         ),
@@ -42,28 +46,34 @@ def turns_statement(*, project_id: str, kind: str, priority: int) -> sa.Select[A
     return sa.select(found.c.what, found.c.turn)
 
 
+# Rows of (what, turn), where `what` is a field of `Turns`: at most RECENT and two.
+TURNS = _turns()
+
+
 def read_turns(connection: sa.Connection, *, project_id: str, kind: str, priority: int) -> Turns:
     """See `giornata.control.ports.user_store.Submission`."""
     found: dict[str, list[int]] = {"head": [], "recent": [], "own": []}
-    for what, turn in connection.execute(turns_statement(project_id=project_id, kind=kind, priority=priority)):
+    for what, turn in connection.execute(TURNS, {"project": project_id, "kind": kind, "priority": priority}):
         found[what].append(turn)
     return Turns(
         head=next(iter(found["head"]), None), recent=tuple(found["recent"]), own=next(iter(found["own"]), None)
     )
 
 
-def before_statement(*, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> sa.Select[Any]:
-    """The number of queued jobs for any machine that stand before one that is queued like this."""
-    where = before(kind=kind, interrupted=interrupted, priority=priority, turn=turn, job_id=job_id)
+@functools.cache
+def before_statement(*, interrupted: bool) -> sa.Select[Any]:
+    """The number of queued jobs for any machine that stand before one of a kind, priority, turn and id."""
+    turn, job_id = sa.bindparam("turn", type_=sa.BigInteger()), sa.bindparam("job", type_=sa.String())
+    where = before(kind=_kind, interrupted=interrupted, priority=_priority, turn=turn, job_id=job_id)
     return sa.select(sa.func.count()).select_from(jobs).where(*where)
 
 
 def before(
-    *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str
+    *, kind: Text, interrupted: bool, priority: Number, turn: Number, job_id: Text
 ) -> tuple[sa.ColumnElement[bool], ...]:
     """Which jobs those are."""
     alike = jobs.c.interrupted.is_(sa.true() if interrupted else sa.false())
-    sooner = alike & (jobs.c.priority == priority) & (sa.tuple_(jobs.c.turn, jobs.c.id) < (turn, job_id))
+    sooner = alike & (jobs.c.priority == priority) & (sa.tuple_(jobs.c.turn, jobs.c.id) < sa.tuple_(turn, job_id))
     first = sooner | (alike & (jobs.c.priority > priority))
     if not interrupted:
         first |= jobs.c.interrupted.is_(sa.true())

@@ -17,6 +17,24 @@ STANDING_COLUMNS = columns(blobs, StandingRecord)
 UPLOAD_COLUMNS = columns(uploads, UploadRecord)
 TRIES = 3
 THERE = blobs.c.lost_at_ms.is_(None)
+_THESE = (blobs.c.project_id == sa.bindparam("project")) & blobs.c.sha256.in_(sa.bindparam("sha256s", expanding=True))
+# Made once: building a statement costs more than running it.
+_BLOBS = sa.select(*BLOB_COLUMNS).where(_THESE, THERE)
+# Locked in one order: two transactions that touch the same blobs must not wait for one another.
+_HOLD = sa.select(blobs.c.sha256).where(_THESE, THERE).order_by(blobs.c.sha256).with_for_update(key_share=True)
+_at = sa.bindparam("at", type_=sa.BigInteger())
+_TOUCH = sa.update(blobs).where(_THESE, THERE, blobs.c.created_at_ms < _at).values(created_at_ms=_at)
+_UPLOAD = (uploads.c.id == sa.bindparam("wanted")) & (uploads.c.project_id == sa.bindparam("project"))
+_GET = sa.select(*UPLOAD_COLUMNS).where(_UPLOAD)
+_COMPLETE = sa.update(uploads).where(_UPLOAD).values(completed_at_ms=sa.func.coalesce(uploads.c.completed_at_ms, _at))
+_INSERT = sa.insert(uploads)
+# The job is held, as by a commit, and before any blob: two that hold what the other wants wait for ever.
+_HOLD_JOB = (
+    sa.select(jobs.c.project_id)
+    .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
+    .with_for_update(read=True)
+)
+_ALIVE = sa.select(attempts.c.id).where(attempts.c.id == sa.bindparam("wanted"), attempts.c.ended_at_ms.is_(None))
 
 
 class UploadQueries:
@@ -28,16 +46,13 @@ class UploadQueries:
     # ---- blobs
 
     def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]:
-        query = sa.select(*BLOB_COLUMNS).where(blobs.c.project_id == project_id, blobs.c.sha256.in_(sha256s), THERE)
-        return {row.sha256: record_of(BlobRecord, row) for row in self._connection.execute(query)}
+        found = self._connection.execute(_BLOBS, {"project": project_id, "sha256s": sha256s})
+        return {row.sha256: record_of(BlobRecord, row) for row in found}
 
     def touch_blobs(self, project_id: str, sha256s: Sequence[str], *, at_ms: int) -> set[str]:
-        # Locked in one order first: two transactions that touch the same blobs must not wait for one another.
-        these = (blobs.c.project_id == project_id) & blobs.c.sha256.in_(sha256s) & THERE
-        query = sa.select(blobs.c.sha256).where(these).order_by(blobs.c.sha256).with_for_update(key_share=True)
-        found = set(self._connection.scalars(query))
-        older = blobs.c.created_at_ms < at_ms
-        self._connection.execute(sa.update(blobs).where(these, older).values(created_at_ms=at_ms))
+        these = {"project": project_id, "sha256s": sha256s}
+        found = set(self._connection.scalars(_HOLD, these))
+        self._connection.execute(_TOUCH, {**these, "at": at_ms})
         return found
 
     def add_blob(self, project_id: str, blob: BlobRecord, *, at_ms: int) -> str:
@@ -80,20 +95,15 @@ class UploadQueries:
 
     def add(self, records: Sequence[UploadRecord]) -> None:
         if records:
-            self._connection.execute(sa.insert(uploads), [asdict(record) for record in records])
+            self._connection.execute(_INSERT, [asdict(record) for record in records])
 
     def get(self, upload_id: str, *, project_id: str) -> UploadRecord | None:
-        query = sa.select(*UPLOAD_COLUMNS).where(uploads.c.id == upload_id, uploads.c.project_id == project_id)
-        row = self._connection.execute(query).first()
+        row = self._connection.execute(_GET, {"wanted": upload_id, "project": project_id}).first()
         return None if row is None else record_of(UploadRecord, row)
 
     def complete(self, upload_id: str, *, project_id: str, at_ms: int) -> bool:
-        done = (
-            sa.update(uploads)
-            .where(uploads.c.id == upload_id, uploads.c.project_id == project_id)
-            .values(completed_at_ms=sa.func.coalesce(uploads.c.completed_at_ms, at_ms))
-        )
-        return self._connection.execute(done).rowcount == 1
+        done = self._connection.execute(_COMPLETE, {"wanted": upload_id, "project": project_id, "at": at_ms})
+        return done.rowcount == 1
 
     def drop(self, upload_id: str, *, project_id: str) -> bool:
         open_one = (
@@ -104,13 +114,10 @@ class UploadQueries:
     # ---- attempts
 
     def live_attempt_project(self, attempt_id: str) -> str | None:
-        # The job is held, as by a commit, and before any blob: two that hold what the other wants wait for ever.
-        owner = sa.select(attempts.c.job_id).where(attempts.c.id == attempt_id).scalar_subquery()
-        held = sa.select(jobs.c.project_id).where(jobs.c.id == owner).with_for_update(read=True)
-        project_id = self._connection.scalar(held)
+        project_id = self._connection.scalar(_HOLD_JOB, {"wanted": attempt_id})
         # Asked after the lock was had: nobody ends it from here on.
-        alive = sa.select(attempts.c.id).where(attempts.c.id == attempt_id, attempts.c.ended_at_ms.is_(None))
-        return None if self._connection.scalar(alive) is None else project_id
+        alive = self._connection.scalar(_ALIVE, {"wanted": attempt_id})
+        return None if alive is None else project_id
 
     def cache(self, project_id: str, key: str) -> CacheRecord | None:
         same_bytes = (blobs.c.project_id == caches.c.project_id) & (blobs.c.sha256 == caches.c.sha256)

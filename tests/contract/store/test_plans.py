@@ -11,14 +11,14 @@ from tests.fixtures.plans import NUMBERS, full_scans, plan
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
-from giornata.store.attempts import LIVE, ahead_statement, history_statement, run_out_statement
-from giornata.store.bills import companions_of
+from giornata.store.attempts import AHEAD, HISTORY, LIVE, RUN_OUT
+from giornata.store.bills import COMPANIONS
 from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
 from giornata.store.database import Database, open_store
-from giornata.store.demand import banned_statement, counted_statement, pinned_statement
+from giornata.store.demand import BANNED, COUNTED, PINNED_AND_BANS
 from giornata.store.jobs import take_statement
 from giornata.store.migrate import migrate
-from giornata.store.turns import before_statement, turns_statement
+from giornata.store.turns import TURNS, before_statement
 
 QUEUED_JOBS = 100_000
 ENDED_JOBS = 20_000
@@ -144,7 +144,7 @@ def test_who_else_is_on_a_node_is_found_by_index(full: Database) -> None:
 
 
 def test_what_a_job_shared_is_found_by_index(full: Database) -> None:
-    assert full_scans(plan(full, companions_of(["job_110000"], project_id="default"))) == []
+    assert full_scans(plan(full, COMPANIONS.params(jobs=["job_110000"], project="default"))) == []
 
 
 def test_a_heartbeat_reads_keys_only(full: Database) -> None:
@@ -157,11 +157,11 @@ def test_a_heartbeat_reads_keys_only(full: Database) -> None:
         sa.update(schema.nodes).where(schema.nodes.c.id == "node_1").values(last_seen_at_ms=1),
     ):
         assert full_scans(plan(full, statement)) == []
-    assert "ix_attempts_ended" in plan(full, history_statement(since_ms=2_000_000))
+    assert "ix_attempts_ended" in plan(full, HISTORY.params(since=2_000_000))
 
 
 def test_leases_that_ran_out_are_found_by_index(full: Database) -> None:
-    for query in (run_out_statement(at_ms=2_000_000, limit=200), ahead_statement(2_000_000, 2_090_000, limit=200)):
+    for query in (RUN_OUT, AHEAD):
         text = plan(full, query)
         assert full_scans(text) == []
         assert "ix_attempts_live_lease" in text
@@ -169,21 +169,21 @@ def test_leases_that_ran_out_are_found_by_index(full: Database) -> None:
 
 
 def test_equal_jobs_are_counted_from_an_index_alone(full: Database) -> None:
-    text = plan(full, counted_statement(), whole_tables=False)
+    text = plan(full, COUNTED, whole_tables=False)
     assert full_scans(text) == []
     assert re.search(r"COVERING INDEX ix_jobs_demand|Index Only Scan jobs ix_jobs_demand", text)
     assert "TEMP B-TREE" not in text, "nothing is sorted: the groups lie in the index one after the other"
 
 
 def test_who_is_banned_or_pinned_is_found_by_index(full: Database) -> None:
-    for statement, index in ((banned_statement(["train"]), "ix_jobs_queue"), (pinned_statement(), "ix_jobs_pinned")):
+    for statement, index in ((BANNED.params(kinds=["train"]), "ix_jobs_queue"), (PINNED_AND_BANS, "ix_jobs_pinned")):
         text = plan(full, statement)
         assert [line for line in full_scans(text) if "bans" not in line] == [], "bans are few"
         assert index in text
 
 
 def test_a_turn_is_worked_out_from_the_heads_of_three_indexes(full: Database) -> None:
-    text = plan(full, turns_statement(project_id="default", kind="train", priority=0))
+    text = plan(full, TURNS)
     assert full_scans(text) == []
     for index in ("ix_jobs_queue", "ix_jobs_handed_out", "ix_jobs_project_turn"):
         assert len(re.findall(rf"{index}\b", text)) == 1
@@ -191,7 +191,7 @@ def test_a_turn_is_worked_out_from_the_heads_of_three_indexes(full: Database) ->
 
 
 def test_who_stands_before_a_job_is_counted_from_the_queues_index(full: Database) -> None:
-    text = plan(full, before_statement(kind="train", interrupted=False, priority=0, turn=7, job_id="job_1"))
+    text = plan(full, before_statement(interrupted=False))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
 

@@ -13,6 +13,7 @@ from giornata.control.heartbeat import heartbeat
 from giornata.control.machine_hand import quarantine_machine
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.control.reap import reap
+from giornata.control.reconcile import reconcile_fleet
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope
@@ -101,6 +102,19 @@ def keep_quarantined(shop: Workshop) -> None:
     """Quarantines that last longer than the tests."""
     health = replace(shop.ctx.policy.health, cool_down_s=1e6, longest_cool_down_s=1e6)
     shop.ctx = replace(shop.ctx, policy=replace(shop.ctx.policy, health=health))
+
+
+def test_who_was_replaced_has_not_left_by_itself_and_the_fleet_stays_as_large(shop: Workshop) -> None:
+    with_fleet(shop, 10)
+    keep_quarantined(shop)
+    quarantine(shop, 3)
+    reconcile_fleet(shop.ctx, "salad")
+    assert reap(shop.ctx).reallocated == 1
+    shop.clock.advance_s(15)
+    reconcile_fleet(shop.ctx, "salad")
+    (gone,) = [each for each in shop.rows(schema.instances) if each["gone_at_ms"] is not None]
+    (row,) = shop.rows(schema.fleets)
+    assert (gone["id"], row["desired"]) == ("instance-3", 10)
 
 
 def test_d39_a_bad_machine_is_replaced_while_jobs_are_active_and_by_its_instances_id(shop: Workshop) -> None:

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from tests.fixtures.scaling import NOW, POLICY, ago, fleet, leaving, node, plan
+import pytest
+from tests.fixtures.scaling import NOW, POLICY, ago, carried_out, fleet, leaving, node, plan
 
 from giornata.domain.capacity import Demand, Use
 from giornata.domain.scaling_windows import parse_window
@@ -18,6 +19,53 @@ def test_who_was_told_before_and_holds_nothing_goes():
     view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY))
     decided = plan(view)
     assert (decided.ending, decided.desired) == (("a",), 1)
+
+
+def test_nobody_comes_in_the_turn_in_which_somebody_ends():
+    """A provider that is asked for as many as it has ends nobody."""
+    view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY), jobs=2)
+    decided = plan(view)
+    assert (decided.ending, decided.desired) == (("a",), 1)
+    assert plan(carried_out(view, decided)).desired == 3
+
+
+def test_who_leaves_and_still_works_holds_nobody_back():
+    assert plan(fleet(node("a", Use.BUSY, leaving_since_ms=ago(5)), node("b", Use.BUSY), jobs=2)).desired == 4
+
+
+def test_idle_on_a_machine_that_is_not_fit_it_leaves_though_jobs_wait():
+    sick = node("a", since_s=300, sound=False)
+    view = fleet(sick, *(node(name, Use.BUSY) for name in "bcde"), jobs=9)
+    decided = plan(view)
+    assert leaving(decided) == ["a"]
+    assert "not fit" in decided.leaving[0].reason
+    told = carried_out(view, decided)
+    ended = plan(told, now=NOW + 5000)
+    assert (ended.ending, ended.desired) == (("a",), 4)
+    gone = replace(told, asked=4, instances=tuple(each for each in told.instances if each.id != "a"))
+    assert plan(gone).desired == 5, "another comes for it"
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        node("a", since_s=9999),
+        node("a", since_s=299, sound=False),
+        node("a", Use.BUSY, since_s=9999, sound=False),
+        node("a", Use.NONE, since_s=900, sound=False),
+    ],
+    ids=["fit", "not-for-long", "at-work", "not-heard-of"],
+)
+def test_others_stay_while_jobs_wait(idle):
+    assert leaving(plan(fleet(idle, *(node(name, Use.BUSY) for name in "bcde"), jobs=9))) == []
+
+
+def test_where_most_machines_are_not_fit_or_nothing_would_change_all_stay():
+    sick = [node(name, since_s=900, sound=False) for name in "abc"]
+    assert leaving(plan(fleet(*sick, node("d", Use.BUSY), node("e", Use.BUSY), jobs=9))) == []
+    view = fleet(sick[0], *(node(name, Use.BUSY) for name in "bcde"), jobs=9)
+    assert leaving(plan(replace(view, moves=False))) == [], "the same machine would come back"
+    assert leaving(plan(view, replace(POLICY, min_nodes=5))) == []
 
 
 def test_who_was_told_and_still_works_is_waited_for_within_its_time():

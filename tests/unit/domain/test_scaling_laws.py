@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.fixtures.scaling import NOW, WIDE, ago, fleet, leaving, node, plan, replaced
+from tests.fixtures.scaling import NOW, WIDE, ago, carried_out, fleet, leaving, node, plan, replaced
 
 from giornata.domain.capacity import Demand, Use
-from giornata.domain.scaling import FleetView, Plan, ScalingPolicy
+from giornata.domain.scaling import ScalingPolicy
 
 uses = st.sampled_from(Use)
 views = st.builds(
@@ -101,27 +101,6 @@ def test_no_working_node_is_taken_unless_fewer_are_allowed_than_work(view, polic
         assert set(idle) <= set(leaving(decided)), "all the others go before"
 
 
-def carried_out(view: FleetView, decided: Plan) -> FleetView:
-    """What is believed once the plan is written down, and the provider has been asked."""
-    told = set(leaving(decided))
-    instances = tuple(
-        replace(
-            each,
-            leaving_since_ms=NOW if each.id in told else each.leaving_since_ms,
-            ended=each.ended or each.id in decided.ending,
-            **(
-                {"use": Use.NONE, "since_ms": NOW, "machine_id": None, "sound": True}
-                if each.id in replaced(decided)
-                else {}
-            ),
-        )
-        for each in view.instances
-    )
-    left = view.reallocations_left - len(decided.reallocate)
-    needed = NOW if decided.needed else view.needed_at_ms
-    return replace(view, instances=instances, asked=decided.desired, reallocations_left=left, needed_at_ms=needed)
-
-
 @settings(max_examples=400, deadline=None)
 @given(views, policies)
 def test_a_plan_that_was_carried_out_is_not_made_again(view, policy):
@@ -131,6 +110,9 @@ def test_a_plan_that_was_carried_out_is_not_made_again(view, policy):
     assume(view.asked == len(view.instances) or view.asked <= policy.max_nodes)
     view = replace(view, reallocations_left=99)
     first = plan(view, policy)
+    if first.ending:  # others may come in the turn after
+        view = carried_out(view, first)
+        first = plan(view, policy)
     settled = carried_out(view, first)
     again = plan(settled, policy)
     assert again.desired == settled.asked, (settled, again)

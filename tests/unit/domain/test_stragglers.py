@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.stragglers import Member, StragglerPolicy, is_slow, is_stuck, move_pays, wait_for_a_node_s
+from giornata.domain.stragglers import (
+    Member,
+    StragglerPolicy,
+    is_as_usual,
+    is_slow,
+    is_stuck,
+    move_pays,
+    wait_for_a_node_s,
+)
 
 POLICY = StragglerPolicy()
 # Like the machines of a fleet: a few per cent apart.
@@ -107,3 +115,30 @@ def test_stuck_is_a_multiple_of_its_own_steps_and_never_a_short_while(
     silent_s: float, step_s: float, expected: bool
 ) -> None:
     assert is_stuck(silent_s=silent_s, step_s=step_s, policy=POLICY) is expected
+
+
+def as_usual(step_s: float, cohort: list[Member], machine_id: str) -> bool:
+    own = sum(each.machine_id == machine_id for each in cohort)
+    return is_as_usual(step_s, of_machine=own, steps_s=sorted(each.step_s for each in cohort), policy=POLICY)
+
+
+def test_most_are_as_usual_at_a_glance_and_who_is_slow_is_not() -> None:
+    cohort = [*members(), Member(machine_id="this", step_s=12.0, start_up_s=60.0)]
+    assert all(as_usual(each.step_s, cohort, each.machine_id) for each in members())
+    assert not as_usual(12.0, cohort, "this")
+
+
+def test_a_machine_that_was_slow_many_times_is_not_usual_for_itself() -> None:
+    own = [Member(machine_id="this", step_s=12.0, start_up_s=60.0)] * 20
+    assert slow(12.0, [*members(), *own])
+    assert not as_usual(12.0, [*members(), *own], "this")
+
+
+SECONDS = st.sampled_from((1.0, 1.2, 1.5, 1.6, 2.0, 2.5, 4.0, 12.0))
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 5), SECONDS), min_size=1, max_size=15), step_s=SECONDS)
+def test_nobody_is_as_usual_at_a_glance_and_slow_in_earnest(steps: list[tuple[int, float]], step_s: float) -> None:
+    cohort = [Member(machine_id=f"machine-{number}", step_s=each, start_up_s=60.0) for number, each in steps]
+    if as_usual(step_s, cohort, "machine-0"):
+        assert not is_slow(step_s, machine_id="machine-0", cohort=cohort, policy=POLICY)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceRow:
+class PaceRow(NamedTuple):
     """An attempt that has made a step.
 
     `until_ms` is its last sign of life; at `stepped_at_ms` step `stepped_to` became known, the latest that it told.
