@@ -1,5 +1,6 @@
 """How machines fare."""
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -23,12 +24,6 @@ _SOME = sa.select(machines).where(
     machines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
 )
 _LIVE = attempts.c.ended_at_ms.is_(None)
-_LOCK = (
-    sa.select(machines)
-    .where(sa.tuple_(*_KEY).in_(sa.bindparam("keys", expanding=True)))
-    .order_by(*_KEY)
-    .with_for_update()
-)
 _ENGAGED = (
     sa.select(attempts.c.started_at_ms, _LIVE.label("live"))
     .join(jobs, jobs.c.id == attempts.c.job_id)
@@ -101,7 +96,8 @@ class Machines:
     def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
         if not keys:
             return {}
-        return _by_key(self._connection.execute(_LOCK, {"keys": list(keys)}))
+        values = {name: value for n, key in enumerate(keys) for name, value in zip(_names(n), key, strict=True)}
+        return _by_key(self._connection.execute(_lock(len(keys)), values))
 
     def make_sure(self, health: Health) -> None:
         self._connection.execute(
@@ -240,3 +236,17 @@ def _health(row: Any) -> Health:
     failures = [{**each, "reason": Reason(each["reason"])} for each in values.pop("recent_failures")]
     values["failures"] = tuple(Failure(**each) for each in failures)
     return Health(**values | {"state": MachineState(values["state"])})
+
+
+@functools.cache
+def _lock(count: int) -> sa.Select[Any]:
+    """Of so many keys. Not a row-value IN: SQLite would read all machines for it."""
+    wanted = (
+        (machines.c.machine_id == sa.bindparam(machine)) & (machines.c.kind == sa.bindparam(kind))
+        for machine, kind in map(_names, range(count))
+    )
+    return sa.select(machines).where(sa.or_(*wanted)).order_by(*_KEY).with_for_update()
+
+
+def _names(number: int) -> tuple[str, str]:
+    return f"machine_{number}", f"kind_{number}"
