@@ -1,6 +1,7 @@
 # make demo      the main job, end to end, on this machine
 # make test      every test
 # make sim       of these, the scenarios of the simulator, small
+# make pretrain  of these, pre-training on a real Ray: kills, fewer trainers, every mode
 # make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: under two minutes
 # make soak      random schedules against the real store, a million operations (or OPS=…): an hour or more
@@ -19,7 +20,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo test check lint format types contracts unit contract sim system faults fuzz odd-time soak soak-hour \
+.PHONY: help demo test check lint format types contracts unit contract sim system faults pretrain fuzz odd-time soak soak-hour \
         mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
@@ -37,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract sim system faults
+test: lint types contracts unit contract sim system faults pretrain
 
 check: lint types contracts unit
 
@@ -66,12 +67,16 @@ sim: $(STAMP)
 
 # A minute of everything at once takes a minute: the other files have their turn meanwhile.
 system: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system tests/gpu --ignore tests/system/faults
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/system tests/gpu --ignore tests/system/faults --ignore tests/system/pretrain
 
 # Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
 # out, and for each other.
 faults: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/system/faults
+
+# One Ray for all, which takes as long to start as most of these tests take. It would lower its workers' priority.
+pretrain: $(STAMP)
+	@RAY_worker_niceness=0 $(BIN)/python -m pytest -q tests/system/pretrain
 
 fuzz: $(STAMP)
 	@GIORNATA_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/contract/api/test_fuzz.py

@@ -7,6 +7,7 @@ with what `proof` says. On SIGTERM and on Ctrl-C the run stops with a checkpoint
 
 import argparse
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pydantic import SecretStr
+
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.progress_lines import Lines, Words
@@ -28,6 +31,7 @@ from giornata.pretrain.schedule import rows_of_phases
 from giornata.protocol.pretraining import Mode, PretrainConfig, parse
 
 POLL_S = 0.5
+MODEL = "model"
 INTERRUPTED = 3
 """Exit status of a run that was asked to stop: everything is in a checkpoint."""
 Listener = Callable[[dict[str, Any]], None]
@@ -43,6 +47,8 @@ def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop
         # Ray puts its own handler on SIGTERM, so ours comes after it.
         with connected(address), stopping(stop), tempfile.TemporaryDirectory(prefix="giornata-ray-train-") as folder:
             _fit(config, folder, listener, stop)
+    if finished(config):
+        _export(config)
     return proof_of(config)
 
 
@@ -64,6 +70,34 @@ def check(config: PretrainConfig) -> None:
 def finished(config: PretrainConfig) -> bool:
     """Whether all phases are done."""
     return progress_of(run_storage(config)).phase >= len(config.phases)
+
+
+def _export(config: PretrainConfig) -> None:
+    """The UNet as diffusers loads it, below `model` of the run's storage; once."""
+    from giornata.pretrain.export import export
+
+    storage = run_storage(config)
+    if storage.exists(f"{MODEL}/README.md"):
+        return
+    with tempfile.TemporaryDirectory(prefix="giornata-model-") as folder:
+        export(config, storage, Path(folder))
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        for path in sorted(
+            files, key=lambda each: each.name == "README.md"
+        ):  # the card last: it says that all is there
+            storage.put(path, f"{MODEL}/{path.relative_to(folder)}")
+
+
+def _send_curves(config: PretrainConfig, api_key: str | None) -> None:
+    """To W&B, one run over all attempts; without a key they lie packed in the run's storage."""
+    from giornata.pretrain.wandb_curves import send_curves
+
+    if config.tracking.wandb_project is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="giornata-wandb-") as folder:
+        key = None if api_key is None else SecretStr(api_key)
+        packed = send_curves(config, run_storage(config), Path(folder), api_key=key)
+        run_storage(config).put(packed, f"wandb/{packed.name}")
 
 
 def _fit(config: PretrainConfig, folder: str, listener: Listener, stop: threading.Event) -> None:
@@ -150,6 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         with view:
             view.begin(config)
             proof = run(config, address=given.address, listener=view, stop=threading.Event())
+            _send_curves(config, os.environ.get("WANDB_API_KEY"))
             view({"event": "result", **proof.to_json()})
     except InvalidInput as error:
         _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})
