@@ -14,6 +14,7 @@ import argparse
 import json
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -101,12 +102,22 @@ def run_stage(module: str, words: Sequence[str], folder: Path) -> dict[str, Any]
     report, log = logs / f"{name}.json", logs / f"{name}.log"
     with log.open("wb") as stream:
         command = [sys.executable, "-m", module, *words, "--report", str(report)]
-        status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode
+        status = _waited(subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT))
     if status or not report.is_file():
         said = report.read_text(encoding="utf-8") if report.is_file() else _last_line(log)
         raise GiornataError(f"{name} ended with status {status}: {said}; all of it: {log}")
     told: dict[str, Any] = json.loads(report.read_bytes())
     return told
+
+
+def _waited(process: "subprocess.Popen[bytes]") -> int:
+    """Its exit status. Who is stopped meanwhile asks it to stop, and waits: it has Ray's processes to end."""
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 def _last_line(log: Path) -> str:
@@ -131,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--report", type=Path, required=True)
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         report = demo(given.folder.absolute(), say=_say)
     except InvalidInput as error:

@@ -21,7 +21,13 @@ def draw_losses(path: Path, rows: Rows, kills: Sequence[Kill], config: PretrainC
     steps, losses = _series(rows, "loss")
     axes.plot(steps, losses, color=LINE, alpha=0.25, linewidth=1)
     axes.plot(steps, running_mean(losses, WINDOW), color=LINE, linewidth=2, label="training loss, running mean")
-    axes.plot(*_series(rows, "validation_loss"), "o-", color=JUDGED, markersize=4, label="validation loss (averaged weights)")
+    axes.plot(
+        *_series(rows, "validation_loss"),
+        "o-",
+        color=JUDGED,
+        markersize=4,
+        label="validation loss (averaged weights)",
+    )
     _mark_phases(axes, rows, config)
     for kill in kills:
         label = "kill -9 of a trainer" if kill is kills[0] else None

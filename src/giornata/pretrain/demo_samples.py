@@ -80,4 +80,4 @@ def _drawn(config: PretrainConfig, stage: Stage) -> list[list[Image.Image]]:
 
 
 def _short(prompt: str) -> str:
-    return prompt.split(" on ")[0].removeprefix("a ").removeprefix("an ")
+    return prompt.split(" on ", maxsplit=1)[0].removeprefix("a ").removeprefix("an ")
