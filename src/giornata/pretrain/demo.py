@@ -62,7 +62,9 @@ def demo(folder: Path, *, say: Say) -> dict[str, Any]:
 
     draw_losses(folder / "loss.png", rows, stages.kills, config)
     draw_samples(folder / "samples.png", config)
-    report = verdict(stages.example.refused, stages.ingested, stages.trained, stages.kills, rows, len(config.phases))
+    report = verdict(
+        stages.example.refused, stages.ingested, stages.trained, stages.kills, rows=rows, phases=len(config.phases)
+    )
     report |= {"loss_png": str(folder / "loss.png"), "samples_png": str(folder / "samples.png")}
     report["cpu_s"] = round(cpu_s(), 1)
     (folder / "report.json").write_text(json.dumps(report) + "\n", encoding="utf-8")

@@ -14,11 +14,12 @@ def verdict(
     ingested: Mapping[str, Any],
     trained: Mapping[str, Any],
     kills: Sequence[Kill],
+    *,
     rows: Sequence[Mapping[str, float]],
     phases: int,
 ) -> dict[str, Any]:
     """The report. `refused` is what was put in (reason to rows), `ingested` and `trained` what the programs say,
-    `rows` the metrics by step. `ok` is the conjunction of `faults` being none."""
+    `rows` the metrics by step. `ok`: nothing is wrong; what is, stands in `faults_found`."""
     found = {reason: count for reason, count in ingested["quarantined"].items() if count}
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
     judged = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]

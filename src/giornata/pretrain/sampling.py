@@ -13,6 +13,7 @@ from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tiny_model import tiny_pipeline
 from giornata.diffusion.tiny_parts import SCHEDULE
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.pretrain.frozen import FIELD
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model
 
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 16
@@ -31,9 +32,7 @@ def pipeline_of(model: Model, unet: UNet2DConditionModel) -> Any:
             name = str(WEIGHTS)
         if name is None:
             hint = "a hub id or a folder with vae/, tokenizer/ and text_encoder/"
-            raise InvalidInput(
-                [Fault(where="model.pretrained_model_name_or_path", message="is not given", hint=hint)]
-            )
+            raise InvalidInput([Fault(where=FIELD, message="is not given", hint=hint)])
         kind = StableDiffusionPipeline if model.architecture is Architecture.SD2 else StableDiffusionXLPipeline
         options: dict[str, Any] = {} if model.architecture is not Architecture.SD2 else {"safety_checker": None}
         pipeline = kind.from_pretrained(name, unet=unet, dtype=torch.float32, **options)

@@ -40,7 +40,7 @@ def judged(refused: dict[str, int] | None = None, kills: tuple[Kill, ...] = KILL
     """The verdict on a run that is good but for what is given."""
     ingested = {"rows": 53, "kept": 50, "quarantined": {"damaged": 3, "empty": 0}}
     wanted = {"damaged": 3} if refused is None else refused
-    return verdict(wanted, ingested, {**TRAINED, **trained}, kills, ROWS, phases=2)
+    return verdict(wanted, ingested, {**TRAINED, **trained}, kills, rows=ROWS, phases=2)
 
 
 def test_a_good_run_is_ok() -> None:
