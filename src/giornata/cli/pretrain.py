@@ -11,7 +11,8 @@ COMMANDS = (
     pretrain_run,
     pretrain_eval,
     pretrain_demo,
-)  # in the order of the help
+)
+"""In the order of the help."""
 
 
 def register(app: typer.Typer) -> None:

@@ -53,6 +53,8 @@ def evaluate(config: PretrainConfig, *, name: str | None, out: Path, clip: str |
         "averaged_weights": bool(progress.ema_steps),
         **_losses(config, unet, phase, device),
     }
+    if config.model.random_encoders:
+        return report  # nothing decodes what these encoded
     pipeline = pipeline_of(config.model, unet).to(device)
     if config.train.validation_prompts:
         report["samples_png"] = str(_sheet(config, pipeline, phase, progress, out))
