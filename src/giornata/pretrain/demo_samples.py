@@ -39,7 +39,7 @@ def draw_samples(path: Path, config: PretrainConfig) -> None:
     drawn = [_drawn(config, stage) for stage in stages]
     meant = {shape.caption: draw_shape(shape, random.Random(shape.caption)) for shape in grid()}
     groups = [Group(heading=stage.heading, captions=tuple(f"seed {seed}" for seed in SEEDS)) for stage in stages]
-    groups.append(Group(heading="meant", captions=("drawn by hand",)))
+    groups.append(Group(heading="meant", captions=("an example",)))
     rows = [
         SheetRow(
             label=_short(prompt),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from giornata.diffusion.shapes.pictures import grid
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.closeness import clip_score, cmmd, pixels_of
 from giornata.pretrain.demo import MARK, prepare
@@ -81,6 +82,7 @@ def test_the_configuration_is_read_as_it_was_meant(tmp_path: Path) -> None:
     assert config.train.validation_prompts == PROMPTS
     assert tuple(phase.samples for phase in config.phases) == SAMPLES
     assert config.tracking.trace_rows
+    assert set(PROMPTS) <= {shape.caption for shape in grid()}, "what a prompt means is drawn beside it"
 
 
 def test_kills_come_within_their_phases_and_after_a_checkpoint(tmp_path: Path) -> None:
