@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 ROWS, ODDITIES, SIDE_PX = 2_000, 38, 64
-SAMPLES = (6_000, 12_000)
+SAMPLES = (5_000, 7_000)
 PROMPTS = (
     "a red circle on a white background",
     "a blue square on a black background",
@@ -35,7 +35,7 @@ shards = {text(str(folder / "shards"))}
 [train]
 global_batch_size = 64
 ema_decay = 0.98
-checkpoint_steps = 25
+checkpoint_steps = 20
 checkpoints_total_limit = 100  # the first phase's last one is drawn with at the end
 validation_steps = 10
 validation_rows = 64
