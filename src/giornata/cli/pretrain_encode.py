@@ -1,17 +1,14 @@
 """`giornata pretrain encode`: pictures and captions through the frozen encoders, once, before a run."""
 
-import json
-import tempfile
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from giornata.cli.model import run_model_code
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import reporting
+from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
 
 def register(group: typer.Typer) -> None:
@@ -28,7 +25,8 @@ def encode(
 ) -> None:
     """Encode all shards for the modes offline and hybrid. What is done is kept: after a crash, run it again."""
     with reporting(as_json) as out:
-        report = _job([config, *([] if address is None else ["--address", address])])
+        words = [config, *([] if address is None else ["--address", address])]
+        report = run_program("giornata.pretrain.encode", words, progress=lambda told: _say_progress(told, out))
         for resolution, one in report["latents"].items():
             unreadable = f", {one['unreadable']} of them unreadable" if one["unreadable"] else ""
             out.say(f"{resolution} px: {one['rows']:,} rows{unreadable}, {size(one['bytes'])} in {one['folder']}")
@@ -36,16 +34,8 @@ def encode(
         out.result(report)
 
 
-def _job(words: list[str]) -> dict[str, Any]:
-    """In a process of its own: the command line loads neither torch nor Ray. Raises InvalidInput with its faults."""
-    with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
-        path = Path(folder) / "report.json"
-        try:
-            run_model_code("giornata.pretrain.encode", [*words, "--report", str(path)])
-        except GiornataError:
-            if not path.is_file():
-                raise
-        report: dict[str, Any] = json.loads(path.read_bytes())
-    if "faults" in report:
-        raise InvalidInput(Fault(**each) for each in report["faults"])
-    return report
+def _say_progress(told: Mapping[str, Any], out: Output) -> None:
+    """About every tenth of the shards."""
+    done, of = told["done"], told["of"]
+    if done * 10 // of > (done - 1) * 10 // of:
+        out.hint(f"{done} of {of} shards")

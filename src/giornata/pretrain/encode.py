@@ -40,8 +40,15 @@ READERS = 16
 Encoding = Callable[[list[Work]], Iterable[tuple[Work, Done]]]
 
 
-def encode(config: PretrainConfig, encoder: Encoder, encoding: Encoding | None = None) -> dict[str, Any]:
+def encode(
+    config: PretrainConfig,
+    encoder: Encoder,
+    encoding: Encoding | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
     """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
+    `progress` is told after each shard how many there are of how many.
 
     Returns a report: `latents` by resolution (folder, rows, bytes, unreadable), `encoded` and `kept` shards. Raises
     InvalidInput when a folder holds latents of something else, or when more rows cannot be read than
@@ -62,6 +69,8 @@ def encode(config: PretrainConfig, encoder: Encoder, encoding: Encoding | None =
     _refuse_unreadable(config, source, done)
     for work, each in encoding(missing):
         done[work] = each
+        if progress:
+            progress(len(done), len(works))
         _refuse_unreadable(config, source, done)
     reports = [
         _finish(folders[each], told[each], [done[work] for work in works if work.resolution == each], encoder)
@@ -163,6 +172,8 @@ def main(arguments: list[str] | None = None) -> None:
             given.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
         parser.exit(2, f"{error}\n")
     except GiornataError as error:
+        if given.report:
+            given.report.write_text(json.dumps({"error": str(error)}))
         parser.exit(1, f"{error}\n")
     if given.report:
         given.report.write_text(json.dumps(report))
@@ -172,16 +183,20 @@ def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         _refuse_without_gpu(device)
-        return encode(config, open_encoder(config.model, seed=config.seed, device=device))
+        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=_tell)
     import ray
 
     # Here only its digest is wanted, and the empty caption: in the precision in which the actors work.
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
     ray.init(address=address, log_to_driver=False)
     try:
-        return encode(config, encoder, on_ray(config, source_manifest(config)))
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=_tell)
     finally:
         ray.shutdown()
+
+
+def _tell(done: int, of: int) -> None:
+    print(json.dumps({"done": done, "of": of}), flush=True)  # noqa: T201 - for the command line
 
 
 def _refuse_without_gpu(device: str) -> None:

@@ -29,11 +29,13 @@ class EmptyPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """What one forward and backward pass computes. `weight` 0 only takes part."""
+    """What one forward and backward pass computes. `weight` 0 only takes part. `places` are the rows' (phase, epoch,
+    key)."""
 
     noisy: NoisyBatch
     embedding: Embedding
     weight: float = 1.0
+    places: Sequence[tuple[int, int, str]] = ()
 
     def to(self, device: torch.device) -> "Example":
         """On the device."""
@@ -82,7 +84,7 @@ class Draws:
             timesteps_B=self._timesteps(places),
             time_ids_B6=batch.time_ids_B6.float(),
         )
-        return Example(noisy=noisy, embedding=self._embedding(batch, places))
+        return Example(noisy=noisy, embedding=self._embedding(batch, places), places=places)
 
     def _latents(self, batch: Batch, places: Sequence[tuple[int, int, str]]) -> torch.Tensor:
         shift, factor = self.scaling

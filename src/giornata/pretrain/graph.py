@@ -29,6 +29,14 @@ from giornata.protocol.pretraining import Mode, PretrainConfig
 ROWS_OF_A_TASK = 16_384
 """One reading task streams the rows of so many portions as make at most this: a billion rows are 60,000 tasks, and a
 small data set is read by a few, whose processes cost more to start than the reading."""
+READING: dict[str, Any] = {
+    "batch_size": None,
+    "batch_format": "pyarrow",
+    "zero_copy_batch": True,
+    # A shard's row groups. Besides, without a wish of its own a reading task would be run inside the actor that
+    # follows, which would then decode one picture after the other with its encoder idle.
+    "memory": 256 << 20,
+}
 
 
 def fed(
@@ -58,11 +66,11 @@ def fed(
             rows_of,
             columns_read=STORED if mode is Mode.OFFLINE else WITHOUT_TEXT,
         )
-        latents = dataset.map_batches(reader, batch_size=None, batch_format="pyarrow", zero_copy_batch=True)
+        latents = dataset.map_batches(reader, **READING)
         return latents if mode is Mode.OFFLINE else _through_actors(latents, EncodeCaptions, config)
     cutting = Cutting.of(config.data, seed=config.seed, resolution=resolution)
     pictures = ReadPictures(Storage.at(config.data.shards), _names(source), rows_of, cutting)
-    cut = dataset.map_batches(pictures, batch_size=None, batch_format="pyarrow", zero_copy_batch=True)
+    cut = dataset.map_batches(pictures, **READING)
     return _through_actors(cut, EncodePictures, config) if mode is Mode.ONLINE else cut
 
 

@@ -114,8 +114,10 @@ class Loop:
         used = -1
         while progress.used < samples:
             if progress.used == used:
-                missing = samples - used
-                raise RowsMissing(f"{missing} rows of phase {run.config.phases[progress.phase].name} were never fed")
+                self._save()  # the next start asks for these rows alone
+                self._checkpoints.wait()
+                name = run.config.phases[progress.phase].name
+                raise RowsMissing(f"{samples - used} rows of phase {name} were never fed")
             used = progress.used
             if self._until_feeds_end() is Outcome.PREEMPTED:
                 return Outcome.PREEMPTED
@@ -262,5 +264,6 @@ class Loop:
             trainers=self._peers.world,
             usd_per_s=usd_per_s(run.config, self._peers.world),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
-            peak_flops_per_s=run.peak_flops_per_s,
+            # What a picture costs is counted for all of its tokens.
+            peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,
         )

@@ -7,6 +7,7 @@ Shapes: B rows of one pass; N = BINS levels of noise.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from giornata.diffusion.objective import Objective
 from giornata.pretrain.examples import Example
 from giornata.pretrain.parallel import Spread
 from giornata.pretrain.peers import Channel
+from giornata.pretrain.token_routing import TokenRouting
 
 BINS = 10
 """The timesteps in as many equal ranges, from little noise to much."""
@@ -35,21 +37,27 @@ class Losses:
 
 
 class Passes:
-    """Runs examples through the model."""
+    """Runs examples through the model. While it trains, tokens are routed where that is asked for."""
 
-    def __init__(self, spread: Spread, objective: Objective, channel: Channel) -> None:
-        self._spread, self._objective, self._channel = spread, objective, channel
+    def __init__(
+        self, spread: Spread, objective: Objective, channel: Channel, routing: TokenRouting | None = None
+    ) -> None:
+        self._spread, self._objective, self._channel, self._routing = spread, objective, channel, routing
 
     def train(self, examples: Sequence[Example], *, rows: int) -> Losses:
         """Leaves the gradient in the parameters. `rows` are those of all trainers in this step; every trainer has as
         many examples."""
         sums_2N = torch.zeros(2, BINS, device=self._spread.device)
         for place, example in enumerate(examples):
-            with self._spread.passing(last=place == len(examples) - 1):
+            last = place == len(examples) - 1
+            with self._spread.passing(last=last), self._routed(example):
                 loss_B = self._each(example, sums_2N)
                 # DDP and FSDP2 take the mean over the trainers.
                 (loss_B.sum() * (example.weight * self._channel.world / rows)).backward()
         return self._losses(sums_2N)
+
+    def _routed(self, example: Example) -> AbstractContextManager[None]:
+        return nullcontext() if self._routing is None else self._routing.routing(example.places)
 
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> Losses:

@@ -1,6 +1,6 @@
 """Which rows every step trained, written down by each trainer while it trains: the proof, apart from the ledger.
 
-    trace/<from>-<when>-<rank>.jsonl     a line {"from": step, "ms", "pid"}, then {"step", "phase", "uses"} for each step
+    trace/<from>-<when>-<rank>.jsonl   {"from": step, "ms", "pid"}, then {"step", "phase", "uses"} for each step
 
 Lines of an attempt count up to the step from which the next attempt went on: what came after was trained again.
 """

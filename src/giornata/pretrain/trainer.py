@@ -20,6 +20,7 @@ from giornata.pretrain.parallel import spread
 from giornata.pretrain.peers import Channel, Peers
 from giornata.pretrain.progress import Progress, check_origin
 from giornata.pretrain.step import Passes
+from giornata.pretrain.token_routing import TokenRouting
 from giornata.pretrain.training_run import Run
 from giornata.pretrain.trial import Trial
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase
@@ -40,6 +41,8 @@ class Trainer:
         self._micro_batches = [
             self._micro_batch(Trial(unet, train, run.device, peers), each) for each in config.phases
         ]
+        share = train.token_routing
+        routing = TokenRouting(unet, share=share, seed=config.seed) if share else None
         if train.torch_compile:
             stack.enter_context(compiled(unet))
         self._spread = spread(unet, train, peers, run.device, node_size=run.node_size)
@@ -47,7 +50,7 @@ class Trainer:
         self._adam = Adam(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
         self._guard = self._new_guard(Progress())
-        self._passes = Passes(self._spread, self._objective(), channel)
+        self._passes = Passes(self._spread, self._objective(), channel, routing)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
         self._held_draws = Draws(
             seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"

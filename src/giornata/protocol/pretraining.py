@@ -351,6 +351,9 @@ def _train_faults(config: PretrainConfig) -> list[Fault]:
     ]
     if not 0 <= train.token_routing < 1:
         faults.append(Fault(where="train.token_routing", message="is a share of the tokens, below 1"))
+    if train.token_routing and train.torch_compile:
+        hint = "choose one of the two"
+        faults.append(Fault(where="train.token_routing", message="cannot be compiled (torch_compile)", hint=hint))
     if train.snr_gamma is not None:
         faults += _positive("train.snr_gamma", train.snr_gamma)
     if config.model.prediction_type not in {"epsilon", "v_prediction"}:
@@ -379,12 +382,10 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
 
 def _bucket_faults(config: PretrainConfig) -> list[Fault]:
     steps, faults = config.data.bucket_reso_steps, []
-    if config.encode.gpus_per_encoder is not None:
-        faults += _at_least("encode.gpus_per_encoder", config.encode.gpus_per_encoder, 0)
-    if not config.data.enable_bucket:
-        return faults
+    if (gpus := config.encode.gpus_per_encoder) is not None:
+        faults += _at_least("encode.gpus_per_encoder", gpus, 0)
     least = min((phase.resolution for phase in config.phases), default=steps)
-    if steps < 1 or steps % LATENT_SIDE_PX or steps > least:
+    if config.data.enable_bucket and (steps < 1 or steps % LATENT_SIDE_PX or steps > least):
         hint = f"a multiple of {LATENT_SIDE_PX}, not above the least resolution"
         faults.append(Fault(where="data.bucket_reso_steps", message=f"cannot be {steps}", hint=hint))
     return faults

@@ -13,6 +13,7 @@ import ray.data
 
 LOGICAL_CPUS = 8
 OBJECT_STORE_BYTES = 200 << 20
+PATIENCE_S = 900
 
 
 @pytest.fixture(scope="session", name="ray")
@@ -40,3 +41,11 @@ def quiet_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for Ray and its workers to start, which takes minutes where many share the cores."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,16 +66,18 @@ def losses(config: PretrainConfig) -> dict[int, float]:
 
 
 @contextmanager
-def killing(config: PretrainConfig, *, when: Callable[[int], bool], times: int = 1) -> Iterator[list[int]]:
-    """SIGKILL to a trainer each time that the newest traced step of an attempt says so; the pids that were killed."""
+def killing(config: PretrainConfig, *, at_steps: Sequence[int]) -> Iterator[list[int]]:
+    """SIGKILL to a trainer when an attempt has come to each of these steps, once an attempt; the pids so far."""
     killed: list[int] = []
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.05) and len(killed) < times:
-            for pid, step in traced(config):
-                if pid not in killed and when(step) and Path(f"/proc/{pid}").exists():
+        attempts: set[int] = set()
+        while not done.wait(0.02) and len(killed) < len(at_steps):
+            for attempt, pid, step in traced(config):
+                if attempt not in attempts and step >= at_steps[len(killed)]:
                     os.kill(pid, signal.SIGKILL)
+                    attempts.add(attempt)
                     killed.append(pid)
                     break
 
@@ -88,14 +90,16 @@ def killing(config: PretrainConfig, *, when: Callable[[int], bool], times: int =
         thread.join()
 
 
-def traced(config: PretrainConfig) -> list[tuple[int, int]]:
-    """(pid, newest step) of every trainer that has written anything, last of their attempt's ranks first."""
+def traced(config: PretrainConfig) -> list[tuple[int, int, int]]:
+    """(attempt, pid, newest step) of every trainer of the newest attempt."""
     found = []
-    for path in sorted((Path(config.storage) / config.name / "trace").glob("*.jsonl"), reverse=True):
+    for path in (Path(config.storage) / config.name / "trace").glob("*.jsonl"):
         lines = path.read_text().split("\n")[:-1]
         if len(lines) > 1:
-            found.append((json.loads(lines[0])["pid"], json.loads(lines[-1])["step"]))
-    return found
+            head, last = json.loads(lines[0]), json.loads(lines[-1])
+            found.append((head["ms"], head["pid"], last["step"]))
+    newest = max((attempt for attempt, _, _ in found), default=0)
+    return [each for each in found if each[0] == newest]
 
 
 class Command:

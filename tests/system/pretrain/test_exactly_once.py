@@ -6,17 +6,18 @@ go by.
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import psutil
-import pytest
+from tests.system.pretrain.runs import SAMPLES, Command, fitted, killing, losses, small_run, traced
 
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
-
-from tests.system.pretrain.runs import SAMPLES, Command, fitted, killing, losses, small_run
 
 EXIT_STOPPED = 3
 
@@ -37,7 +38,7 @@ def test_pinned_order_gives_the_same_losses_after_a_kill_in_each_phase(ray: Modu
     fitted(whole, tmp_path / "notes")
     broken = small_run(tmp_path / "broken", pinned_order=True)
     steps_of_first = -(-SAMPLES[0] // 16)
-    with killing(broken, when=lambda step: step in {5, steps_of_first + 2}, times=2) as killed:
+    with killing(broken, at_steps=[5, steps_of_first + 2]) as killed:
         fitted(broken, tmp_path / "notes-2")
     assert len(killed) == 2
     assert check(whole).attempts == 1
@@ -65,27 +66,40 @@ def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:
 
 
 def test_an_encoder_is_killed_while_it_streams(ray: ModuleType, tmp_path: Path) -> None:
-    config = small_run(tmp_path, mode=Mode.ONLINE)
-    config = replace(
-        config, workers=Workers(trainers=1, use_gpu=False), encode=replace(config.encode, encode_batch_size=8)
-    )
-    seen: list[int] = []
-
-    def kill_an_encoder(step: int) -> bool:
-        if step >= 2 and not seen:
-            seen.append(_kill_encoder())
-        return False
-
-    with killing(config, when=kill_an_encoder):
+    config = small_run(tmp_path, mode=Mode.ONLINE, trainers=1)
+    config = replace(config, encode=replace(config.encode, encode_batch_size=8))
+    with each_encoder_killed_once(config) as killed:
         fitted(config, tmp_path / "notes")
-    assert len(seen) == 1
+    assert killed
     check(config)
 
 
-def _kill_encoder() -> int:
-    """Of this test's own Ray."""
-    for process in psutil.Process().children(recursive=True):
-        if process.name().startswith("ray::") and "EncodePictures" in " ".join(process.cmdline()):
-            os.kill(process.pid, signal.SIGKILL)
-            return process.pid
-    pytest.fail("no encoder is at work")
+@contextmanager
+def each_encoder_killed_once(config: PretrainConfig) -> Iterator[list[int]]:
+    """SIGKILL to the encoder of this test's own Ray when the second step is done; the pids."""
+    killed: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05) and not killed:
+            if any(step >= 2 for _, _, step in traced(config)):
+                killed.extend(_kill_encoders())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        done.set()
+        thread.join()
+
+
+def _kill_encoders() -> list[int]:
+    found = [
+        process.pid
+        for process in psutil.Process().children(recursive=True)
+        if "EncodePictures" in " ".join(process.cmdline())
+    ]
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return found

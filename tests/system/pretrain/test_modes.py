@@ -91,6 +91,7 @@ def feed_all(config: PretrainConfig, mode: Mode, portions: list[Portion], encode
     while (feed := feeder.take(16, 8)).batches or feed.unreadable:
         batches += feed.batches
         unreadable += feed.unreadable
+    assert ")->MapBatches(" not in dataset.stats(), "a reading task is run inside an encoder"
     return Fed(batches=tuple(batches), unreadable=tuple(unreadable))
 
 

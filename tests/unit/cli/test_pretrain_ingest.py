@@ -118,9 +118,10 @@ def test_what_a_program_ends_with_is_raised(order: str, kind: type[Exception], w
         run_program(PROGRAM, [order], progress=lambda _told: None)
 
 
-def test_a_program_ends_with_whoever_started_it() -> None:
+def test_a_program_ends_with_whoever_started_it_and_can_put_its_things_away(tmp_path: Path) -> None:
     def leave(_told: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_program(PROGRAM, ["well"], progress=leave)
+        run_program(PROGRAM, [str(tmp_path / "note"), "wait"], progress=leave)
+    assert (tmp_path / "note").read_text() == "put away"

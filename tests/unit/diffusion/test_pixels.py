@@ -205,6 +205,20 @@ def test_bytes_are_decoded_like_a_file_and_cut_bytes_are_refused(tmp_path: Path,
             pixels.decode(content[:kept])
 
 
+def test_a_damaged_header_is_refused_whatever_the_decoder_raises(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    content = saved(Image.fromarray(noise), tmp_path / "a.avif").read_bytes()
+    refused = 0
+    for place in range(300):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        try:
+            pixels.decode(bytes(damaged))
+        except Undecodable:
+            refused += 1
+    assert refused > 100
+
+
 def test_a_program_that_draws_is_not_run() -> None:
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
     with pytest.raises(NotAPicture, match="program"):

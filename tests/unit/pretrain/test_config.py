@@ -7,7 +7,7 @@ import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.manifest import Manifest, Shard
-from giornata.pretrain.recipes import RECIPES, sdxl_tiny
+from giornata.pretrain.recipes import RECIPES, read_config, sdxl_tiny
 from giornata.protocol.pretraining import load, parse
 
 
@@ -66,3 +66,30 @@ def test_a_manifest_comes_back_and_others_are_refused() -> None:
     for content in (b"{}", b"[", manifest.to_bytes().replace(b'"version": 1', b'"version": 9')):
         with pytest.raises(InvalidInput, match="is not a manifest"):
             Manifest.from_bytes(content, where="m")
+
+
+def test_buckets_and_shares_of_gpus_that_cannot_be() -> None:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    parse({**values, "data": {**values["data"], "bucket_reso_steps": 64}})  # not used without buckets
+    values["data"] |= {"enable_bucket": True, "bucket_reso_steps": 64}
+    values["encode"] |= {"gpus_per_encoder": -0.5}
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    assert {fault.where for fault in refused.value.faults} == {"data.bucket_reso_steps", "encode.gpus_per_encoder"}
+    values["data"] |= {"bucket_reso_steps": 8}
+    values["encode"] |= {"gpus_per_encoder": 0.5}
+    assert parse(values).encode.gpus_per_encoder == 0.5
+
+
+def test_a_file_may_begin_with_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('recipe = "shapes"\nstorage = "out"\n[train]\nglobal_batch_size = 8\n')
+    config = read_config(str(path))
+    assert (config.train.global_batch_size, config.train.snr_gamma) == (8, 5.0)
+    assert config.data.shards == "out/shards"
+    assert read_config("shapes") == RECIPES["shapes"]()
+    path.write_text('recipe = "circles"\n')
+    with pytest.raises(InvalidInput, match="'circles' is not known"):
+        read_config(str(path))
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_config(str(tmp_path / "none.toml"))

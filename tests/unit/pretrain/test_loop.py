@@ -182,6 +182,9 @@ def test_rows_that_come_twice_or_never_end_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(RowsMissing, match="8 rows of phase 0"):
         train(run_of(config, tmp_path / "never", feeds=never))
+    assert go_on(config, tmp_path / "never") is Outcome.FINISHED  # what was fed is not trained again
+    assert [row["samples"] for row in metrics_of(Storage.at(tmp_path / "never"))] == [8, 16]
+    assert any(each.step == 1 for each in committed(Storage.at(tmp_path / "never")))
 
 
 def test_rows_that_cannot_be_read_are_recorded_and_bounded(tmp_path: Path) -> None:
