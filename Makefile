@@ -1,4 +1,5 @@
 # make demo      the main job, end to end, on this machine
+# make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: some ten minutes
 # make test      every test
 # make sim       of these, the scenarios of the simulator, small
 # make pretrain  of these, pre-training on a real Ray: kills, fewer trainers, every mode
@@ -20,8 +21,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo test check lint format types contracts unit contract sim system faults pretrain fuzz odd-time soak soak-hour \
-        mutants tiny-shapes clean
+.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults pretrain fuzz \
+        odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +35,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo 'installing into $(VENV) ...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+pretrain-demo: $(STAMP)
+	@$(BIN)/giornata pretrain demo $(DEMO_FLAGS)
 
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
@@ -109,4 +113,4 @@ tiny-shapes: $(STAMP)
 	@$(BIN)/python -m giornata.diffusion.shapes.pretrain $(OUT) $(PRETRAIN_FLAGS)
 
 clean:
-	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo-output pretrain-demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

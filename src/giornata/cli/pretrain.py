@@ -2,9 +2,17 @@
 
 import typer
 
-from giornata.cli import pretrain_encode, pretrain_ingest, pretrain_plan, pretrain_run
+from giornata.cli import pretrain_demo, pretrain_encode, pretrain_eval, pretrain_ingest, pretrain_plan, pretrain_run
 
-COMMANDS = (pretrain_plan, pretrain_ingest, pretrain_encode, pretrain_run)  # in the order of the help
+COMMANDS = (
+    pretrain_plan,
+    pretrain_ingest,
+    pretrain_encode,
+    pretrain_run,
+    pretrain_eval,
+    pretrain_demo,
+)
+"""In the order of the help."""
 
 
 def register(app: typer.Typer) -> None:

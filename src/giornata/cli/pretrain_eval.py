@@ -1,0 +1,57 @@
+"""`giornata pretrain eval`: what a run's weights can do, by themselves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_process import run_program
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `giornata pretrain`."""
+    group.command("eval")(evaluate)
+
+
+def evaluate(
+    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    checkpoint: Annotated[str | None, typer.Option(help="Its name. Default: the newest.", show_default=False)] = None,
+    clip: Annotated[
+        str | None, typer.Option(help="Folder or hub id of a CLIP model, for its scores.", show_default=False)
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Held-back rows that are drawn for CLIP, at most.", min=1)] = 256,
+    folder: Annotated[Path, typer.Option("--out", help="Where the samples go.")] = Path(),
+    as_json: JsonFlag = False,
+) -> None:
+    """Samples and validation loss of a checkpoint's averaged weights; with --clip also CLIP score and CMMD."""
+    with reporting(as_json) as out:
+        words = [config, "--rows", str(rows), "--out", str(folder)]
+        words += [] if checkpoint is None else ["--checkpoint", checkpoint]
+        words += [] if clip is None else ["--clip", clip]
+        report = run_program("giornata.pretrain.evaluate", words, progress=lambda _: None)
+        _say(out, report)
+        out.result(report)
+
+
+def _say(out: Output, report: Mapping[str, Any]) -> None:
+    weights = "averaged weights" if report["averaged_weights"] else "weights as trained: no average has begun"
+    out.say(f"{report['checkpoint']}: {report['samples']:,} pictures trained, {weights}, {report['resolution']} px")
+    if report["validation_loss"] is None:
+        out.hint("no validation loss: train.validation_rows is 0")
+    else:
+        out.say(f"validation loss {report['validation_loss']:.4f} on {report['validation_rows']:,} rows")
+        levels = report["validation_loss_by_level"]
+        cells = [(f"{place * 100}-{place * 100 + 99}", _number(loss)) for place, loss in enumerate(levels)]
+        out.table(("timesteps", "loss"), cells, right=(1,))
+    if "samples_png" in report:
+        out.say(f"samples  {report['samples_png']}")
+    if "cmmd" in report:
+        real = report["clip_score_of_real"]
+        out.say(f"CLIP score {report['clip_score']:.2f} (the real pictures: {real:.2f}), CMMD {report['cmmd']:.3f}")
+
+
+def _number(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.4f}"

@@ -1,0 +1,81 @@
+"""How well pictures fit their prompts, and how near they are to real ones, by CLIP.
+
+FID is not among these: the packages that compute it as published figures are computed (clean-fid, torch-fidelity,
+torchmetrics' extra `image`) all need torchvision, which this project does without.
+
+Shapes: N, M pictures or texts; D the width of CLIP's common space.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.nn import functional
+from transformers import CLIPModel, CLIPTokenizer
+
+from giornata.domain.errors import Fault, InvalidInput
+
+CMMD_SIGMA, CMMD_SCALE = 10.0, 1000.0
+AT_ONCE = 32
+# What CLIP's pictures are normalised by (preprocessor_config.json of openai/clip-vit-large-patch14-336).
+MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+
+class Clip:
+    """A CLIP model by its folder or hub id, frozen. Raises InvalidInput when it cannot be loaded."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            self._model: Any = CLIPModel.from_pretrained(name, use_safetensors=True).eval().requires_grad_(False)
+            self._tokenizer = CLIPTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            hint = "a folder or hub id of a CLIP model, such as openai/clip-vit-large-patch14-336"
+            raise InvalidInput([Fault(where="--clip", message=f"{name}: {error}", hint=hint)]) from None
+        self._side_px = int(self._model.config.vision_config.image_size)
+
+    @torch.no_grad()
+    def pictures(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
+        """Of each its direction, ND, each of length 1."""
+        found = []
+        for first in range(0, len(pictures), AT_ONCE):
+            pixels_NCHW = torch.stack([pixels_of(each, self._side_px) for each in pictures[first : first + AT_ONCE]])
+            pooled_NH = self._model.vision_model(pixel_values=pixels_NCHW).pooler_output
+            found.append(self._model.visual_projection(pooled_NH))
+        return functional.normalize(torch.cat(found).float(), dim=-1)
+
+    @torch.no_grad()
+    def texts(self, texts: Sequence[str]) -> torch.Tensor:
+        """Of each its direction, ND, each of length 1. What is too long is cut."""
+        most = self._model.config.text_config.max_position_embeddings
+        words = self._tokenizer(list(texts), padding=True, truncation=True, max_length=most, return_tensors="pt")
+        pooled_NH = self._model.text_model(**words).pooler_output
+        return functional.normalize(self._model.text_projection(pooled_NH).float(), dim=-1)
+
+
+def pixels_of(picture: Image.Image, side_px: int) -> torch.Tensor:
+    """CHW: the shorter side scaled to `side_px` (bicubic), the middle cut out, normalised."""
+    factor = side_px / min(picture.size)
+    width, height = (max(side_px, round(factor * each)) for each in picture.size)
+    scaled = picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (width - side_px) // 2, (height - side_px) // 2
+    cut = scaled.crop((left, top, left + side_px, top + side_px))
+    pixels_HWC = torch.frombuffer(bytearray(cut.tobytes()), dtype=torch.uint8).view(side_px, side_px, 3)
+    return ((pixels_HWC / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)).permute(2, 0, 1)
+
+
+def clip_score(pictures_ND: torch.Tensor, texts_ND: torch.Tensor) -> float:
+    """100 · max(cos, 0), the mean over pairs (Hessel et al. 2021, arXiv 2104.08718, with the usual factor of 100)."""
+    return float((100 * (pictures_ND * texts_ND).sum(dim=-1)).clamp(min=0).mean())
+
+
+def cmmd(drawn_ND: torch.Tensor, real_MD: torch.Tensor) -> float:
+    """Squared maximum mean discrepancy of directions under exp(-|a - b|² / 2σ²), σ = 10, times 1000; 0 for equal
+    sets. Jayasumana et al. 2024, arXiv 2401.09603, who take CLIP ViT-L/14 at 336 pixels; figures of other models
+    cannot be compared with theirs. Each set's mean is over all its pairs, a picture with itself included."""
+
+    def likeness(a_ND: torch.Tensor, b_MD: torch.Tensor) -> torch.Tensor:
+        return (-torch.cdist(a_ND.double(), b_MD.double()).square() / (2 * CMMD_SIGMA**2)).exp().mean()
+
+    within = likeness(drawn_ND, drawn_ND) + likeness(real_MD, real_MD)
+    return float(CMMD_SCALE * (within - 2 * likeness(drawn_ND, real_MD)))

@@ -1,0 +1,104 @@
+"""Kills a trainer in the middle of each phase, as a machine that vanishes would: SIGKILL, no notice.
+
+Which process is a trainer is read from the trace, whose files begin with the pid of the trainer that writes them. A
+file that has just grown is that of a trainer that is alive.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.trace import FOLDER
+from giornata.protocol.pretraining import PretrainConfig
+
+POLL_S = 0.05
+FRESH_S = 2.0
+BEHIND_CHECKPOINT = 5
+"""Steps that a kill undoes at least: it comes so long after a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """A trainer, as its trace shows it."""
+
+    pid: int
+    phase: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """`step` is the last one that the trainer had written down."""
+
+    phase: int
+    step: int
+    pid: int
+
+
+def kill_steps(config: PretrainConfig) -> list[int]:
+    """The step of each phase from which on a trainer is killed: the middle, and some steps after a checkpoint."""
+    found, before, every = [], 0, config.train.checkpoint_steps
+    for phase in config.phases:
+        steps = -(-phase.samples // config.train.global_batch_size)
+        middle = before + steps // 2
+        found.append(middle - middle % every + min(BEHIND_CHECKPOINT, every - 1))
+        before += steps
+    return found
+
+
+def victim(alive: Sequence[Alive], steps: Sequence[int], killed: Sequence[Kill]) -> Alive | None:
+    """The trainer to be killed now, if it is time for one: once in each phase."""
+    done = {kill.phase for kill in killed}
+    return next(
+        (each for each in alive if each.phase not in done and each.step >= steps[each.phase]),
+        None,
+    )
+
+
+def alive_trainers(folder: Path, *, now_s: float) -> list[Alive]:
+    """Of the trace's files that have grown just now, the highest rank first."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl"), reverse=True):
+        if now_s - path.stat().st_mtime > FRESH_S:
+            continue
+        head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        if lines:
+            found.append(Alive(pid=head["pid"], phase=lines[-1]["phase"], step=lines[-1]["step"]))
+    return found
+
+
+@contextmanager
+def killing(config: PretrainConfig, say: Callable[[str], None]) -> Iterator[list[Kill]]:
+    """Within, one trainer is killed in each phase; the list grows by each kill."""
+    kills: list[Kill] = []
+    folder, steps, done = Path(run_storage(config).path()) / FOLDER, kill_steps(config), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_S) and len(kills) < len(steps):
+            chosen = victim(alive_trainers(folder, now_s=time.time()), steps, kills)
+            if chosen is not None and _killed(chosen.pid):
+                kills.append(Kill(phase=chosen.phase, step=chosen.step, pid=chosen.pid))
+                say(f"kill -9 of a trainer in phase {config.phases[chosen.phase].name}, after step {chosen.step}")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        done.set()
+        thread.join()
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it had just ended by itself
+        return False
+    return True

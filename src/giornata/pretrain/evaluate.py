@@ -1,0 +1,151 @@
+"""What a run's weights can do, by themselves: `giornata pretrain eval CONFIG`.
+
+Loss on the rows that were held back, by level of noise; a sheet of the configured prompts; with a CLIP model, its
+score on captions of held-back rows and the distance (CMMD) of what is drawn for them from the pictures themselves.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import UNet2DConditionModel
+
+from giornata.diffusion.determinism import fix_determinism
+from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.closeness import Clip, clip_score, cmmd
+from giornata.pretrain.committed import Committed, committed
+from giornata.pretrain.encoded import source_manifest
+from giornata.pretrain.export import export
+from giornata.pretrain.progress import Progress
+from giornata.pretrain.recipes import read_config
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
+from giornata.pretrain.validation import held_losses, held_pictures
+from giornata.protocol.pretraining import PretrainConfig
+
+SEEDS = (0, 1, 2, 3)
+
+
+def evaluate(config: PretrainConfig, *, name: str | None, out: Path, clip: str | None, most: int) -> dict[str, Any]:
+    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for CLIP.
+
+    Raises InvalidInput when there is no such checkpoint, or when parts that are needed are nowhere.
+    """
+    chosen = checkpoint_of(config, name)
+    device = torch.device("cuda" if config.workers.use_gpu and torch.cuda.is_available() else "cpu")
+    eyes = None if clip is None else Clip(clip)
+    with tempfile.TemporaryDirectory() as folder:
+        progress = export(config, run_storage(config), Path(folder), checkpoint=chosen)
+        unet = unet_at(Path(folder)).to(device)
+    phase = phase_of(config, progress)
+    report: dict[str, Any] = {
+        "checkpoint": chosen.name,
+        "step": progress.step,
+        "samples": progress.samples,
+        "resolution": config.phases[phase].resolution,
+        "averaged_weights": bool(progress.ema_steps),
+        **_losses(config, unet, phase, device),
+    }
+    if config.model.random_encoders:
+        return report  # nothing decodes what these encoded
+    pipeline = pipeline_of(config.model, unet).to(device)
+    if config.train.validation_prompts:
+        report["samples_png"] = str(_sheet(config, pipeline, phase, progress, out))
+    if eyes is not None:
+        report |= _closeness(config, pipeline, eyes, phase, most)
+    return report
+
+
+def checkpoint_of(config: PretrainConfig, name: str | None) -> Committed:
+    """By its name, or the newest. Raises InvalidInput with what there is."""
+    found = list(committed(run_storage(config)))
+    for each in found:
+        if name in {None, each.name}:
+            return each
+    hint = ", ".join(each.name for each in found) or "train first"
+    where = "--checkpoint" if name and found else str(run_storage(config))
+    raise InvalidInput([Fault(where=where, message=f"has no checkpoint {name or ''}".strip(), hint=hint)])
+
+
+def phase_of(config: PretrainConfig, progress: Progress) -> int:
+    """The last phase in which these weights were trained."""
+    complete_and_no_more = progress.step_in_phase == 0 and progress.phase > 0
+    return min(progress.phase - complete_and_no_more, len(config.phases) - 1)
+
+
+def _losses(config: PretrainConfig, unet: UNet2DConditionModel, phase: int, device: torch.device) -> dict[str, Any]:
+    from giornata.pretrain.worker import frozen_parts
+
+    frozen = frozen_parts(config, source_manifest(config), device)
+    losses = held_losses(config, unet, phase=phase, encoder=frozen.encoder, scaling=frozen.scaling, device=device)
+    if losses is None:
+        return {"validation_rows": 0, "validation_loss": None, "validation_loss_by_level": []}
+    return {
+        "validation_rows": losses.rows,
+        "validation_loss": losses.mean,
+        "validation_loss_by_level": list(losses.by_level),
+    }
+
+
+def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress, out: Path) -> Path:
+    side_px, prompts = config.phases[phase].resolution, config.train.validation_prompts
+    by_seed = [sample(pipeline, prompts, side_px=side_px, seed=seed) for seed in SEEDS]
+    rows = [
+        SheetRow(label="", text=prompt, pictures=(tuple(pictures[place] for pictures in by_seed),))
+        for place, prompt in enumerate(prompts)
+    ]
+    groups = [Group(heading=f"{side_px} px", captions=tuple(f"seed {seed}" for seed in SEEDS))]
+    subtitle = f"step {progress.step:,}; {STEPS} steps, guidance {GUIDANCE:g}"
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"samples-{progress.step:08d}.png"
+    cell_px = cell_side_px(side_px)
+    compose_sheet(rows, groups, title=config.name, subtitle=subtitle, cell_px=cell_px).save(path, optimize=True)
+    return path
+
+
+def _closeness(config: PretrainConfig, pipeline: Any, eyes: Clip, phase: int, most: int) -> dict[str, Any]:
+    real, captions = held_pictures(config, phase=phase, most=most)
+    if not real:
+        hint = "train.validation_rows says how many are held back"
+        raise InvalidInput([Fault(where="--clip", message="no rows are held back to compare with", hint=hint)])
+    drawn = sample(pipeline, captions, side_px=config.phases[phase].resolution, seed=config.seed)
+    drawn_ND, real_ND, texts_ND = eyes.pictures(drawn), eyes.pictures(real), eyes.texts(captions)
+    return {
+        "clip_pictures": len(drawn),
+        "clip_score": clip_score(drawn_ND, texts_ND),
+        "clip_score_of_real": clip_score(real_ND, texts_ND),
+        "cmmd": cmmd(drawn_ND, real_ND),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The report, or what went wrong, in the file --report."""
+    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.evaluate", description=__doc__)
+    parser.add_argument("config")
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--clip")
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--report", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    fix_determinism(threads=1)
+    try:
+        config = read_config(given.config)
+        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), clip=given.clip, most=given.rows)
+    except InvalidInput as error:
+        report = {"faults": [asdict(fault) for fault in error.faults]}
+    except (GiornataError, OSError) as error:
+        report = {"error": str(error)}
+    given.report.write_text(json.dumps(report), encoding="utf-8")
+    return 1 if {"faults", "error"} & set(report) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
