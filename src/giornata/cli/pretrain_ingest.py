@@ -14,7 +14,7 @@ from giornata.cli.output import Output, reporting
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.pretraining import parse_ingest
+from giornata.protocol.pretraining_checks import parse_ingest
 
 EXIT_STOPPED = 130
 MEANINGS = {

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from giornata.control.texts import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.pretraining import config_faults
+from giornata.protocol.pretraining_checks import config_faults
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
 from giornata.protocol.training.epochs import NOT_OFFERED, steps_of
 

@@ -25,7 +25,8 @@ from giornata.pretrain.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.quarantine import Spool, write_quarantine
 from giornata.pretrain.sources import Source, find
 from giornata.pretrain.storage import Storage
-from giornata.protocol.pretraining import Ingest, parse_ingest
+from giornata.protocol.pretraining import Ingest
+from giornata.protocol.pretraining_checks import parse_ingest
 
 Progress = Callable[[str, int, int | None], None]
 """Told (what is being done, how many rows or shards, of how many if that is known)."""

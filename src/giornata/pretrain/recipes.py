@@ -24,9 +24,8 @@ from giornata.protocol.pretraining import (
     PretrainConfig,
     Train,
     Workers,
-    load,
-    parse,
 )
+from giornata.protocol.pretraining_checks import load, parse
 
 
 def sd2_base(storage: str = "pretrain") -> PretrainConfig:

@@ -28,7 +28,8 @@ from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.schedule import rows_of_phases
-from giornata.protocol.pretraining import Mode, PretrainConfig, parse
+from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining_checks import parse
 
 POLL_S = 0.5
 MODEL = "model"

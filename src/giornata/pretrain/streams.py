@@ -18,7 +18,8 @@ from giornata.pretrain.ledger import Ledger
 from giornata.pretrain.rows_of_phase import Portion
 from giornata.pretrain.run_storage import ledger_of, run_storage
 from giornata.pretrain.schedule import part_of, rows_of_phases
-from giornata.protocol.pretraining import PretrainConfig, parse
+from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining_checks import parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

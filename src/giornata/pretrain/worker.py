@@ -30,7 +30,8 @@ from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.schedule import rows_of_phases, share
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training_run import Run
-from giornata.protocol.pretraining import Mode, Precision, PretrainConfig, parse
+from giornata.protocol.pretraining import Mode, Precision, PretrainConfig
+from giornata.protocol.pretraining_checks import parse
 
 CPU_SIDE = 1024
 """Of the matrices by which a processor's speed is measured; a GPU's take `giornata.diffusion.flops.SIDE`."""

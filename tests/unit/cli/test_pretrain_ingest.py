@@ -14,7 +14,8 @@ from giornata.cli.pretrain_ingest import MEANINGS, _changes, _configured, _progr
 from giornata.cli.pretrain_process import run_program
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.filters import Refusal
-from giornata.protocol.pretraining import Ingest, parse_ingest
+from giornata.protocol.pretraining import Ingest
+from giornata.protocol.pretraining_checks import parse_ingest
 
 PROGRAM = "tests.fixtures.reporting_program"
 REPORT = {

@@ -8,7 +8,7 @@ import pytest
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.manifest import Manifest, Shard
 from giornata.pretrain.recipes import RECIPES, read_config, sdxl_tiny
-from giornata.protocol.pretraining import load, parse
+from giornata.protocol.pretraining_checks import load, parse
 
 
 @pytest.mark.parametrize("name", RECIPES)

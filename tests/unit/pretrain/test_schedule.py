@@ -9,7 +9,7 @@ from giornata.pretrain.manifest import Manifest, Shard
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.rows_of_phase import RowsOfPhase
 from giornata.pretrain.schedule import part_of, rows_of_phases, share
-from giornata.protocol.pretraining import parse
+from giornata.protocol.pretraining_checks import parse
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 60))

@@ -12,7 +12,8 @@ from giornata.pretrain.loop import train
 from giornata.pretrain.models import conditions, new_unet
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.token_routing import TokenRouting, routed_blocks
-from giornata.protocol.pretraining import Architecture, parse
+from giornata.protocol.pretraining import Architecture
+from giornata.protocol.pretraining_checks import parse
 
 PLACES = [(0, 0, "a"), (0, 0, "b")]
 

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.planning.facts import Facts, load_facts
 from giornata.pretrain.planning.request import RECIPES, PlanRequest, faults_of
-from giornata.protocol.pretraining import PretrainConfig, parse
+from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining_checks import parse
 
 
 def request_named(config: str, facts: Facts | None = None) -> PlanRequest:
