@@ -2,13 +2,22 @@
 
 import typer
 
-from giornata.cli import pretrain_demo, pretrain_encode, pretrain_eval, pretrain_ingest, pretrain_plan, pretrain_run
+from giornata.cli import (
+    pretrain_demo,
+    pretrain_encode,
+    pretrain_eval,
+    pretrain_ingest,
+    pretrain_plan,
+    pretrain_run,
+    pretrain_submit,
+)
 
 COMMANDS = (
     pretrain_plan,
     pretrain_ingest,
     pretrain_encode,
     pretrain_run,
+    pretrain_submit,
     pretrain_eval,
     pretrain_demo,
 )

@@ -87,6 +87,10 @@ def told(event: str, **fields: Any) -> str:
     return json.dumps({"event": event, **fields})
 
 
+def spec(folder: Path) -> dict[str, Any]:
+    return {"config": json.loads(json.dumps(sdxl_tiny(str(folder)).to_json()))}
+
+
 def play(ray: PlayedRay, reporter: Reported, folder: Path) -> Any:
     now = [0.0]
     workload = PretrainWorkload(
@@ -94,8 +98,7 @@ def play(ray: PlayedRay, reporter: Reported, folder: Path) -> Any:
         clock_s=lambda: now[0],
         sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
     )
-    spec = {"config": json.loads(json.dumps(sdxl_tiny(str(folder)).to_json()))}
-    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec, directory=folder)
+    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec(folder), directory=folder)
     return workload.run(start, reporter)  # type: ignore[arg-type]
 
 
@@ -146,6 +149,35 @@ def test_a_failed_run_fails_the_attempt_with_its_last_words(tmp_path: Path) -> N
     ray = PlayedRay(["Traceback", "ValueError: no such bucket", RunState.FAILED])
     with pytest.raises(WorkloadFailed, match="no such bucket"):
         play(ray, Reported(), tmp_path)
+
+
+def test_a_cluster_that_does_not_answer_yet_is_waited_for(tmp_path: Path) -> None:
+    ray, asked = PlayedRay([RunState.SUCCEEDED]), []
+
+    def connect() -> PlayedRay:
+        asked.append(None)
+        if len(asked) < 3:
+            raise ConnectionError("nobody there")
+        return ray
+
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    workload = PretrainWorkload(cluster=connect, clock_s=lambda: now[0], sleep=sleep)
+    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec(tmp_path), directory=tmp_path)
+    assert workload.run(start, Reported()).step == 32  # type: ignore[arg-type]
+    assert len(asked) == 3
+    with pytest.raises(Stopped):
+        never = PretrainWorkload(cluster=_nobody, clock_s=lambda: now[0], sleep=sleep)
+        never.run(start, Reported({1: Wish.STOP}))  # type: ignore[arg-type]
+    with pytest.raises(WorkloadFailed, match="nobody there"):
+        never.run(start, Reported())  # type: ignore[arg-type]
+
+
+def _nobody() -> PlayedRay:
+    raise ConnectionError("nobody there")
 
 
 def test_a_cluster_that_is_away_for_a_moment_is_waited_for(tmp_path: Path) -> None:

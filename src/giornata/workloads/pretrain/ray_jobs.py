@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Protocol
 
@@ -46,32 +47,50 @@ class RayJobs(Protocol):
 METADATA = "giornata_job_id"
 
 
-class Cluster:
-    """The real one. `address` is the dashboard's (http://head:8265); None: as RAY_ADDRESS says, or this machine's."""
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Whatever keeps Ray from answering is a ConnectionError."""
+    from ray.exceptions import RayError
 
-    def __init__(self, address: str | None = None) -> None:
+    try:
+        yield
+    except (RayError, RuntimeError, OSError) as error:
+        raise ConnectionError(str(error).strip().splitlines()[0]) from error
+
+
+class Cluster:
+    """The real one, as the node's environment names it to Ray: RAY_ADDRESS (the dashboard's, http://head:8265), and
+    for a cluster with a token RAY_AUTH_MODE=token."""
+
+    def __init__(self) -> None:
         from ray.job_submission import JobSubmissionClient
 
-        self._client = JobSubmissionClient(address)
+        with _answered():
+            self._client = JobSubmissionClient()
 
     def running(self, job_id: str) -> str | None:
         """As the protocol has it."""
-        for each in self._client.list_jobs():
+        with _answered():
+            known = self._client.list_jobs()
+        for each in known:
             if (each.metadata or {}).get(METADATA) == job_id and not RunState(str(each.status)).ended:
                 return str(each.submission_id)
         return None
 
     def submit(self, job_id: str, command: str) -> str:
         """As the protocol has it."""
-        return self._client.submit_job(entrypoint=command, metadata={METADATA: job_id})
+        with _answered():
+            return self._client.submit_job(entrypoint=command, metadata={METADATA: job_id})
 
     def state(self, submission_id: str) -> RunState:
         """As the protocol has it."""
-        return RunState(str(self._client.get_job_status(submission_id)))
+        with _answered():
+            return RunState(str(self._client.get_job_status(submission_id)))
 
     def words(self, submission_id: str) -> str:
         """As the protocol has it."""
-        return self._client.get_job_info(submission_id).message or ""
+        with _answered():
+            return self._client.get_job_info(submission_id).message or ""
 
     def follow(self, submission_id: str, line: Callable[[str], None]) -> None:
         """As the protocol has it."""
@@ -88,4 +107,5 @@ class Cluster:
 
     def stop(self, submission_id: str) -> None:
         """As the protocol has it."""
-        self._client.stop_job(submission_id)
+        with _answered():
+            self._client.stop_job(submission_id)

@@ -49,25 +49,38 @@ class PretrainWorkload:
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Raises Stopped, and WorkloadFailed when the run fails or no cluster answers."""
-        reporter.phase("looking for Ray")
-        try:
-            cluster = self._cluster()
-            submission = cluster.running(start.job)
-            if submission is None:
-                submission = cluster.submit(start.job, command(start.spec["config"]))
-            else:
-                reporter.log(f"the run is under way on Ray: {submission}")
-        except (ConnectionError, RuntimeError) as error:
-            message = f"no Ray cluster takes the run: {error}"
-            raise WorkloadFailed(Reason.CRASHED, message) from error
+        cluster, submission = self._begun(start, reporter)
         following = _Following(start, reporter, cluster, submission, clock_s=self._clock_s, sleep=self._sleep)
         return following.to_the_end()
 
+    def _begun(self, start: Start, reporter: Reporter) -> tuple[RayJobs, str]:
+        """The cluster, and the run on it: one that is under way, or a new one. A cluster that does not answer is
+        waited for."""
+        by_s = self._clock_s() + AWAY_S
+        while True:
+            reporter.phase("looking for Ray")
+            try:
+                cluster = self._cluster()
+                submission = cluster.running(start.job)
+                if submission is not None:
+                    reporter.log(f"the run is under way on Ray: {submission}")
+                    return cluster, submission
+                return cluster, cluster.submit(start.job, command(start.spec["config"]))
+            except ConnectionError as error:
+                if self._clock_s() > by_s:
+                    raise WorkloadFailed(Reason.CRASHED, f"no Ray cluster takes the run: {error}") from error
+            if reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+                raise Stopped
+            self._sleep(POLL_S)
+
 
 def command(config: dict[str, Any]) -> str:
-    """What Ray is to run. It is told with `-u` not to keep lines to itself."""
+    """What Ray is to run, on the cluster that it was given to. With `-u` no line is kept back."""
     return shlex.join(
-        [sys.executable, "-u", "-m", "giornata.pretrain.run", "--config-json", json.dumps(config), "--lines"]
+        [
+            *(sys.executable, "-u", "-m", "giornata.pretrain.run"),
+            *("--config-json", json.dumps(config), "--lines", "--address", "auto"),
+        ]
     )
 
 

@@ -1,0 +1,40 @@
+"""`giornata pretrain submit`: the run as a job of the platform."""
+
+from typing import Annotated
+
+import typer
+
+from giornata.cli.connection import connect
+from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, reporting
+from giornata.cli.watch import watch
+from giornata.domain.job import JobState
+from giornata.pretrain.recipes import read_config
+from giornata.protocol.specs import PRETRAIN_KIND
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `giornata pretrain`."""
+    group.command("submit")(submit)
+
+
+def submit(
+    context: typer.Context,
+    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    name: Annotated[str | None, typer.Option(help="Default: the run's.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Stay and watch until it has ended.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Queue the run for a node that has a Ray cluster (giornata node --kind pretrain). The operator's key only."""
+    with reporting(as_json) as out:
+        wanted = read_config(config)
+        with connect(settings_of(context)) as client:
+            job = client.submit({"config": wanted.to_json()}, kind=PRETRAIN_KIND, name=name or wanted.name)
+            out.say(f"{job.id} is in the queue: {job.total_steps} steps")
+            if follow:
+                job = watch(client, job.id, out)
+            else:
+                out.hint(f"  follow it     giornata events {job.id} --follow")
+            out.result(job)
+        if follow and job.state is not JobState.SUCCEEDED:
+            raise typer.Exit(EXIT_PAUSED if job.state is JobState.PAUSED else EXIT_FAILED)
