@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ def run_program(
 
 def _run(command: Sequence[str], errors: int, progress: Callable[[Mapping[str, Any]], None]) -> int:
     # In a session of its own: Ctrl-C reaches it once and from here, so that it takes down its Ray undisturbed.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", start_new_session=True
-    )
+    with _interruptible():
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", start_new_session=True
+        )
     try:
         for line in process.stdout or ():
             if line.startswith("{"):
@@ -54,6 +56,17 @@ def _run(command: Sequence[str], errors: int, progress: Callable[[Mapping[str, A
         except subprocess.TimeoutExpired:
             process.kill()
         raise
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Processes that are started here hear SIGINT, also when whoever started this one, in the background of a script,
+    has it ignore that: it is inherited."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _failed(module: str, status: int, said: str) -> GiornataError:

@@ -3,6 +3,7 @@
 The program itself is in tests/system/pretrain."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,12 @@ def test_a_program_ends_with_whoever_started_it_and_can_put_its_things_away(tmp_
     with pytest.raises(KeyboardInterrupt):
         run_program(PROGRAM, [str(tmp_path / "note"), "wait"], progress=leave)
     assert (tmp_path / "note").read_text() == "put away"
+
+
+def test_it_does_so_in_the_background_of_a_script_too(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        test_a_program_ends_with_whoever_started_it_and_can_put_its_things_away(tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
