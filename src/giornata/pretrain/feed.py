@@ -89,8 +89,8 @@ class Feeder:
 
         With `batch_rows` batches have that many rows (the last one of a feed what is then missing to `rows`): a row
         of a size of which there are not as many yet waits for a later feed. What still waits when the stream ends is
-        given in smaller batches. Without it these are the very next rows, in one batch for each size: for runs whose
-        steps are compared.
+        given in smaller batches. Without it these are the very next rows, those that cannot be read among them, in
+        one batch for each size: for runs whose steps are compared.
         """
         self._wait_s = 0.0
         batches: list[Batch] = []
@@ -105,10 +105,12 @@ class Feeder:
     # ---- which rows go together ----
 
     def _next_rows(self, wanted: int) -> list[list[Row]]:
-        while sum(map(len, self._waiting.values())) < wanted and self._arrive():
+        # Rows that cannot be read have had their place in the step: no other comes for them.
+        while sum(map(len, self._waiting.values())) + len(self._unreadable) < wanted and self._arrive():
             pass
         # More may wait than are wanted, after feeds that were made with `batch_rows`.
-        first = sorted(chain.from_iterable(self._waiting.values()), key=lambda row: row.number)[:wanted]
+        readable = max(0, wanted - len(self._unreadable))
+        first = sorted(chain.from_iterable(self._waiting.values()), key=lambda row: row.number)[:readable]
         taken: dict[Size, list[Row]] = {}
         for row in first:
             self._waiting[row.size].remove(row)
@@ -143,17 +145,17 @@ class Feeder:
     # ---- arrivals ----
 
     def _arrive(self) -> bool:
-        """Let one readable row come in. False when there is none any more."""
+        """Let one row come in. False when there is none any more."""
         while not self._ended:
             row = next(self._rows, None)
             if row is None:
                 self._next_table()
-                continue
-            if row.values[columns.REASON]:
+            elif row.values[columns.REASON]:
                 self._unreadable.append(row.use)
-                continue
-            self._waiting.setdefault(row.size, []).append(row)
-            return True
+                return True
+            else:
+                self._waiting.setdefault(row.size, []).append(row)
+                return True
         return False
 
     def _next_table(self) -> None:
