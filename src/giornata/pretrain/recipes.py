@@ -92,7 +92,7 @@ def shapes(storage: str = "pretrain") -> PretrainConfig:
             checkpoint_steps=50,
             validation_steps=50,
             validation_rows=64,
-            validation_prompts=("a red circle on a white background", "a blue star on a yellow background"),
+            validation_prompts=("a red circle on a white background", "a blue star on a gray background"),
         ),
         phases=(
             Phase(name="32", resolution=32, samples=6_000, learning_rate=1e-3, lr_warmup_steps=10),
