@@ -119,11 +119,11 @@ MUTANTS = (
             Patch(
                 file="control/commit_checkpoint.py",
                 old=(
-                    "        _accept(tx, job, attempt, commit, at_ms=now_ms)\n"
+                    "            tx.checkpoints.delete(job.id, old)\n"
                     "        return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)\n"
                 ),
                 new=(
-                    "        _accept(tx, job, attempt, commit, at_ms=now_ms)\n"
+                    "            tx.checkpoints.delete(job.id, old)\n"
                     '    data = {"step": commit.step, "size_bytes": commit.size_bytes, "sha256": commit.sha256}\n'
                     "    with ctx.store.begin() as tx:\n"
                     "        kind = EventType.CHECKPOINT_COMMITTED\n"
