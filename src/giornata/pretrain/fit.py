@@ -5,35 +5,45 @@ and not in Ray Train's: the trainers and the data sets of a new start read the s
 So a run that was killed goes on when the same command is given again, on this Ray or on another.
 """
 
+import uuid
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
+NOTES = "ray-train"
 BACKENDS = {True: "nccl", False: "gloo"}
 
 
-def fit(config: PretrainConfig, *, board: Any, ray_storage: str) -> None:
+def fit(config: PretrainConfig, *, board: Any) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
-    good. `ray_storage` is for Ray Train's own notes."""
-    workers, values = config.workers, config.to_json()
-    TorchTrainer(
+    good."""
+    workers, values, run = config.workers, config.to_json(), run_storage(config)
+    # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
+    notes = f"{NOTES}/{uuid.uuid4().hex}"
+    trainer = TorchTrainer(
         work,
         train_loop_config={"config": values, "board": board},
         torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
         scaling_config=_scaling(workers),
         run_config=RunConfig(
             name=config.name,
-            storage_path=ray_storage,
+            storage_path=run.path(notes),
+            storage_filesystem=run.filesystem,
             failure_config=FailureConfig(max_failures=workers.max_failures),
         ),
         datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
         dataset_config=Streams(config),
-    ).fit()
+    )
+    try:
+        trainer.fit()
+    finally:
+        run.remove_all(notes)
 
 
 def _scaling(workers: Workers) -> ScalingConfig:

@@ -46,8 +46,8 @@ def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop
         from giornata.pretrain.cluster import connected
 
         # Ray puts its own handler on SIGTERM, so ours comes after it.
-        with connected(address), stopping(stop), tempfile.TemporaryDirectory(prefix="giornata-ray-train-") as folder:
-            _fit(config, folder, listener, stop)
+        with connected(address), stopping(stop):
+            _fit(config, listener, stop)
     if finished(config):
         _export(config)
     return proof_of(config)
@@ -101,7 +101,7 @@ def _send_curves(config: PretrainConfig, api_key: str | None) -> None:
         run_storage(config).put(packed, f"wandb/{packed.name}")
 
 
-def _fit(config: PretrainConfig, folder: str, listener: Listener, stop: threading.Event) -> None:
+def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event) -> None:
     import ray
     from ray.train import TrainingFailedError
 
@@ -112,7 +112,7 @@ def _fit(config: PretrainConfig, folder: str, listener: Listener, stop: threadin
     watching = threading.Thread(target=_watch, args=(board, listener, stop, done), daemon=True)
     watching.start()
     try:
-        fit(config, board=board, ray_storage=str(Path(folder)))
+        fit(config, board=board)
     except (TrainingFailedError, ray.exceptions.RayError) as error:
         raise GiornataError(f"the run ended: {_words(error)}") from error
     finally:

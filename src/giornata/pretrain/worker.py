@@ -12,7 +12,6 @@ import ray.train
 import ray.train.torch
 import torch
 
-from giornata.diffusion.flops import matmul_flops_per_s
 from giornata.pretrain.batch import Batch, Feed
 from giornata.pretrain.checkpoints import choose
 from giornata.pretrain.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
@@ -24,17 +23,15 @@ from giornata.pretrain.held import held_batches
 from giornata.pretrain.ledger import Ledger, Use
 from giornata.pretrain.loop import Outcome, train
 from giornata.pretrain.manifest import Manifest
+from giornata.pretrain.models import peak_flops_per_s
 from giornata.pretrain.notices import Notices
 from giornata.pretrain.peers import Channel, Peers
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.schedule import rows_of_phases, share
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training_run import Run
-from giornata.protocol.pretraining import Mode, Precision, PretrainConfig
+from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
-
-CPU_SIDE = 1024
-"""Of the matrices by which a processor's speed is measured; a GPU's take `giornata.diffusion.flops.SIDE`."""
 
 
 class NodeLeaves(RuntimeError):
@@ -85,7 +82,7 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         traced=trace,
         start=start,
         node_size=ray.train.get_context().get_local_world_size(),
-        peak_flops_per_s=_peak(config, device),
+        peak_flops_per_s=peak_flops_per_s(device),
     )
 
 
@@ -157,10 +154,3 @@ def _trace(config: PretrainConfig, folder: str, from_step: int, channel: Channel
 
 def _untraced(_phase: int, _step: int, _uses: list[Use]) -> None:
     """Nobody asked for it."""
-
-
-def _peak(config: PretrainConfig, device: torch.device) -> float:
-    dtype = torch.bfloat16 if config.train.mixed_precision is Precision.BF16 else torch.float32
-    if device.type == "cuda":
-        return matmul_flops_per_s(device, dtype)
-    return matmul_flops_per_s(device, dtype, side=CPU_SIDE)

@@ -55,9 +55,9 @@ def _of(phase: Phase, samples: int) -> Phase:
     return replace(phase, samples=samples)
 
 
-def fitted(config: PretrainConfig, notes: Path) -> None:
+def fitted(config: PretrainConfig) -> None:
     """To the end, on the Ray that is there."""
-    fit(config, board=Board.remote(), ray_storage=str(notes))  # type: ignore[attr-defined]
+    fit(config, board=Board.remote())  # type: ignore[attr-defined]
 
 
 def losses(config: PretrainConfig) -> dict[int, float]:

@@ -35,11 +35,11 @@ def check(config: PretrainConfig) -> Proof:
 
 def test_pinned_order_gives_the_same_losses_after_a_kill_in_each_phase(ray: ModuleType, tmp_path: Path) -> None:
     whole = small_run(tmp_path / "whole", pinned_order=True)
-    fitted(whole, tmp_path / "notes")
+    fitted(whole)
     broken = small_run(tmp_path / "broken", pinned_order=True)
     steps_of_first = -(-SAMPLES[0] // 16)
     with killing(broken, at_steps=[5, steps_of_first + 2]) as killed:
-        fitted(broken, tmp_path / "notes-2")
+        fitted(broken)
     assert len(killed) == 2
     assert check(whole).attempts == 1
     assert check(broken).attempts == 3
@@ -69,7 +69,7 @@ def test_an_encoder_is_killed_while_it_streams(ray: ModuleType, tmp_path: Path) 
     config = small_run(tmp_path, mode=Mode.ONLINE, trainers=1)
     config = replace(config, encode=replace(config.encode, encode_batch_size=8))
     with each_encoder_killed_once(config) as killed:
-        fitted(config, tmp_path / "notes")
+        fitted(config)
     assert killed
     check(config)
 
