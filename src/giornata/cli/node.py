@@ -63,7 +63,7 @@ def node(
         ),
     ] = None,
     grace: Annotated[float | None, typer.Option(help="Seconds for the last checkpoint.", show_default=False)] = None,
-    exit_with_parent: Annotated[bool, typer.Option("--exit-with-parent", hidden=True)] = False,
+    parent: Annotated[int | None, typer.Option("--exit-with-parent", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
 ) -> None:
     """Join a server's fleet with this machine: claim jobs, run them, give them back on SIGTERM."""
@@ -90,8 +90,8 @@ def node(
         place = place_of(settings, os.environ)
         agent = agent_settings_of(settings, place)
     log_to_stderr(settings.log_level)
-    if exit_with_parent:
-        _follow_parent()
+    if parent is not None:
+        _follow(parent)
     provider = Imds(http=direct_client()) if place is not None else None
     status = run_node(agent, provider=provider)
     out.result({"node_id": agent.node_id, "machine_id": agent.machine_id, "status": status})
@@ -150,9 +150,9 @@ def agent_settings_of(settings: Settings, place: Place | None = None) -> AgentSe
     return agent
 
 
-def _follow_parent() -> None:
-    """Leave, in good order, when the process that started this one is gone."""
-    parent = os.getppid()
+def _follow(parent: int) -> None:
+    """Leave, in good order, when the process that started this one is gone. It says who it is: asked here, a parent
+    that is gone already would be taken for whoever adopted this process."""
 
     def watch() -> None:
         while os.getppid() == parent:

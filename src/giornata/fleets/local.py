@@ -213,7 +213,8 @@ def open_fleet(name: str, options: Options, surroundings: Surroundings) -> Local
 
     def command(slot: int) -> list[str]:
         place = f"{name}-{slot}"
-        command = [sys.executable, "-m", "giornata", "--url", surroundings.server_url(), "node", "--exit-with-parent"]
+        command = [sys.executable, "-m", "giornata", "--url", surroundings.server_url(), "node"]
+        command += ["--exit-with-parent", str(os.getpid())]
         command += ["--name", place, "--machine-id", place, "--fleet", name]
         command += ["--price", str(options.price_usd_per_hour)]
         return [*command, "--work-dir", str(surroundings.data / "nodes" / place), *surroundings.node_flags]
