@@ -1,6 +1,6 @@
 """Find attempts that are far slower than their like, or that stand still, and have their jobs moved if that pays."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,7 +9,7 @@ from giornata.control.context import Context
 from giornata.control.order_release import order_release
 from giornata.control.ports.pace_store import PaceRow
 from giornata.domain.reasons import Reason
-from giornata.domain.stragglers import Member, is_as_usual, is_slow, is_stuck, move_pays, wait_for_a_node_s
+from giornata.domain.stragglers import Member, is_as_usual, is_slow, is_stuck, move_pays, paces_s, wait_for_a_node_s
 from giornata.protocol.work import Order
 
 HISTORY_MS = 7 * 24 * 3_600_000
@@ -24,8 +24,7 @@ class _Peers:
     """The members of a cohort, and what each of them is held against: made once for all."""
 
     members: Sequence[Member]
-    steps_s: Sequence[float]
-    machines: Mapping[str, int]
+    ascending_s: Sequence[float]  # the pace of each machine
 
 
 def move_stragglers(ctx: Context) -> int:
@@ -55,11 +54,12 @@ def _release_slow(ctx: Context, row: PaceRow, peers: _Peers | None, *, now_ms: i
     policy, step_s = ctx.policy.stragglers, _watched(ctx, row)
     if peers is None or not row.shape_key or step_s is None or row.lapsed:
         return False
-    if is_as_usual(step_s, of_machine=peers.machines[row.machine_id], steps_s=peers.steps_s, policy=policy):
+    if is_as_usual(step_s, ascending_s=peers.ascending_s, policy=policy):
         return False
     if not is_slow(step_s, machine_id=row.machine_id, cohort=peers.members, policy=policy):
         return False
     others = [each for each in peers.members if each.machine_id != row.machine_id]
+    # By attempts, unlike the judgement: the job would go to one of those that are there now and take job after job.
     usual_s = median(each.step_s for each in others)
     steps_left = max(0, (row.total_steps or 0) - (row.stepped_to or 0))
     seen_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
@@ -112,15 +112,10 @@ def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, _Peers]:
             start_up_s = (row.first_step_at_ms - row.started_at_ms) / 1000
             member = Member(machine_id=row.machine_id, step_s=step_s, start_up_s=start_up_s)
             found[_cohort(row)].append(member)
-    return {cohort: _peers(members) for cohort, members in found.items()}
-
-
-def _peers(members: Sequence[Member]) -> _Peers:
-    return _Peers(
-        members=members,
-        steps_s=sorted(each.step_s for each in members),
-        machines=Counter(each.machine_id for each in members),
-    )
+    return {
+        cohort: _Peers(members=members, ascending_s=sorted(paces_s(members).values()))
+        for cohort, members in found.items()
+    }
 
 
 def _cohort(row: PaceRow) -> Cohort:

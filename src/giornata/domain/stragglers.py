@@ -5,9 +5,15 @@ the modified z-score of Iglewicz & Hoaglin ("How to Detect and Handle Outliers",
 an outlier above 3.5; one-sided here, because nobody minds a fast machine. Median and MAD hold while up to half of the
 cohort is odd; mean and standard deviation are carried away by the very machine that is looked for: in a published run
 of 1,000 jobs the slowest took 11.9 times the mean.
+
+Every machine of the cohort has one voice, however many attempts it made: whether a machine is odd is asked of machines,
+and attempts of one machine are no independent samples. Counted by attempts, the fast ones, which make more of them, and
+those that are left after others were replaced would pull the median down and the spread together from hour to hour,
+until a machine is slow that is no slower than what the provider would give in its place.
 """
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -38,27 +44,35 @@ class Member:
     start_up_s: float
 
 
+def paces_s(cohort: Collection[Member]) -> Mapping[str, float]:
+    """Seconds for a step of each machine: the median of its attempts."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in cohort:
+        found[each.machine_id].append(each.step_s)
+    return {machine_id: median(steps_s) for machine_id, steps_s in found.items()}
+
+
 def is_slow(step_s: float, *, machine_id: str, cohort: Collection[Member], policy: StragglerPolicy) -> bool:
-    """Whether it is far slower than the others; those on its own machine prove nothing."""
+    """Whether it is far slower than the other machines; attempts on its own machine prove nothing."""
     others = [each for each in cohort if each.machine_id != machine_id]
-    if len(others) < policy.members or len({each.machine_id for each in others}) < policy.machines:
+    theirs_s = list(paces_s(others).values())
+    if len(others) < policy.members or len(theirs_s) < policy.machines:
         return False
-    steps_s = [each.step_s for each in others]
-    middle_s = median(steps_s)
+    middle_s = median(theirs_s)
     if step_s < _slow_from_s(middle_s, policy):
         return False  # whatever the spread is, it counts as no less than the least
-    spread_s = max(median([abs(each - middle_s) for each in steps_s]), policy.least_mad * middle_s)
+    spread_s = max(median([abs(each - middle_s) for each in theirs_s]), policy.least_mad * middle_s)
     return spread_s > 0 and MAD_TO_SIGMA * (step_s - middle_s) / spread_s > CUT_OFF
 
 
-def is_as_usual(step_s: float, *, of_machine: int, steps_s: Sequence[float], policy: StragglerPolicy) -> bool:
+def is_as_usual(step_s: float, *, ascending_s: Sequence[float], policy: StragglerPolicy) -> bool:
     """Whether `is_slow` would surely say no, found without a look at each of the others.
 
-    `steps_s` are the seconds of the whole cohort in ascending order, `of_machine` of them on this one's machine. The
-    n-th of the others is no smaller than the n-th of all, so their median is at least the one that is looked up.
+    `ascending_s` are the `paces_s` of all machines of the cohort, its own among them, the fastest first. The n-th of
+    the others is no smaller than the n-th of all, so their median is at least the one that is looked up.
     """
-    others = len(steps_s) - of_machine
-    return others < max(1, policy.members) or step_s < _slow_from_s(steps_s[(others - 1) // 2], policy)
+    others = len(ascending_s) - 1
+    return others < max(1, policy.machines) or step_s < _slow_from_s(ascending_s[(others - 1) // 2], policy)
 
 
 def _slow_from_s(middle_s: float, policy: StragglerPolicy) -> float:

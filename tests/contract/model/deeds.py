@@ -45,10 +45,14 @@ class NodeDeeds(Calls):
 
     def beat(self, a: int, b: int) -> None:
         if held := self.some(a, b):
-            beat = Heartbeat(step=2 * b, phase="train", metrics={"loss": 0.5} if b % 4 == 0 else {})
-            late = self.late(held)
-            outcome = self.write(held, lambda: heartbeat(self.ctx, held.attempt_id, beat), again=b % 3 == 0)
-            assert late is not Reason.TOO_SLOW or not isinstance(outcome, HeartbeatReply), f"{held} goes on for ever"
+            self.beat_of(held, b)
+
+    def beat_of(self, held: Held, b: int) -> None:
+        """Of this one."""
+        beat = Heartbeat(step=2 * b, phase="train", metrics={"loss": 0.5} if b % 4 == 0 else {})
+        late = self.late(held)
+        outcome = self.write(held, lambda: heartbeat(self.ctx, held.attempt_id, beat), again=b % 3 == 0)
+        assert late is not Reason.TOO_SLOW or not isinstance(outcome, HeartbeatReply), f"{held} goes on for ever"
 
     def metrics(self, a: int, b: int) -> None:
         if held := self.some(a, b):

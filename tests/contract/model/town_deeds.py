@@ -1,6 +1,6 @@
 """What can happen to the house besides what nodes and users send: loops, time, and death."""
 
-from tests.contract.model.calls import DIED
+from tests.contract.model.calls import DIED, Held
 from tests.contract.model.house import PLACES
 from tests.contract.model.user_deeds import UserDeeds
 
@@ -53,6 +53,7 @@ WEIGHTS = {
     "lapse": 6,
     "reap": 3,
     "find_slow": 3,
+    "disobey": 1,
     "expire": 3,
     "collect": 2,
     "short_wait": 5,
@@ -86,8 +87,23 @@ class Deeds(UserDeeds):
     def find_slow(self, a: int, b: int) -> None:
         """A machine is too slow, and its node is to hear of it."""
         if held := self.some(a, b):
-            order = {"reason": Reason.TOO_SLOW, "notice": {"name": "too-slow"}}
-            self.call(lambda: order_release(self.ctx, held.attempt_id, **order), again=b % 2 == 0)
+            self._order_to_go(held, again=b % 2 == 0)
+
+    def disobey(self, a: int, b: int) -> None:
+        """A node is told to give its job back, beats on in good time until its grace is over, and once more."""
+        if held := self.some(a, b):
+            self._order_to_go(held, again=False)
+            pause_s = self.ctx.policy.lease_s - 1
+            for _ in range(1 + int(self.ctx.policy.stop_grace_s / pause_s)):
+                self.beat_of(held, b)
+                if self.exact:
+                    self.witness.look()
+                self.house.clock.advance_s(pause_s)
+            self.beat_of(held, b)
+
+    def _order_to_go(self, held: Held, *, again: bool) -> None:
+        order = {"reason": Reason.TOO_SLOW, "notice": {"name": "too-slow"}}
+        self.call(lambda: order_release(self.ctx, held.attempt_id, **order), again=again)
 
     def lapse(self, a: int, b: int) -> None:
         outcome = self.call(lambda: lapse_leases(self.ctx), again=True)
