@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contract.fleets.kubernetes_fleets import opened, strict  # noqa: F401
 from tests.contract.fleets.under_test import FleetUnderTest
 from tests.fixtures.kubernetes_real import VARIABLE
 
@@ -34,8 +35,8 @@ def driver(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def under_test(driver: str, tmp_path: Path) -> Iterator[FleetUnderTest]:
     module = importlib.import_module(f"tests.contract.fleets.driver_{driver}")
-    with module.opened(tmp_path) as opened:
-        yield opened
+    with module.opened(tmp_path) as it:
+        yield it
 
 
 @pytest.fixture

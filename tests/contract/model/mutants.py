@@ -5,6 +5,7 @@ The source as it is has to pass the very same schedules.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -280,10 +281,19 @@ def found(folder: Path, mutant: Mutant, ops: int, seed: int) -> bool:
     ended = run(folder, mutant.patches, ops=ops, seed=seed)
     is_found = ended.returncode == 1 and "AssertionError" in ended.stdout
     said = next((line for line in ended.stdout.splitlines() if line.startswith("AssertionError")), "")
-    say(f"{'found' if is_found else 'MISSED':6}  {mutant.name}: {said[:140]}")
+    say(f"{'found' if is_found else 'MISSED':6}  {mutant.name}, {_took(ended.stdout)}: {said[:140]}")
     if not is_found:
         say(ended.stdout + ended.stderr)
     return is_found
+
+
+def _took(stdout: str) -> str:
+    """How long the model looked, by its last line."""
+    try:
+        told = json.loads(stdout.splitlines()[-1])
+        return f"{told['cpu_s']} s of computing, {told['operations']} operations in whole episodes before"
+    except (IndexError, ValueError, KeyError):
+        return "which did not come to an end"
 
 
 def run(folder: Path, patches: tuple[Patch, ...], *, ops: int, seed: int) -> "subprocess.CompletedProcess[str]":

@@ -79,6 +79,21 @@ def test_a_slow_machine_is_told_to_give_its_job_back_and_another_goes_on(shop: W
     assert (again.job_id, again.checkpoints[0].step) == (slow.job_id, 40)
 
 
+@pytest.mark.parametrize(("step_s", "moved"), [(1.38, 0), (3.0, 1)])
+def test_jobs_that_fast_machines_do_make_no_other_machine_slow(shop: Workshop, step_s: float, moved: int) -> None:
+    """Five machines that are faster than most do four jobs each, while the others begin their first."""
+    for _ in range(4):
+        fast = [lease(shop, number) for number in range(2, 7)]
+        run(shop, {each.attempt_id: 0.8 for each in fast}, seconds=150.0)
+        for each in fast:
+            complete(shop.ctx, each.attempt_id, CompleteAttempt(step=STEPS))
+    this = lease(shop, 1)
+    others = {lease(shop, 7 + number).attempt_id: 0.95 + 0.05 * number for number in range(7)}
+    run(shop, {this.attempt_id: step_s, **others}, seconds=150.0)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == moved
+
+
 def test_the_report_of_an_ordered_end_may_come_twice(shop: Workshop) -> None:
     slow, _ = cohort(shop)
     idle_node(shop)

@@ -2,3 +2,4 @@
 
 from tests.fixtures.kernels import kernel_directory  # noqa: F401
 from tests.fixtures.tiny_model import as_in_the_engine, tiny_folder, tiny_sd15_folder  # noqa: F401
+from tests.fixtures.train_hall import hall  # noqa: F401

@@ -2,129 +2,29 @@
 
 import errno
 import io
-import itertools
-import shutil
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from diffusers import UNet2DConditionModel
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load, save_file
-from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+from tests.fixtures.train_hall import JOBS, Hall
+from tests.fixtures.train_studio import RecordingReporter
 
-from giornata.diffusion.models import load_base
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room
-from giornata.workloads.train.places import needed_bytes, sizes_in_a_place
 from giornata.workloads.train.tracking import Errand, report
-from giornata.workloads.train.workload import TrainWorkload
 
 KOHYA = "lora-kohya.safetensors"
 # Relative distance of all B together (and of all A) after 20 steps on the tiny model; see `distance`.
 # Measured: at most 4.3e-5 in float32 and 2.3e-2 in bf16.
 BOUNDS = {"plain": 1e-3, "bf16": 0.15, "text encoders and class pictures": 1e-3, "a base in 8 bits": 1e-3}
-
-JOBS: dict[str, dict[str, Any]] = {
-    "a": {"rank": 2, "learning_rate": 1e-3, "seed": 1},
-    "b": {"rank": 5, "learning_rate": 3e-4, "seed": 2, "lr_scheduler": "cosine", "lr_warmup_steps": 3},
-    "c": {"rank": 8, "learning_rate": 5e-4, "seed": 3, "gradient_accumulation_steps": 2, "snr_gamma": 5.0},
-    **{name: {"rank": 4, "learning_rate": 1e-3, "seed": ord(name)} for name in "efgh"},
-    "d": {"rank": 1, "learning_rate": 1e-3, "seed": 4, "max_grad_norm": 0.05, "use_ema": True, "alpha": 3.0},
-}
-
-
-NUMBERS = itertools.count()
-
-
-@dataclass
-class Table:
-    """The engine's side for several attempts at once. `late` holds jobs that come after so many calls of `next`."""
-
-    waiting: deque[tuple[Start, RecordingReporter]] = field(default_factory=deque)
-    late: dict[int, tuple[Start, RecordingReporter]] = field(default_factory=dict)
-    ends: dict[str, Outcome | Exception] = field(default_factory=dict)
-    offered: list[int] = field(default_factory=list)
-    calls: int = 0
-
-    def next(self) -> tuple[Start, RecordingReporter] | None:
-        self.calls += 1
-        if self.calls in self.late:
-            return self.late.pop(self.calls)
-        return self.waiting.popleft() if self.waiting else None
-
-    def ended(self, start: Start, end: Outcome | Exception) -> None:
-        assert start.job not in self.ends
-        self.ends[start.job] = end
-
-    def offer(self, places: int) -> None:
-        self.offered.append(places)
-
-
-@dataclass
-class Hall:
-    """Runs jobs by name, alone or together. All share the model; each has pictures of its own."""
-
-    root: Path
-    model: Path
-    changes: dict[str, Any]
-
-    def studio(self, name: str, **changes: Any) -> Studio:
-        inputs = draw_pictures(self.root / f"pictures-{name}", 3, first=ord(name))
-        spec = spec_for(self.model, **{"max_train_steps": 20, **self.changes, **JOBS[name], **changes})
-        root = self.root / f"{name}-{next(NUMBERS)}"
-        root.mkdir()
-        return Studio(root=root, spec=spec, inputs=inputs)
-
-    def alone(self, name: str, **changes: Any) -> RecordingReporter:
-        return self.studio(name, **changes).run()
-
-    def together(
-        self,
-        names: Sequence[str],
-        *,
-        places: int = 4,
-        reporters: dict[str, RecordingReporter] | None = None,
-        late: dict[int, str] | None = None,
-        changes: dict[str, dict[str, Any]] | None = None,
-        spoil: Callable[[str, Start], Start] = lambda _, start: start,
-        room: Room | None = None,
-    ) -> tuple[Table, dict[str, RecordingReporter]]:
-        reporters = {name: RecordingReporter() for name in JOBS} | (reporters or {})
-
-        def entry(name: str) -> tuple[Start, RecordingReporter]:
-            start = self.studio(name, **(changes or {}).get(name, {})).start()
-            return spoil(name, start.model_copy(update={"job": name})), reporters[name]
-
-        table = Table(waiting=deque(entry(name) for name in names))
-        table.late = {calls: entry(name) for calls, name in (late or {}).items()}
-        # By a clock that stands still nobody trains on while others are prepared: who is where when is fixed.
-        workload = TrainWorkload(device="cpu", places=places, clock=lambda: 0.0, room_of=lambda _: room)
-        workload.run_many(table)
-        return table, reporters
-
-
-@pytest.fixture(scope="module")
-def hall(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Hall:
-    """With the tiny model's UNet as diffusers initialises it. The weights that it has otherwise were set by hand and
-    magnify rounding: gradients that peft computes on it in float32 are off by 0.3 % of those in float64."""
-    folder = tmp_path_factory.mktemp("hall") / "model"
-    shutil.copytree(tiny_folder, folder)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(folder / "unet")).save_pretrained(
-            folder / "unet"
-        )
-    return Hall(root=folder.parent, model=folder, changes={})
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -365,43 +265,3 @@ def test_a_disk_that_takes_no_files_of_one_job_takes_those_of_the_others(hall: H
         assert isinstance(table.ends[name], Outcome)
         assert weights(after[name].artifacts[KOHYA]) == weights(whole[name].artifacts[KOHYA]), name
         assert after[name].checkpoint_bytes.keys() == whole[name].checkpoint_bytes.keys()
-
-
-def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> Room:
-    """A device on which so many jobs like this one just fit."""
-    spec = TrainSpec.model_validate(hall.studio(name, **changes).spec)
-    base = load_base(spec, device="cpu", dtype=torch.float32)
-    need_bytes = needed_bytes(sizes_in_a_place(base, spec), spec, jobs)
-    return Room(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
-
-
-def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
-    changes = {name: {"max_train_steps": 2, "resolution": 128} for name in JOBS}
-    table, reporters = hall.together(["a", "d", "e"], changes=changes, room=room_for(hall, "a", 2, **changes["a"]))
-    assert table.offered == [2]
-    assert "up to 2 jobs" in reporters["a"].lines[0]
-    widths = []
-    for end in table.ends.values():
-        assert isinstance(end, Outcome)
-        widths += [each["fingerprint"]["joint"]["width"] for each in end.summary["fingerprints"]]
-    assert max(widths) == 2
-
-
-def test_where_only_one_fits_it_trains_alone_to_the_same_bytes_and_others_wait(hall: Hall) -> None:
-    changes = {"max_train_steps": 2, "resolution": 128}
-    room = room_for(hall, "a", 1, **changes)
-    table, reporters = hall.together(["a", "e"], changes={"a": changes}, room=room)
-    assert table.offered == []
-    assert len(table.waiting) == 1
-    outcome = table.ends["a"]
-    assert isinstance(outcome, Outcome)
-    assert outcome.summary["exactness"]["class"] == "solo"
-    assert reporters["a"].artifacts == hall.alone("a", **changes).artifacts
-
-
-def test_a_job_that_does_not_even_fit_alone_is_refused_as_ever(hall: Hall) -> None:
-    table, reporters = hall.together(["a"], room=Room(total_bytes=1))
-    end = table.ends["a"]
-    assert isinstance(end, WorkloadFailed)
-    assert end.reason is Reason.NODE_TOO_SMALL
-    assert not reporters["a"].metrics

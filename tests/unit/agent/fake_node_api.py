@@ -25,9 +25,18 @@ def problem(status: int, code: str, detail: str = "") -> Answer:
     return lambda _: httpx.Response(status, content=body, headers=PROBLEM)
 
 
+LOST = problem(409, "lease-lost", "the attempt has ended")
+AWAY = problem(503, "unavailable", "away")
+
+
 def cut(request: httpx.Request) -> httpx.Response:
     """The request arrived, and its reply was lost."""
     raise httpx.ReadError("cut", request=request)
+
+
+def api_ok(_: httpx.Request) -> httpx.Response:
+    """To a heartbeat: go on."""
+    return httpx.Response(200, json={"order": "continue", "lease_s": 20.0, "renew_every_s": 0.05, "mtbi_s": 1000.0})
 
 
 def lease(kind: str = "x-count", *, spec: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:

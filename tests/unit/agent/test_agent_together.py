@@ -6,12 +6,9 @@ from typing import Any
 import httpx
 import pytest
 from conftest import Node, NodeFactory
-from fake_node_api import FakeNodeApi, cut, lease, problem
+from fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.exits import ExitCode
-
-LOST = problem(409, "lease-lost", "the attempt has ended")
-AWAY = problem(503, "unavailable", "away")
 
 # An engine with three places. Each start's spec says what happens once so many have come (`when`, `do`); those who
 # `stay` make steps all the while. `quiet` ones stand in line: the engine says nothing of them before they stop.

@@ -1,0 +1,47 @@
+"""Fleets on Kubernetes: on the strict API server and, where there is one, on a real one."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.kubernetes_real import VARIABLE, real_cluster
+from tests.fixtures.kubernetes_under_test import KubernetesUnderTest, strict_cluster, surroundings
+
+from giornata.fleets.kubernetes import fleet_on
+from giornata.fleets.kubernetes_options import Options
+
+CLUSTERS = {"strict": strict_cluster}
+if VARIABLE in os.environ:  # otherwise there is nothing that it could run on
+    CLUSTERS["real"] = real_cluster
+
+
+@pytest.fixture(params=CLUSTERS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path):
+    def one(**options):
+        return CLUSTERS[request.param](tmp_path, **options)
+
+    return one
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[KubernetesUnderTest]:
+    with strict_cluster(tmp_path) as it:
+        yield it
+
+
+def raised(it: KubernetesUnderTest, nodes: int) -> list[str]:
+    it.fleet.desired(nodes)
+    it.settle()
+    return [each.id for each in it.fleet.list()]
+
+
+def workload(it: KubernetesUnderTest, plural: str = "deployments") -> dict:
+    (only,) = it.api.workloads(plural)
+    return only
+
+
+def another(it: KubernetesUnderTest, tmp_path: Path, **options):
+    """The fleet after a restart of the server with other options."""
+    given = Options.model_validate({"image": "registry.example/giornata-node:1"} | options)
+    return fleet_on(it.fleet.calls.client, it.api.namespace, "gpu", given, surroundings(tmp_path))

@@ -1,0 +1,80 @@
+"""Which checkpoints lie on disk, and how the training workload obeys wishes."""
+
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
+
+from giornata.engine.workload import Wish, WorkloadFailed
+from giornata.workloads.train.workload import TrainWorkload
+
+
+@pytest.fixture
+def studio(tiny_folder: Path, tmp_path: Path) -> Studio:
+    spec = spec_for(tiny_folder, max_train_steps=4)
+    return Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "pictures", 3))
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_checkpoint_that_cannot_be_written_is_never_passed_over(studio: Studio, at: int) -> None:
+    """It is written while the steps go on; the job must hear of it all the same, the last one included."""
+    start = studio.start(spec=studio.spec | {"checkpointing_steps": at})
+    (start.directory / f"checkpoint-{at:08d}.safetensors.part").mkdir()  # a file cannot be made here
+    reporter = RecordingReporter()
+    with pytest.raises((OSError, WorkloadFailed, SafetensorError)):
+        TrainWorkload(device="cpu").run(start, reporter)
+    assert at not in reporter.checkpoints
+    assert not reporter.artifacts
+
+
+def test_the_latest_two_checkpoints_stay_on_disk(studio: Studio) -> None:
+    reporter = studio.run(spec=studio.spec | {"checkpointing_steps": 1})
+    assert sorted(reporter.checkpoints) == [1, 2, 3, 4]
+    assert [step for step, path in sorted(reporter.checkpoints.items()) if path.exists()] == [3, 4]
+    assert not list(reporter.checkpoints[4].parent.glob("*.part"))
+
+
+def test_the_last_step_is_always_saved(studio: Studio) -> None:
+    assert sorted(studio.run().checkpoints) == [4]
+
+
+def test_a_plain_stop_writes_nothing_more(studio: Studio) -> None:
+    reporter = studio.run(RecordingReporter(wishes={2: Wish.STOP}))
+    assert reporter.lines == ["stopped at None"]
+    assert not reporter.checkpoints
+    assert not reporter.artifacts
+
+
+class StopsOnceSaved(RecordingReporter):
+    """Wants a checkpoint after step 1, and stops the job when it hears of it: it is written while steps go on."""
+
+    def wish(self) -> Wish:
+        return Wish.STOP if self.checkpoints else super().wish()
+
+
+def test_a_plain_stop_says_which_checkpoint_was_announced(studio: Studio) -> None:
+    reporter = StopsOnceSaved(wishes={1: Wish.CHECKPOINT})
+    studio.run(reporter, spec=studio.spec | {"max_train_steps": 500, "checkpointing_steps": 500})
+    assert reporter.lines == ["stopped at 1"]
+    assert not reporter.artifacts
+
+
+@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
+def test_a_stop_is_obeyed_while_caching(studio: Studio, wish: Wish) -> None:
+    reporter = studio.run(RecordingReporter(wish_while_caching=wish))
+    assert reporter.lines == ["stopped at None"]
+    assert reporter.phases[-1][0] == "caching"
+    assert not reporter.checkpoints
+
+
+def test_a_checkpoint_cannot_be_had_while_caching(studio: Studio) -> None:
+    reporter = studio.run(RecordingReporter(wish_while_caching=Wish.CHECKPOINT))
+    assert "nothing new to save" in reporter.lines[0]
+    assert sorted(reporter.checkpoints) == [4]
+
+
+def test_a_wish_for_a_checkpoint_is_granted_and_the_work_goes_on(studio: Studio) -> None:
+    reporter = studio.run(RecordingReporter(wishes={2: Wish.CHECKPOINT}))
+    assert sorted(reporter.checkpoints) == [2, 4]
+    assert reporter.artifacts
