@@ -6,10 +6,10 @@ an outlier above 3.5; one-sided here, because nobody minds a fast machine. Media
 cohort is odd; mean and standard deviation are carried away by the very machine that is looked for: in a published run
 of 1,000 jobs the slowest took 11.9 times the mean.
 
-Every machine of the cohort has one voice, however many attempts it made: whether a machine is odd is asked of machines,
-and attempts of one machine are no independent samples. Counted by attempts, the fast ones, which make more of them, and
-those that are left after others were replaced would pull the median down and the spread together from hour to hour,
-until a machine is slow that is no slower than what the provider would give in its place.
+Every machine of the cohort has one voice, however many attempts it made: whether a machine is odd is asked of
+machines, and attempts of one machine are no independent samples. Counted by attempts, the fast ones, which make more
+of them, and those that are left after others were replaced would pull the median down and the spread together from
+hour to hour, until a machine is slow that is as fast as many that the provider would give in its place.
 """
 
 from collections import defaultdict
