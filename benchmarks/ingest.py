@@ -105,6 +105,7 @@ def measured(folder: Path, rows: int, distance: int | None, memory_mib: int, thr
     words += ["--threads", str(threads)] + ([] if distance is None else ["--distance", str(distance)])
     answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ}).stdout
     found: dict[str, float] = json.loads(answer)
+    print(f"{rows} rows, distance {distance}, {memory_mib} MiB: {found}", file=sys.stderr)
     if found["kept"] + found["refused"] != rows:
         raise RuntimeError(f"{found} do not add up to {rows} rows")
     return found
