@@ -22,15 +22,20 @@ def evaluate(
     clip: Annotated[
         str | None, typer.Option(help="Folder or hub id of a CLIP model, for its scores.", show_default=False)
     ] = None,
-    rows: Annotated[int, typer.Option(help="Held-back rows that are drawn for CLIP, at most.", min=1)] = 256,
+    inception: Annotated[
+        Path | None, typer.Option(help="TorchScript file of the Inception network, for FID.", show_default=False)
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Held-back rows that are drawn for these, at most.", min=1)] = 256,
     folder: Annotated[Path, typer.Option("--out", help="Where the samples go.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Samples and validation loss of a checkpoint's averaged weights; with --clip also CLIP score and CMMD."""
+    """Samples and validation loss of a checkpoint's averaged weights; with --clip also CLIP score and CMMD, with
+    --inception FID."""
     with reporting(as_json) as out:
         words = [config, "--rows", str(rows), "--out", str(folder)]
         words += [] if checkpoint is None else ["--checkpoint", checkpoint]
         words += [] if clip is None else ["--clip", clip]
+        words += [] if inception is None else ["--inception", str(inception.absolute())]
         report = run_program("giornata.pretrain.evaluate", words, progress=lambda _: None)
         _say(out, report)
         out.result(report)
@@ -51,6 +56,8 @@ def _say(out: Output, report: Mapping[str, Any]) -> None:
     if "cmmd" in report:
         real = report["clip_score_of_real"]
         out.say(f"CLIP score {report['clip_score']:.2f} (the real pictures: {real:.2f}), CMMD {report['cmmd']:.3f}")
+    if "fid" in report:
+        out.say(f"FID {report['fid']:.2f} of {report['compared_pictures']:,} pictures")
 
 
 def _number(loss: float | None) -> str:

@@ -49,9 +49,11 @@ class WandbRun:
         return f"offline-run-20000101_000000-{self.id}"
 
 
-def thinned(rows: Sequence[tuple[int, Curve]]) -> list[tuple[int, Curve]]:
-    """(step, values) as a run has them, steps from 1: of very long ones every so manieth, the first and the last."""
-    stride = -(-len(rows) // MOST_ROWS)
+def thinned(rows: Sequence[tuple[int, Curve]], *, of: int = 0) -> list[tuple[int, Curve]]:
+    """(step, values) as a run has them, steps from 1: of very long ones every so manieth, the first and the last.
+    Where these are the first `of` so many steps, every row but the last is at the place that it will have in the
+    end."""
+    stride = max(1, -(-max(of, len(rows)) // MOST_ROWS))
     ends = {rows[0][0], rows[-1][0]} if rows else set()
     return [(step, values) for step, values in rows if step % stride == 0 or step in ends]
 

@@ -1,8 +1,5 @@
 """How well pictures fit their prompts, and how near they are to real ones, by CLIP.
 
-FID is not among these: the packages that compute it as published figures are computed (clean-fid, torch-fidelity,
-torchmetrics' extra `image`) all need torchvision, which this project does without.
-
 Shapes: N, M pictures or texts; D the width of CLIP's common space.
 """
 

@@ -1,7 +1,8 @@
 """What a run's weights can do, by themselves: `giornata pretrain eval CONFIG`.
 
 Loss on the rows that were held back, by level of noise; a sheet of the configured prompts; with a CLIP model, its
-score on captions of held-back rows and the distance (CMMD) of what is drawn for them from the pictures themselves.
+score on captions of held-back rows and the distance (CMMD) of what is drawn for them from the pictures themselves;
+with an Inception network another such distance (FID).
 """
 
 import argparse
@@ -9,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from giornata.pretrain.closeness import Clip, clip_score, cmmd
 from giornata.pretrain.committed import Committed, committed
 from giornata.pretrain.encoded import source_manifest
 from giornata.pretrain.export import export
+from giornata.pretrain.frechet import Inception, fid
 from giornata.pretrain.progress import Progress
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
@@ -33,14 +35,29 @@ from giornata.protocol.pretraining import PretrainConfig
 SEEDS = (0, 1, 2, 3)
 
 
-def evaluate(config: PretrainConfig, *, name: str | None, out: Path, clip: str | None, most: int) -> dict[str, Any]:
-    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for CLIP.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eyes:
+    """The networks that look at pictures, as far as they are wanted."""
+
+    clip: Clip | None
+    inception: Inception | None
+
+    @classmethod
+    def of(cls, clip: str | None, inception: str | None) -> "Eyes":
+        """Of a folder or hub id, and of a file. Raises InvalidInput when they cannot be loaded."""
+        return cls(
+            clip=None if clip is None else Clip(clip),
+            inception=None if inception is None else Inception(inception),
+        )
+
+
+def evaluate(config: PretrainConfig, *, name: str | None, out: Path, eyes: Eyes, most: int) -> dict[str, Any]:
+    """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for `eyes`.
 
     Raises InvalidInput when there is no such checkpoint, or when parts that are needed are nowhere.
     """
     chosen = checkpoint_of(config, name)
     device = torch.device("cuda" if config.workers.use_gpu and torch.cuda.is_available() else "cpu")
-    eyes = None if clip is None else Clip(clip)
     with tempfile.TemporaryDirectory() as folder:
         progress = export(config, run_storage(config), Path(folder), checkpoint=chosen)
         unet = unet_at(Path(folder)).to(device)
@@ -58,7 +75,7 @@ def evaluate(config: PretrainConfig, *, name: str | None, out: Path, clip: str |
     pipeline = pipeline_of(config.model, unet).to(device)
     if config.train.validation_prompts:
         report["samples_png"] = str(_sheet(config, pipeline, phase, progress, out))
-    if eyes is not None:
+    if eyes.clip is not None or eyes.inception is not None:
         report |= _closeness(config, pipeline, eyes, phase, most)
     return report
 
@@ -110,19 +127,24 @@ def _sheet(config: PretrainConfig, pipeline: Any, phase: int, progress: Progress
     return path
 
 
-def _closeness(config: PretrainConfig, pipeline: Any, eyes: Clip, phase: int, most: int) -> dict[str, Any]:
+def _closeness(config: PretrainConfig, pipeline: Any, eyes: Eyes, phase: int, most: int) -> dict[str, Any]:
     real, captions = held_pictures(config, phase=phase, most=most)
     if not real:
         hint = "train.validation_rows says how many are held back"
-        raise InvalidInput([Fault(where="--clip", message="no rows are held back to compare with", hint=hint)])
+        where = "--inception" if eyes.clip is None else "--clip"
+        raise InvalidInput([Fault(where=where, message="no rows are held back to compare with", hint=hint)])
+    if eyes.inception is not None:
+        eyes.inception.check(len(real))  # before hours of drawing
     drawn = sample(pipeline, captions, side_px=config.phases[phase].resolution, seed=config.seed)
-    drawn_ND, real_ND, texts_ND = eyes.pictures(drawn), eyes.pictures(real), eyes.texts(captions)
-    return {
-        "clip_pictures": len(drawn),
-        "clip_score": clip_score(drawn_ND, texts_ND),
-        "clip_score_of_real": clip_score(real_ND, texts_ND),
-        "cmmd": cmmd(drawn_ND, real_ND),
-    }
+    found: dict[str, Any] = {"compared_pictures": len(drawn)}
+    if eyes.clip is not None:
+        drawn_ND, real_ND, texts_ND = eyes.clip.pictures(drawn), eyes.clip.pictures(real), eyes.clip.texts(captions)
+        found["clip_score"] = clip_score(drawn_ND, texts_ND)
+        found["clip_score_of_real"] = clip_score(real_ND, texts_ND)
+        found["cmmd"] = cmmd(drawn_ND, real_ND)
+    if eyes.inception is not None:
+        found["fid"] = fid(eyes.inception, drawn, real)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("config")
     parser.add_argument("--checkpoint")
     parser.add_argument("--clip")
+    parser.add_argument("--inception")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--report", type=Path, required=True)
@@ -138,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fix_determinism(threads=1)
     try:
         config = read_config(given.config)
-        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), clip=given.clip, most=given.rows)
+        eyes = Eyes.of(given.clip, given.inception)
+        report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), eyes=eyes, most=given.rows)
     except InvalidInput as error:
         report = {"faults": [asdict(fault) for fault in error.faults]}
     except (GiornataError, OSError) as error:

@@ -1,7 +1,8 @@
 """From a source of captioned pictures to normalised shards: `python -m giornata.pretrain.ingest SOURCE OUT`.
 
-Every row is examined first, then what is kept is written, and the manifest last. Shards are a function of the
-source's content and the options: how many workers there were, or how often it was begun, does not show.
+Every row is examined first, then what is kept is written, stretch by stretch, and the manifest last. Shards are a
+function of the source's content and the options: how many workers there were, or how often it was begun, does not
+show. What an ingest that was interrupted had done lies in `unfinished` until it is done.
 """
 
 import argparse
@@ -19,12 +20,14 @@ import ray.data
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain import quarantine
-from giornata.pretrain.decision import Decision, Rows, decide
-from giornata.pretrain.ingest_tasks import Keep, examined, written
+from giornata.pretrain.decision import MEMORY_BYTES, Decision
+from giornata.pretrain.ingest_tasks import Stretch, examine_parts, examined, written
 from giornata.pretrain.manifest import MANIFEST, Manifest, Shard
-from giornata.pretrain.quarantine import Spool, write_quarantine
+from giornata.pretrain.quarantine import write_quarantine
 from giornata.pretrain.sources import Source, find
 from giornata.pretrain.storage import Storage
+from giornata.pretrain.stretches import stretches_of
+from giornata.pretrain.unfinished import Unfinished
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 
@@ -32,8 +35,10 @@ Progress = Callable[[str, int, int | None], None]
 """Told (what is being done, how many rows or shards, of how many if that is known)."""
 
 
-def ingest(address: str, out_address: str, options: Ingest, *, progress: Progress) -> dict[str, Any]:
-    """Do it, and say what was found. Needs a running Ray.
+def ingest(
+    address: str, out_address: str, options: Ingest, *, progress: Progress, memory_bytes: int = MEMORY_BYTES
+) -> dict[str, Any]:
+    """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept.
 
     Raises InvalidInput when the source cannot be read, when `out_address` holds something else, and, after all rows
     were counted and the quarantine was written, when more of them than may be were refused.
@@ -45,13 +50,25 @@ def ingest(address: str, out_address: str, options: Ingest, *, progress: Progres
     _refuse_overlap(source, out)
     if (manifest := _earlier(out, about)) is not None:
         return _report(source, out, manifest, again=True)
-    _clear(out)
-    rows, decision = _examined(source, options, out, progress)
-    _refuse_too_many(rows, decision, options, out)
-    keep = Keep.of(rows, decision, options.rows_per_shard)
-    shards = _written(source, options, keep, rows=len(decision.keys), out=out, progress=progress)
-    manifest = Manifest(shards=shards, quarantined=decision.counts(), about=about)
+    unfinished = Unfinished.of(out, about)
+    unfinished.clear()
+    _examine(source, options, unfinished, progress)
+    with (
+        tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder,
+        Decision(
+            examined(source, unfinished.examined),
+            Path(folder),
+            hash_distance=options.dedupe_hash_distance,
+            memory_bytes=memory_bytes,
+        ) as decision,
+    ):
+        write_quarantine(out, decision.refused())
+        counts = decision.counts()
+        _refuse_too_many(decision.rows(), counts, options, out)
+        shards = _written(source, options, decision, unfinished, progress)
+    manifest = Manifest(shards=shards, quarantined=counts, about=about)
     out.write(MANIFEST, manifest.to_bytes())
+    unfinished.remove()
     return _report(source, out, manifest, again=False)
 
 
@@ -102,36 +119,22 @@ def _earlier(out: Storage, about: dict[str, Any]) -> Manifest | None:
     return manifest
 
 
-def _clear(out: Storage) -> None:
-    """What an ingest that was interrupted has left."""
-    for name in out.names():
-        if name.startswith("shard-") and name.endswith(".parquet"):
-            out.remove(name)
-    out.remove_all(quarantine.FOLDER)
-
-
 # ---- the passes ----
 
 
-def _examined(source: Source, options: Ingest, out: Storage, progress: Progress) -> tuple[Rows, Decision]:
-    rows = Rows()
-    with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder, Spool(Path(folder) / "rows") as spool:
-        for batch in examined(source, options):
-            rows.add(batch)
-            spool.add(batch)
-            progress("examined", len(rows), None)
-        decision = decide(rows, hash_distance=options.dedupe_hash_distance)
-        write_quarantine(out, spool, decision)
-    return rows, decision
+def _examine(source: Source, options: Ingest, unfinished: Unfinished, progress: Progress) -> None:
+    rows = 0
+    for more in examine_parts(source, options, unfinished.examined):
+        rows += more
+        progress("examined", rows, None)
 
 
-def _refuse_too_many(rows: Rows, decision: Decision, options: Ingest, out: Storage) -> None:
-    counts = decision.counts()
+def _refuse_too_many(rows: int, counts: dict[str, int], options: Ingest, out: Storage) -> None:
     refused = sum(counts.values())
-    if not len(rows) - refused:
-        message = f"none of its {len(rows)} rows can be kept"
-    elif refused > options.max_quarantined_share * len(rows):
-        message = f"{refused} of {len(rows)} rows were refused, {refused / len(rows):.2%}"
+    if not rows - refused:
+        message = f"none of its {rows} rows can be kept"
+    elif refused > options.max_quarantined_share * rows:
+        message = f"{refused} of {rows} rows were refused, {refused / rows:.2%}"
     else:
         return
     found = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items(), key=lambda each: -each[1]))
@@ -140,18 +143,32 @@ def _refuse_too_many(rows: Rows, decision: Decision, options: Ingest, out: Stora
 
 
 def _written(
-    source: Source, options: Ingest, keep: Keep, *, rows: int, out: Storage, progress: Progress
+    source: Source, options: Ingest, decision: Decision, unfinished: Unfinished, progress: Progress
 ) -> tuple[Shard, ...]:
-    total, shards = len(keep.first_keys), list[Shard]()
-    progress("written", 0, total)
-    for shard in written(source, options, keep, out):
+    shards = list[Shard]()
+    for number, pieces in enumerate(stretches_of(source.pieces, options.shuffle_bytes)):
+        whole = unfinished.shards_of(number)
+        if whole is None:
+            keep = decision.keep(pieces, options.rows_per_shard)
+            stretch = Stretch(pieces=pieces, keep=keep, first_shard=len(shards))
+            whole = _stretch(source, options, stretch, unfinished.out, progress)
+            unfinished.note(number, whole)
+        shards += whole
+    return tuple(shards)
+
+
+def _stretch(source: Source, options: Ingest, stretch: Stretch, out: Storage, progress: Progress) -> list[Shard]:
+    first, rows, shards = stretch.first_shard, stretch.keep.rows, list[Shard]()
+    total = first + len(stretch.keep.first_keys)
+    progress("written", first, total)
+    for shard in written(source, options, stretch, out) if rows else ():
         shards.append(shard)
-        progress("written", len(shards), total)
+        progress("written", first + len(shards), total)
     shards.sort(key=lambda shard: shard.name)
-    expected = [min(options.rows_per_shard, rows - first) for first in range(0, rows, options.rows_per_shard)]
+    expected = [min(options.rows_per_shard, rows - place) for place in range(0, rows, options.rows_per_shard)]
     if [shard.rows for shard in shards] != expected:
         raise InvalidInput([Fault(where="source", message="changed while it was read", hint="run it again")])
-    return tuple(shards)
+    return shards
 
 
 # ---- the program ----

@@ -6,85 +6,76 @@ again by Ray and gives the same.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pds
+import pyarrow.parquet as pq
 import ray
 import ray.data
 from ray.data.context import DataContext, ShuffleStrategy
 
 from giornata.diffusion.decoding import upright_size
 from giornata.pretrain import columns
-from giornata.pretrain.decision import Decision, Rows
+from giornata.pretrain.decision import Keep
 from giornata.pretrain.examination import EXAMINED, examined_rows
 from giornata.pretrain.filters import filters_of
 from giornata.pretrain.manifest import Shard
 from giornata.pretrain.shards import write_shard
 from giornata.pretrain.source_rows import Raw, SourceDamaged, rows_of
-from giornata.pretrain.sources import Source
+from giornata.pretrain.sources import Piece, Source
 from giornata.pretrain.storage import Storage
+from giornata.pretrain.stretches import parts_of, pieces_of, table_of
 from giornata.protocol.pretraining import Ingest
 
-MOST_TASKS = 10_000
-EXAMINED_AT_ONCE = 1024
+EXAMINED_AT_ONCE = 8192
 PICTURE_BYTES_AT_ONCE = 16 << 20
 
 SHARDED = pa.schema([pa.field(columns.SHARD, pa.int32()), *columns.SOURCE])
+_PART = pa.field("part", pa.int32())
+
+
+def examine_parts(source: Source, options: Ingest, notes: Storage) -> Iterator[int]:
+    """Examine the whole source, each part of it into a file of EXAMINED in `notes`; what is there is not done again.
+    Tells of each part, in no order, how many rows it has."""
+    parts = parts_of(source.pieces)
+    tables = [_part(source.pieces, part, number) for number, part in enumerate(parts)]
+    found = ray.data.from_arrow(tables).map_batches(
+        _examine, batch_size=None, batch_format="pyarrow", fn_args=(source.storage, options, notes)
+    )
+    for batch in found.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from batch["rows"].to_pylist()
+
+
+def examined(source: Source, notes: Storage) -> pds.Dataset:
+    """What `examine_parts` found."""
+    files = [notes.path(_part_name(number)) for number in range(len(parts_of(source.pieces)))]
+    return pds.dataset(files, schema=EXAMINED, format="parquet", filesystem=notes.filesystem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
-    """Which rows are written where: those that are not dropped, by their keys. Arrays, so that tasks share them."""
+class Stretch:
+    """What is mixed and written at a time: pieces by their numbers, their rows, the number of the first shard."""
 
-    dropped_pieces: np.ndarray
-    dropped_ordinals: np.ndarray
-    first_keys: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Rows, decision: Decision, rows_per_shard: int) -> "Keep":
-        """What was decided."""
-        dropped = np.flatnonzero(decision.reasons)
-        pieces, ordinals = rows.column("piece")[dropped], rows.column("ordinal")[dropped]
-        order = np.lexsort((ordinals, pieces))
-        first_keys = decision.first_keys(rows_per_shard)
-        return cls(dropped_pieces=pieces[order], dropped_ordinals=ordinals[order], first_keys=first_keys)
-
-    def dropped_of(self, piece: int) -> set[int]:
-        """Numbers of the rows of a piece that are not written."""
-        start = int(np.searchsorted(self.dropped_pieces, piece, side="left"))
-        stop = int(np.searchsorted(self.dropped_pieces, piece, side="right"))
-        return set(self.dropped_ordinals[start:stop].tolist())
-
-    def shard_of(self, key: bytes) -> int:
-        """The number of the key's shard."""
-        return int(np.searchsorted(self.first_keys, np.array(key, "S32"), side="right")) - 1
+    pieces: range
+    keep: Keep
+    first_shard: int
 
 
-def examined(source: Source, options: Ingest) -> Iterator[pa.Table]:
-    """Rows of EXAMINED, of the whole source, in no order."""
-    found = _pieces(source).map_batches(
-        _examine, batch_size=None, batch_format="pyarrow", fn_args=(ray.put(source), options)
-    )
-    for batch in found.iter_batches(batch_size=None, batch_format="pyarrow"):
-        yield batch.cast(EXAMINED)
-
-
-def written(source: Source, options: Ingest, keep: Keep, out: Storage) -> Iterator[Shard]:
-    """Write the shards, and tell of each when it is there, in no order."""
-    arguments = (ray.put(source), ray.put(keep), options)
+def written(source: Source, options: Ingest, stretch: Stretch, out: Storage) -> Iterator[Shard]:
+    """Write the shards of a stretch, and tell of each when it is there, in no order."""
+    pieces = source.pieces[stretch.pieces.start : stretch.pieces.stop]
+    tables = [table_of(source.pieces, stretch.pieces[part.start : part.stop]) for part in parts_of(pieces)]
+    arguments = (source.storage, ray.put(stretch), options)
     with _sorted_shuffle():
-        rows = _pieces(source).map_batches(_pick, batch_size=None, batch_format="pyarrow", fn_args=arguments)
+        rows = ray.data.from_arrow(tables).map_batches(
+            _pick, batch_size=None, batch_format="pyarrow", fn_args=arguments
+        )
         shards = rows.groupby(columns.SHARD).map_groups(_write, batch_format="pyarrow", fn_args=(out,))
         for batch in shards.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield from (Shard(**row) for row in batch.to_pylist())
-
-
-def _pieces(source: Source) -> ray.data.Dataset:
-    """Their numbers."""
-    return ray.data.range(len(source.pieces), override_num_blocks=min(len(source.pieces), MOST_TASKS))
 
 
 @contextmanager
@@ -99,17 +90,36 @@ def _sorted_shuffle() -> Iterator[None]:
         context.shuffle_strategy = before
 
 
+def _part(pieces: Sequence[Piece], part: range, number: int) -> pa.Table:
+    return table_of(pieces, part).append_column(_PART, pa.array([number] * len(part), _PART.type))
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:05}.parquet"
+
+
 # ---- in the tasks ----
 
 
-def _examine(numbers: pa.Table, source_ref: "ray.ObjectRef", options: Ingest) -> Iterator[pa.Table]:
-    source: Source = ray.get(source_ref)
-    filters = filters_of(options)
+def _examine(part: pa.Table, storage: Storage, options: Ingest, notes: Storage) -> pa.Table:
+    name = _part_name(part[_PART.name][0].as_py())
+    if notes.exists(name):
+        with notes.open(name) as stream:
+            return pa.table({"rows": [pq.ParquetFile(stream).metadata.num_rows]})
+    sink, rows = pa.BufferOutputStream(), 0
+    with pq.ParquetWriter(sink, EXAMINED, compression="zstd") as writer:
+        for batch in _examined(part, storage, options):
+            writer.write_table(batch)
+            rows += batch.num_rows
+    notes.write(name, memoryview(sink.getvalue()))
+    return pa.table({"rows": [rows]})
+
+
+def _examined(part: pa.Table, storage: Storage, options: Ingest) -> Iterator[pa.Table]:
+    filters, perceptual = filters_of(options), options.dedupe_hash_distance is not None
     waiting: list[dict[str, object]] = []
-    for number in numbers["id"].to_pylist():
-        piece = source.pieces[number]
-        rows = rows_of(source.storage, piece, options)
-        perceptual = options.dedupe_hash_distance is not None
+    for number, piece in pieces_of(part):
+        rows = rows_of(storage, piece, options)
         for row in examined_rows(rows, filters, piece=number, name=piece.names[0], perceptual=perceptual):
             waiting.append(row)
             if len(waiting) == EXAMINED_AT_ONCE:
@@ -118,15 +128,13 @@ def _examine(numbers: pa.Table, source_ref: "ray.ObjectRef", options: Ingest) ->
     yield pa.Table.from_pylist(waiting, EXAMINED)
 
 
-def _pick(
-    numbers: pa.Table, source_ref: "ray.ObjectRef", keep_ref: "ray.ObjectRef", options: Ingest
-) -> Iterator[pa.Table]:
-    source, keep = ray.get(source_ref), ray.get(keep_ref)
+def _pick(part: pa.Table, storage: Storage, stretch_ref: "ray.ObjectRef", options: Ingest) -> Iterator[pa.Table]:
+    stretch: Stretch = ray.get(stretch_ref)
     waiting: list[dict[str, object]] = []
     size_bytes = 0
-    for number in numbers["id"].to_pylist():
-        for raw in _kept(source, number, keep.dropped_of(number), options):
-            waiting.append(_sharded(raw, keep))
+    for number, piece in pieces_of(part):
+        for raw in _kept(storage, piece, stretch.keep.dropped_of(number), options):
+            waiting.append(_sharded(raw, stretch))
             size_bytes += len(raw.image or b"")
             if size_bytes >= PICTURE_BYTES_AT_ONCE:
                 yield pa.Table.from_pylist(waiting, SHARDED)
@@ -134,19 +142,19 @@ def _pick(
     yield pa.Table.from_pylist(waiting, SHARDED)
 
 
-def _kept(source: Source, number: int, dropped: set[int], options: Ingest) -> Iterator[Raw]:
+def _kept(storage: Storage, piece: Piece, dropped: set[int], options: Ingest) -> Iterator[Raw]:
     with suppress(SourceDamaged):  # at the same row as before; that one is in the quarantine
-        for ordinal, raw in enumerate(rows_of(source.storage, source.pieces[number], options)):
+        for ordinal, raw in enumerate(rows_of(storage, piece, options)):
             if ordinal not in dropped:
                 yield raw
 
 
-def _sharded(raw: Raw, keep: Keep) -> dict[str, object]:
+def _sharded(raw: Raw, stretch: Stretch) -> dict[str, object]:
     content = raw.image or b""
     key = hashlib.sha256(content).digest()
     height, width = upright_size(content)
     return {
-        columns.SHARD: keep.shard_of(key),
+        columns.SHARD: stretch.first_shard + stretch.keep.shard_of(key),
         columns.KEY: key.hex(),
         columns.IMAGE: content,
         columns.CAPTION: raw.caption,

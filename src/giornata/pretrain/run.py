@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,9 @@ MODEL = "model"
 INTERRUPTED = 3
 """Exit status of a run that was asked to stop: everything is in a checkpoint."""
 Listener = Callable[[dict[str, Any]], None]
+RAY_LEAVES_OUT = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing a task"}
+"""What Ray writes among the program's own lines whenever a trainer is lost, whatever `log_to_driver` says. The run goes
+on then, and tells of it; why a trainer ended stands in Ray's own log files."""
 
 
 def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop: threading.Event) -> Proof:
@@ -89,16 +92,32 @@ def _export(config: PretrainConfig) -> None:
             storage.put(path, f"{MODEL}/{path.relative_to(folder)}")
 
 
-def _send_curves(config: PretrainConfig, api_key: str | None) -> None:
-    """To W&B, one run over all attempts; without a key they lie packed in the run's storage."""
-    from giornata.pretrain.wandb_curves import send_curves
-
+@contextmanager
+def _curves(config: PretrainConfig, api_key: str | None) -> Iterator[None]:
+    """Within, and at the end, they go to W&B: one run over all attempts, which at the end also lies packed in the
+    run's storage, and without a key only there. A tracker that fails is told and changes nothing else."""
     if config.tracking.wandb_project is None:
+        yield
         return
-    with tempfile.TemporaryDirectory(prefix="giornata-wandb-") as folder:
-        key = None if api_key is None else SecretStr(api_key)
-        packed = send_curves(config, run_storage(config), Path(folder), api_key=key)
-        run_storage(config).put(packed, f"wandb/{packed.name}")
+    from giornata.diffusion.wandb_run import TrackerFailed
+    from giornata.pretrain.wandb_curves import SEND_EVERY_S, meanwhile, send_curves
+
+    key, storage = None if api_key is None else SecretStr(api_key), run_storage(config)
+
+    def send(stop: threading.Event, keep: Callable[[Path], object] = lambda _: None) -> None:
+        with tempfile.TemporaryDirectory(prefix="giornata-wandb-") as folder:
+            send_curves(config, storage, Path(folder), api_key=key, stop=stop, keep=keep)
+
+    with meanwhile(send, every_s=SEND_EVERY_S, tell=_warn) if key else nullcontext():
+        yield
+    try:
+        send(threading.Event(), lambda packed: storage.put(packed, f"wandb/{packed.name}"))
+    except TrackerFailed as error:
+        _warn(str(error))
+
+
+def _warn(words: str) -> None:
+    sys.stderr.write(f"W&B: {words}\n")
 
 
 def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event) -> None:
@@ -179,13 +198,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
     parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
     given = parser.parse_args(arguments)
+    for name, value in RAY_LEAVES_OUT.items():  # Ray reads them when it is imported
+        os.environ.setdefault(name, value)
     view: Lines | Words = Lines(sys.stdout) if given.lines else Words(sys.stderr)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
         with view:
             view.begin(config)
-            proof = run(config, address=given.address, listener=view, stop=threading.Event())
-            _send_curves(config, os.environ.get("WANDB_API_KEY"))
+            with _curves(config, os.environ.get("WANDB_API_KEY")):
+                proof = run(config, address=given.address, listener=view, stop=threading.Event())
             view({"event": "result", **proof.to_json()})
     except InvalidInput as error:
         _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})

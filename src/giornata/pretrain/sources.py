@@ -47,12 +47,14 @@ _KIND_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One file, or one row group of it, or some pictures of a folder. `first` is the place of its first row."""
+    """One file, or one row group of it, or some pictures of a folder. `first` is the place of its first row, `bytes`
+    how large it is, as near as that is known without reading it."""
 
     kind: Kind
     names: tuple[str, ...]
     row_group: int | None = None
     first: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def find(address: str, options: Ingest) -> Source:
         files = _of_the_data_set(storage, files)
     if kind in {Kind.PARQUET, Kind.HUGGINGFACE}:
         _refuse_missing_columns(storage, kind, files[0][0], options)
-    pieces = _PIECES[kind](storage, [name for name, _ in files])
+    pieces = _PIECES[kind](storage, files)
     return Source(storage=storage, kind=kind, files=tuple(files), pieces=tuple(pieces))
 
 
@@ -188,41 +190,46 @@ def _columns(storage: Storage, kind: Kind, name: str) -> list[str]:
 
 # ---- pieces ----
 
+Files = Sequence[tuple[str, int]]
 
-def _row_groups(storage: Storage, names: Sequence[str]) -> Iterator[Piece]:
+
+def _row_groups(storage: Storage, files: Files) -> Iterator[Piece]:
     """A piece for each row group; for a file whose footer cannot be read one that will say so."""
 
-    def groups_of(name: str) -> list[int] | None:
+    def groups_of(file: tuple[str, int]) -> list[int] | None:
         try:
-            with storage.open(name) as file:
-                footer = pq.ParquetFile(file).metadata
+            with storage.open(file[0]) as stream:
+                footer = pq.ParquetFile(stream).metadata
                 return [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
         except (pa.ArrowException, OSError):
             return None
 
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as threads:
-        for name, counts in zip(names, threads.map(groups_of, names), strict=True):
+        for (name, size), counts in zip(files, threads.map(groups_of, files), strict=True):
             if counts is None:
-                yield Piece(kind=Kind.PARQUET, names=(name,))
-            first = 0
+                yield Piece(kind=Kind.PARQUET, names=(name,), bytes=size)
+            first, rows = 0, max(1, sum(counts or ()))
             for group, count in enumerate(counts or ()):
-                yield Piece(kind=Kind.PARQUET, names=(name,), row_group=group, first=first)
+                part = size * count // rows
+                yield Piece(kind=Kind.PARQUET, names=(name,), row_group=group, first=first, bytes=part)
                 first += count
 
 
-def _whole_files(kind: Kind) -> Callable[[Storage, Sequence[str]], Iterator[Piece]]:
-    def pieces(_storage: Storage, names: Sequence[str]) -> Iterator[Piece]:
-        return (Piece(kind=kind, names=(name,)) for name in names)
+def _whole_files(kind: Kind) -> Callable[[Storage, Files], Iterator[Piece]]:
+    def pieces(_storage: Storage, files: Files) -> Iterator[Piece]:
+        return (Piece(kind=kind, names=(name,), bytes=size) for name, size in files)
 
     return pieces
 
 
-def _some_pictures(_storage: Storage, names: Sequence[str]) -> Iterator[Piece]:
-    for first in range(0, len(names), PICTURES_PER_PIECE):
-        yield Piece(kind=Kind.PICTURES, names=tuple(names[first : first + PICTURES_PER_PIECE]))
+def _some_pictures(_storage: Storage, files: Files) -> Iterator[Piece]:
+    for first in range(0, len(files), PICTURES_PER_PIECE):
+        some = files[first : first + PICTURES_PER_PIECE]
+        size = sum(each for _, each in some)
+        yield Piece(kind=Kind.PICTURES, names=tuple(name for name, _ in some), bytes=size)
 
 
-_PIECES: dict[Kind, Callable[[Storage, Sequence[str]], Iterator[Piece]]] = {
+_PIECES: dict[Kind, Callable[[Storage, Files], Iterator[Piece]]] = {
     Kind.PARQUET: _row_groups,
     Kind.HUGGINGFACE: _whole_files(Kind.HUGGINGFACE),
     Kind.WEBDATASET: _whole_files(Kind.WEBDATASET),

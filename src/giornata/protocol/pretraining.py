@@ -64,6 +64,8 @@ class Ingest:
     dedupe_hash_distance: int | None = None
     """Pictures whose perceptual hashes differ in at most this many of 64 bits are one; None: only equal bytes are."""
     max_quarantined_share: float = 0.05
+    shuffle_bytes: int = 1 << 40
+    """So many bytes of the source are mixed with one another and written; a larger source in stretches of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,7 @@ def _ingest_faults(ingest: Ingest) -> list[Fault]:
         *_at_least("ingest.min_caption_chars", ingest.min_caption_chars, 0),
         *_at_least("ingest.max_aspect_ratio", ingest.max_aspect_ratio, 1),
         *_share("ingest.max_quarantined_share", ingest.max_quarantined_share),
+        *_at_least("ingest.shuffle_bytes", ingest.shuffle_bytes, 1),
         *_hash_distance(ingest.dedupe_hash_distance),
         *([] if ingest.caption_columns else [Fault(where="ingest.caption_columns", message="names no column")]),
     ]

@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -130,13 +131,66 @@ def test_shards_do_not_depend_on_how_the_source_was_cut(done: tuple[Path, dict[s
     assert report["manifest_digest"] == done[1]["manifest_digest"]
 
 
+SMALL = Ingest(rows_per_shard=4, max_quarantined_share=0.4, shuffle_bytes=1)
+"""Every file of the example, or row group of one, is a stretch."""
+
+
+def test_a_large_source_is_written_in_stretches_and_goes_on_where_it_was(example: Example, tmp_path: Path) -> None:
+    def stop(what: str, number: int, _total: int | None) -> None:
+        if (what, number) == ("written", 6):
+            raise KeyboardInterrupt
+
+    report, manifest = ingested(example.folder, tmp_path / "whole", SMALL)
+    rows = [[row[columns.KEY] for row in shard_rows(tmp_path / "whole", replace(manifest, shards=(shard,)))]
+            for shard in manifest.shards]  # fmt: skip
+    assert sorted(key for keys in rows for key in keys) == sorted(example.kept)
+    assert all(keys == sorted(keys) for keys in rows)
+    assert sum(len(keys) < 4 for keys in rows) > 1  # the last of several stretches
+    assert [shard.name for shard in manifest.shards] == [f"shard-{place:05}.parquet" for place in range(len(rows))]
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(str(example.folder), str(tmp_path / "out"), SMALL, progress=stop)
+    (tmp_path / "out" / "shard-00099.parquet").write_bytes(b"of a longer one")
+    assert list((tmp_path / "out" / "unfinished").rglob("stretch-*.json"))
+    kept = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("shard-0000[0-3].parquet")}
+    assert ingested(example.folder, tmp_path / "out", SMALL)[0]["manifest_digest"] == report["manifest_digest"]
+    assert kept.items() <= {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("shard-*")}.items()
+    trees = [
+        {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*.*")}
+        for out in (tmp_path / "out", tmp_path / "whole")
+    ]
+    assert trees[0] == trees[1]
+
+
 def test_too_many_bad_rows_are_all_counted_and_then_refused(example: Example, tmp_path: Path) -> None:
     few = Ingest(rows_per_shard=16, max_quarantined_share=0.1)
     with pytest.raises(InvalidInput, match="max_quarantined_share") as refused:
         ingested(example.folder, tmp_path / "out", few)
     assert f"{sum(example.refused.values())} of {len(example.rows)} rows" in str(refused.value)
     assert len(quarantined(tmp_path / "out")) == sum(example.refused.values())
-    assert Storage.at(tmp_path / "out").names() == ["quarantine/part-00000.parquet"]
+    left = [name for name in Storage.at(tmp_path / "out").names() if not name.startswith("unfinished/")]
+    assert left == ["quarantine/part-00000.parquet"]
+
+
+def test_after_a_refusal_nothing_is_examined_again(
+    example: Example, done: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    few = Ingest(rows_per_shard=16, max_quarantined_share=0.1)
+    with pytest.raises(InvalidInput):
+        ingested(example.folder, tmp_path / "out", few)
+    (folder,) = (tmp_path / "out" / "unfinished").iterdir()
+    before = {path.name: path.stat().st_ino for path in folder.iterdir()}
+
+    def look(what: str, number: int, _total: int | None) -> None:
+        if (what, number) == ("written", 1):
+            seen.update({path.name: path.stat().st_ino for path in folder.iterdir()})
+
+    seen: dict[str, int] = {}
+    report = ingest(str(example.folder), str(tmp_path / "out"), OPTIONS, progress=look)
+    assert before
+    assert seen == before
+    assert report["manifest_digest"] == done[1]["manifest_digest"]
+    assert not (tmp_path / "out" / "unfinished").exists()
 
 
 def cut_parquet(folder: Path) -> None:

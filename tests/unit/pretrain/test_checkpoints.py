@@ -8,7 +8,7 @@ import torch
 from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
 from giornata.pretrain.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors
-from giornata.pretrain.committed import FOLDER, Facts, committed, newest, retire
+from giornata.pretrain.committed import COMMIT, FOLDER, Facts, committed, name_of, newest, retire
 from giornata.pretrain.ledger import Ledger
 from giornata.pretrain.metrics_log import MetricsLog, drop_after, metrics_of
 from giornata.pretrain.peers import Peers
@@ -49,6 +49,18 @@ def test_what_changes_while_it_is_written_is_not_in_it(tmp_path: Path, checkpoin
     checkpoints.wait()
     assert loaded(tmp_path) == 2.0
     assert checkpoints.last == (2, 0)
+
+
+def test_half_of_another_attempts_checkpoint_does_not_get_into_ours(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    run = Storage.at(tmp_path / "run")
+    name = f"{FOLDER}/{name_of(1, 0)}"
+    run.write(f"{name}/shard-00002-model-00001-of-00001.safetensors", b"another trainer's")
+    checkpoints.begin(snapshot(tmp_path, 1.0, step=1))
+    checkpoints.wait()
+    found = newest(run)
+    assert found is not None
+    assert run.names(name) == sorted(f"{name}/{file}" for file in (*found.files, COMMIT))
+    assert loaded(tmp_path) == 1.0
 
 
 def test_the_limit_keeps_the_newest_and_clears_what_was_never_finished(

@@ -147,6 +147,24 @@ def test_a_notice_of_preemption_loses_nothing(tmp_path: Path, uninterrupted: Pat
     assert same(weights(tmp_path), weights(uninterrupted))
 
 
+def test_a_step_is_saved_once(tmp_path: Path) -> None:
+    """Nothing was trained since: to write it again would take the checkpoint away meanwhile."""
+    config, asked = tiny_config(tmp_path, samples=(24,), checkpoint_steps=1), Counter[str]()
+
+    def preempted() -> bool:
+        asked["times"] += 1
+        return asked["times"] >= 2
+
+    def commits() -> dict[str, int]:
+        return {str(path): path.stat().st_ino for path in (tmp_path / FOLDER).rglob(COMMIT)}
+
+    assert train(run_of(config, tmp_path, preempted=preempted)) is Outcome.PREEMPTED
+    before = commits()
+    assert len(before) == 1
+    assert go_on(config, tmp_path, preempted=preempted) is Outcome.PREEMPTED
+    assert commits() == before
+
+
 def test_going_on_with_another_configuration_or_data_is_refused(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, samples=(16,))
     train(run_of(config, tmp_path))

@@ -1,0 +1,211 @@
+"""What deciding over many rows takes, and what reading one picture takes: `python benchmarks/ingest.py`.
+
+*Deciding*: rows as an ingest examines them, without pictures, are written to Parquet files; then a process of its own
+finds duplicates, sorts what is kept and lists what is refused, within a limit of memory. Of every 100 rows one has
+the bytes of another, one is three bits from another's perceptual hash, and one was refused before. Sizes and ways
+take turns, in every repetition. Memory is the process's greatest resident size less that after its imports; disk is
+what its folder holds at the end, the files of examined rows not counted.
+
+*Reading*: pictures of 512 × 512 (smooth ones, JPEG at 90) are examined in one process, as a task of the first pass
+does it, and brought to their shard, as one of the second does.
+
+Rates are rows per second of CPU time, all threads together, and of wall time. Prints tables, then one JSON line.
+"""
+
+import argparse
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pds
+import pyarrow.parquet as pq
+from PIL import Image
+from rig.figures import conclude, machine, spread, spread_words
+
+from giornata.pretrain import columns
+from giornata.pretrain.decision import Decision, Keep
+from giornata.pretrain.examination import EXAMINED, examine
+from giornata.pretrain.filters import filters_of
+from giornata.pretrain.ingest_tasks import Stretch, _sharded
+from giornata.pretrain.source_rows import Raw
+from giornata.protocol.pretraining import Ingest
+
+ROWS_PER_FILE = 200_000
+ROWS_PER_SHARD = 10_000
+CAPTION = "a photograph of something that has a caption of sixty letters"
+
+
+# ---- deciding ----
+
+
+def write_rows(folder: Path, rows: int) -> None:
+    """Files of EXAMINED."""
+    draw = np.random.default_rng(rows)
+    folder.mkdir(parents=True)
+    for number, first in enumerate(range(0, rows, ROWS_PER_FILE)):
+        count = min(ROWS_PER_FILE, rows - first)
+        pq.write_table(_rows(draw, first, count), folder / f"part-{number:05}.parquet", compression="zstd")
+
+
+def _rows(draw: np.random.Generator, first: int, count: int) -> pa.Table:
+    keys = draw.integers(0, 256, (count, 32), dtype=np.uint8)
+    hashes = draw.integers(0, 2**64, count, dtype=np.uint64)
+    keys[50::100], hashes[50::100] = keys[::100][: len(keys[50::100])], hashes[::100][: len(hashes[50::100])]
+    hashes[70::100] = hashes[20::100][: len(hashes[70::100])] ^ np.uint64(0b111 << 30)
+    numbers = np.arange(first, first + count)
+    reasons = np.where(numbers % 100 == 99, "damaged", "")
+    values = {
+        "piece": numbers // 1000,
+        "ordinal": numbers % 1000,
+        columns.KEY: pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(keys.tobytes())]),
+        "pixels": draw.integers(1 << 16, 1 << 22, count),
+        "hash": hashes,
+        columns.REASON: pa.array(reasons, pa.string()),
+        "detail": pa.array(reasons, pa.string()),
+        "source": [f"part-{each:07}.parquet" for each in numbers // 1000],
+        "place": [str(each % 1000) for each in numbers],
+        columns.CAPTION: [f"{CAPTION} {each}" for each in numbers],
+    }
+    return pa.table(values).select(EXAMINED.names).cast(EXAMINED)
+
+
+def decide(folder: Path, distance: int | None, memory_bytes: int, threads: int) -> dict[str, float]:
+    """In this process, which does nothing else."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    rows = pds.dataset(folder, schema=EXAMINED, format="parquet")
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+        Decision(rows, Path(scratch), hash_distance=distance, memory_bytes=memory_bytes, threads=threads) as decision,
+    ):
+        keep = decision.keep(range(1 << 30), ROWS_PER_SHARD)
+        refused = sum(batch.num_rows for batch in decision.refused())
+        disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file())
+    return {
+        "kept": keep.rows,
+        "refused": refused,
+        "wall_s": time.perf_counter() - began_s,
+        "cpu_s": time.process_time() - began_cpu_s,
+        "memory_bytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024,
+        "disk_bytes": disk,
+    }
+
+
+def measured(folder: Path, rows: int, distance: int | None, memory_mib: int, threads: int) -> dict[str, float]:
+    """By a process of its own."""
+    words = [sys.executable, __file__, "--decide", str(folder / str(rows)), "--memory-mib", str(memory_mib)]
+    words += ["--threads", str(threads)] + ([] if distance is None else ["--distance", str(distance)])
+    answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ}).stdout
+    found: dict[str, float] = json.loads(answer)
+    print(f"{rows} rows, distance {distance}, {memory_mib} MiB: {found}", file=sys.stderr)
+    if found["kept"] + found["refused"] != rows:
+        raise RuntimeError(f"{found} do not add up to {rows} rows")
+    return found
+
+
+def deciding(given: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
+    """Sizes and ways in turns."""
+    for rows in given.rows:
+        write_rows(folder / str(rows), rows)
+    cells = [(rows, distance, mib) for rows in given.rows for distance in (None, 3) for mib in given.memory_mib]
+    runs: dict[tuple[int, int | None, int], list[dict[str, float]]] = {cell: [] for cell in cells}
+    for _ in range(given.repetitions):
+        for rows, distance, mib in cells:
+            runs[rows, distance, mib].append(measured(folder, rows, distance, mib, given.threads))
+    return [_cell(cell, found) for cell, found in runs.items()]
+
+
+def _cell(cell: tuple[int, int | None, int], runs: list[dict[str, float]]) -> dict[str, object]:
+    rows, distance, mib = cell
+    return {
+        "rows": rows,
+        "distance": distance,
+        "memory_mib": mib,
+        "rows_per_cpu_s": spread([rows / run["cpu_s"] for run in runs], 0),
+        "rows_per_wall_s": spread([rows / run["wall_s"] for run in runs], 0),
+        "peak_mib": spread([run["memory_bytes"] / 2**20 for run in runs], 0),
+        "disk_bytes_per_row": spread([run["disk_bytes"] / rows for run in runs], 0),
+    }
+
+
+# ---- reading ----
+
+
+def reading(count: int, repetitions: int) -> dict[str, object]:
+    """Pictures per second of CPU time, in one process."""
+    pictures = [_jpeg(seed) for seed in range(count)]
+    rows = [Raw(source="a.parquet", place="0", image=each, caption=CAPTION) for each in pictures]
+    filters = filters_of(Ingest())
+    keep = Keep(
+        rows=1,
+        dropped_pieces=np.array([], np.int64),
+        dropped_ordinals=np.array([], np.int64),
+        first_keys=np.array([b"\0"] * 100_000, "S32"),
+    )
+    stretch = Stretch(pieces=range(1), keep=keep, first_shard=0)
+    ways = {
+        "examined": lambda row: examine(row, filters, perceptual=False),
+        "examined, with perceptual hash": lambda row: examine(row, filters, perceptual=True),
+        "brought to its shard": lambda row: _sharded(row, stretch),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repetitions):
+        for name, way in ways.items():
+            began_s = time.process_time()
+            for row in rows:
+                way(row)
+            rates[name].append(count / (time.process_time() - began_s))
+    size = sum(map(len, pictures)) / count
+    return {"bytes_of_a_picture": round(size), **{name: spread(found, 0) for name, found in rates.items()}}
+
+
+def _jpeg(seed: int) -> bytes:
+    rough = np.random.default_rng(seed).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    sink = io.BytesIO()
+    Image.fromarray(rough).resize((512, 512), Image.Resampling.BICUBIC).save(sink, "JPEG", quality=90)
+    return sink.getvalue()
+
+
+# ---- the program ----
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", type=int, default=[100_000, 1_000_000])
+    parser.add_argument("--memory-mib", nargs="+", type=int, default=[256, 4096])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--pictures", type=int, default=200)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="for the rows (a temporary one)")
+    parser.add_argument("--decide", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--distance", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.decide:
+        print(json.dumps(decide(given.decide, given.distance, given.memory_mib[0] << 20, given.threads)))
+        return
+    about = machine()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        cells = deciding(given, Path(folder))
+    print("| rows | near duplicates | memory allowed | rows/s of CPU | rows/s | memory, MiB | disk, bytes a row |")
+    print("|---|---|---|---|---|---|---|")
+    for cell in cells:
+        names = ("rows_per_cpu_s", "rows_per_wall_s", "peak_mib", "disk_bytes_per_row")
+        near = "no" if cell["distance"] is None else f"within {cell['distance']}"
+        words = " | ".join(spread_words(cell[name]) for name in names)  # type: ignore[arg-type]
+        print(f"| {cell['rows']:,} | {near} | {cell['memory_mib']} MiB | {words} |")
+    rates = reading(given.pictures, given.repetitions)
+    for name, found in rates.items():
+        print(f"{name}: {spread_words(found) if isinstance(found, dict) else found}")
+    conclude({"benchmark": "ingest", **about, "deciding": cells, "reading": rates})
+
+
+if __name__ == "__main__":
+    main()
