@@ -18,6 +18,7 @@ import ray.data
 
 from giornata.pretrain.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoder_actors import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoder_pool import encoders_asked
 from giornata.pretrain.encoders import gpus_of_an_encoder
 from giornata.pretrain.manifest import Manifest
 from giornata.pretrain.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
@@ -47,15 +48,18 @@ def fed(
     *,
     mode: Mode | None = None,
     source: Manifest | None = None,
+    encoders: int | None = None,
     rows_of_a_task: int = ROWS_OF_A_TASK,
 ) -> ray.data.Dataset:
     """The rows of `portions` as columns.FED; in mode colocated as giornata.pretrain.transforms.CUT, for the trainer
-    to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the configuration's.
+    to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the configuration's;
+    `encoders` is how many work beside the run, by default as many as the configuration says for this phase.
 
     Raises InvalidInput when there are no shards, or no latents of them for these options.
     """
     mode, source = mode or config.encode.mode, source or source_manifest(config)
-    config = replace(config, encode=replace(config.encode, mode=mode))
+    encoders = encoders or encoders_asked(config, phase)
+    config = replace(config, encode=replace(config.encode, mode=mode, encoders=encoders))
     resolution = config.phases[phase].resolution
     dataset = _source(portions, rows_of_a_task)
     if mode in {Mode.OFFLINE, Mode.HYBRID}:
