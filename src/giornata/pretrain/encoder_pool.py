@@ -104,6 +104,7 @@ class EncoderWatch:
         if found.encoders == self.encoders:
             log.info("%d encoders stay: %s", self.encoders, found.reason)
             return None
+        restart_s = restart_s if encode.restart_s is None else encode.restart_s
         if not pays_back(now, found, hourly, work_left_h=left_h, restart_s=restart_s):
             log.info(
                 "%d encoders stay, as a restart costs more than is left to save: %s", self.encoders, found.reason

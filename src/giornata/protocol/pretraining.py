@@ -116,6 +116,8 @@ class Encode:
     as long as it pays by the prices of `workers`. None: the number stays."""
     correct_after_s: float = 60.0
     """How long a number is watched, at least, before it is corrected."""
+    restart_s: float | None = None
+    """What a new start of the trainers takes, which a correction has to earn; None: as long as this one took."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
     gpus_per_encoder: float | None = None

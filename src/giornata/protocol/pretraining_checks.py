@@ -165,6 +165,8 @@ def _correction_faults(config: PretrainConfig) -> list[Fault]:
     """Of what corrects the number of encoders while the run goes on."""
     encode, workers, where = config.encode, config.workers, "encode.max_encoders"
     faults = _at_least("encode.correct_after_s", encode.correct_after_s, 0)
+    if encode.restart_s is not None:
+        faults += _at_least("encode.restart_s", encode.restart_s, 0)
     if encode.max_encoders is None:
         return faults
     most = max((encode.encoders, *(phase.encoders or 0 for phase in config.phases)))
