@@ -9,6 +9,7 @@ from giornata.cli import (
     pretrain_ingest,
     pretrain_plan,
     pretrain_run,
+    pretrain_size,
     pretrain_submit,
 )
 
@@ -16,6 +17,7 @@ COMMANDS = (
     pretrain_plan,
     pretrain_ingest,
     pretrain_encode,
+    pretrain_size,
     pretrain_run,
     pretrain_submit,
     pretrain_eval,

@@ -1,5 +1,6 @@
 """`giornata pretrain plan`: hours, dollars, storage, mode and encoders of a run, before a cent is spent."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,10 @@ def plan(
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="The seed's tables beside ours.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="Rates of `pretrain size --out`, instead of estimates.", show_default=False),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Rank modes and machines by price: hours, encoders, storage and dollars, with what is estimated and why."""
@@ -32,21 +37,25 @@ def plan(
         if config is None:
             _paper(out)
             return
-        priced = _ranked(config, out, every=every)
+        priced = _ranked(config, measured, out, every=every)
     if not priced:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _ranked(config: str, out: Output, *, every: bool) -> bool:
+def _ranked(config: str, measured: Path | None, out: Output, *, every: bool) -> bool:
     """Whether anything could be priced."""
     from giornata.cli import pretrain_plan_words as words
     from giornata.pretrain.planning.facts import load_facts
+    from giornata.pretrain.planning.measured import read_measured, with_measured_rates
     from giornata.pretrain.planning.ranking import rank
     from giornata.pretrain.planning.reading import request_named
     from giornata.pretrain.planning.report import ranking_told
 
     facts = load_facts()
-    ranking = rank(request_named(config, facts), facts)
+    request = request_named(config, facts)
+    if measured is not None:
+        request = with_measured_rates(request, read_measured(measured), facts)
+    ranking = rank(request, facts)
     words.say_ranking(ranking, out, every=every)
     out.result(ranking_told(ranking))
     return bool(ranking.choices)

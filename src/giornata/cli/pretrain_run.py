@@ -26,11 +26,17 @@ def run(
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster. Default: this machine.", show_default=False)
     ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="As many encoders as `pretrain size --out` found.", show_default=False),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train through all phases, from wherever the run was. Stop it with Ctrl-C; the same command goes on."""
     with reporting(as_json) as out:
-        code, report = _run([config, *([] if address is None else ["--address", address])])
+        options = {"--address": address, "--measured": measured}
+        given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
+        code, report = _run([config, *given])
         _tell(out, report)
         out.result(report)
     if code:

@@ -48,6 +48,9 @@ LATENTS = pa.schema(
 """Of encoded shards, in which shard and row are places, as in the source. A row that could not be read keeps its
 place, with its reason. PROMPT and POOLED are empty bytes where no text was stored."""
 
+# Of encoders beside the run
+ENCODE_S = "encode_s"  # float32: seconds that its encoder worked, this row's share of its batch
+
 FED = pa.schema(
     [
         pa.field(PORTION, pa.int64()),
@@ -57,4 +60,5 @@ FED = pa.schema(
         *LATENTS,
     ]
 )
-"""What the graph gives to trainers, in every mode: LATENTS of one use of a row, text included."""
+"""What the graph gives to trainers, in every mode: LATENTS of one use of a row, text included. Encoders beside the
+run add ENCODE_S."""

@@ -17,6 +17,8 @@ class Portioned:
     examples: Sequence[Example]
     uses: Sequence[Use]
     unreadable: Sequence[Use]
+    encode_s: float = 0.0
+    """What encoders beside the run worked on it."""
 
     @property
     def empty(self) -> bool:
@@ -37,6 +39,7 @@ def portioner(draws: Draws, phase: int, micro_batch: int, device: torch.device) 
             examples=[each.pinned() for each in examples] if pin else examples,
             uses=[use for batch in feed.batches for use in batch.uses],
             unreadable=list(feed.unreadable),
+            encode_s=feed.encode_s,
         )
 
     return make

@@ -8,10 +8,12 @@ So a run that was killed goes on when the same command is given again, on this R
 import uuid
 from typing import Any
 
+import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from giornata.pretrain.run_storage import run_storage
+from giornata.domain.errors import GiornataError
+from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
@@ -22,7 +24,23 @@ BACKENDS = {True: "nccl", False: "gloo"}
 
 def fit(config: PretrainConfig, *, board: Any) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
-    good."""
+    good.
+
+    Trainers that end before that want another number of encoders (giornata.pretrain.encoder_pool), which lies in the
+    newest checkpoint: they are begun anew.
+    """
+    run, before = run_storage(config), -1
+    while not ray.get(board.stop_wanted.remote()):
+        progress = progress_of(run)
+        if progress.phase >= len(config.phases):
+            return
+        if progress.step <= before:
+            raise GiornataError(f"trainers ended at step {progress.step} and said neither why nor what to do")
+        before = progress.step
+        _fit_once(config, board)
+
+
+def _fit_once(config: PretrainConfig, board: Any) -> None:
     workers, values, run = config.workers, config.to_json(), run_storage(config)
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"

@@ -18,17 +18,23 @@ import ray.data
 
 from giornata.pretrain.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoder_actors import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoder_pool import encoders_asked
 from giornata.pretrain.encoders import gpus_of_an_encoder
 from giornata.pretrain.manifest import Manifest
 from giornata.pretrain.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
 from giornata.pretrain.rows_of_phase import Portion, RowsOfPhase
 from giornata.pretrain.storage import Storage
 from giornata.pretrain.transforms import Cutting
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
 
 ROWS_OF_A_TASK = 16_384
 """One reading task streams the rows of so many portions as make at most this: a billion rows are 60,000 tasks, and a
 small data set is read by a few, whose processes cost more to start than the reading."""
+BATCHES_OF_A_BLOCK = 8
+"""Ray makes blocks of 128 MiB, and a block is a task of one encoder: of small pictures that would be tens of
+thousands for one encoder, with the others idle and trainers waiting for its end."""
+NAMES_BYTES = 256
+"""Of a row beside its arrays, roughly."""
 READING: dict[str, Any] = {
     "batch_size": None,
     "batch_format": "pyarrow",
@@ -47,15 +53,18 @@ def fed(
     *,
     mode: Mode | None = None,
     source: Manifest | None = None,
+    encoders: int | None = None,
     rows_of_a_task: int = ROWS_OF_A_TASK,
 ) -> ray.data.Dataset:
     """The rows of `portions` as columns.FED; in mode colocated as giornata.pretrain.transforms.CUT, for the trainer
-    to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the configuration's.
+    to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the configuration's;
+    `encoders` is how many work beside the run, by default as many as the configuration says for this phase.
 
     Raises InvalidInput when there are no shards, or no latents of them for these options.
     """
     mode, source = mode or config.encode.mode, source or source_manifest(config)
-    config = replace(config, encode=replace(config.encode, mode=mode))
+    encoders = encoders or encoders_asked(config, phase)
+    config = replace(config, encode=replace(config.encode, mode=mode, encoders=encoders))
     resolution = config.phases[phase].resolution
     dataset = _source(portions, rows_of_a_task)
     if mode in {Mode.OFFLINE, Mode.HYBRID}:
@@ -67,11 +76,15 @@ def fed(
             columns_read=STORED if mode is Mode.OFFLINE else WITHOUT_TEXT,
         )
         latents = dataset.map_batches(reader, **READING)
-        return latents if mode is Mode.OFFLINE else _through_actors(latents, EncodeCaptions, config)
+        latent_bytes = 2 * 4 * (resolution // LATENT_SIDE_PX) ** 2 * 2
+        if mode is Mode.OFFLINE:
+            return latents
+        return _through_actors(latents, EncodeCaptions, config, latent_bytes + NAMES_BYTES)
     cutting = Cutting.of(config.data, seed=config.seed, resolution=resolution)
     pictures = ReadPictures(Storage.at(config.data.shards), _names(source), rows_of, cutting)
     cut = dataset.map_batches(pictures, **READING)
-    return _through_actors(cut, EncodePictures, config) if mode is Mode.ONLINE else cut
+    picture_bytes = 3 * resolution**2
+    return _through_actors(cut, EncodePictures, config, picture_bytes + NAMES_BYTES) if mode is Mode.ONLINE else cut
 
 
 def grouped(portions: Iterable[Portion], rows_of_a_task: int) -> Iterator[list[Portion]]:
@@ -109,11 +122,17 @@ def actor_options(config: PretrainConfig) -> dict[str, Any]:
     return options
 
 
-def _through_actors(dataset: ray.data.Dataset, kind: Callable[..., Any], config: PretrainConfig) -> ray.data.Dataset:
-    return dataset.map_batches(
+def _through_actors(
+    dataset: ray.data.Dataset, kind: Callable[..., Any], config: PretrainConfig, row_bytes: int
+) -> ray.data.Dataset:
+    """`row_bytes`: of what an encoder takes."""
+    encoded = dataset.map_batches(
         kind,
         fn_constructor_args=(config,),
         batch_size=config.encode.encode_batch_size,
         batch_format="pyarrow",
         **actor_options(config),
     )
+    block_bytes = BATCHES_OF_A_BLOCK * config.encode.encode_batch_size * row_bytes
+    encoded.context.target_max_block_size = min(block_bytes, encoded.context.target_max_block_size or block_bytes)
+    return encoded

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from giornata.pretrain.ahead import Ahead
 from giornata.pretrain.checkpoints import Checkpoints, Snapshot, Uses
+from giornata.pretrain.encoder_pool import Change, EncoderWatch
 from giornata.pretrain.feeding import NOTHING, Portioned, filled, portioner
 from giornata.pretrain.ledger import Ledger, Use
 from giornata.pretrain.meter import Meter, usd_per_s
@@ -37,14 +38,15 @@ class TooManyUnreadable(RuntimeError):
 
 
 class Outcome(StrEnum):
-    """How a call of `train` ended. Both with a checkpoint of everything that was trained."""
+    """How a call of `train` ended. Always with a checkpoint of everything that was trained."""
 
     FINISHED = "finished"  # all phases
+    RESIZED = "resized"  # the number of encoders changes; start again to go on
     PREEMPTED = "preempted"  # stopped on a notice; start again to go on
 
 
 def train(run: Run) -> Outcome:
-    """Train until all phases are done or a preemption is announced.
+    """Train until all phases are done, a preemption is announced, or the number of encoders is to change.
 
     Raises CheckpointDamaged (start again: the one before is taken), InvalidInput when the checkpoint is of another
     configuration or data set, TrainedTwice, RowsMissing, TooManyUnreadable, TooManyBadSteps, CheckpointsFail, and
@@ -62,6 +64,7 @@ class Agreed:
     passes: int
     unreadable: int
     waited_s: float
+    encode_s: float
     preempted: bool
     ended: bool
 
@@ -71,6 +74,7 @@ class Loop:
 
     def __init__(self, run: Run, stack: ExitStack) -> None:
         self._run, self._stack, self._peers = run, stack, Peers()
+        self._began_s, self._startup_s = run.clock_s(), 0.0
         self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
         self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit)
@@ -84,10 +88,11 @@ class Loop:
     def run(self) -> Outcome:
         """Through all phases that are left."""
         while self._progress.phase < len(self._run.config.phases):
-            if self._phase() is Outcome.PREEMPTED:
+            outcome = self._phase()
+            if outcome is not Outcome.FINISHED:
                 self._save()
                 self._checkpoints.wait()
-                return Outcome.PREEMPTED
+                return outcome
             self._change_phase()
         self._checkpoints.wait()
         return Outcome.FINISHED
@@ -110,6 +115,7 @@ class Loop:
         run, progress = self._run, self._progress
         samples = run.phases[progress.phase].samples
         self._micro_batch = self._trainer.prepare(progress)
+        self._watch = EncoderWatch(run.config, progress, trainers=self._peers.world)
         self._meter = self._new_meter()
         used = -1
         while progress.used < samples:
@@ -119,8 +125,9 @@ class Loop:
                 name = run.config.phases[progress.phase].name
                 raise RowsMissing(f"{samples - used} rows of phase {name} were never fed")
             used = progress.used
-            if self._until_feeds_end() is Outcome.PREEMPTED:
-                return Outcome.PREEMPTED
+            outcome = self._until_feeds_end()
+            if outcome is not Outcome.FINISHED:
+                return outcome
             self._merge()
         return Outcome.FINISHED
 
@@ -142,6 +149,8 @@ class Loop:
                 if agreed.ended:
                     break
                 self._step(mine, agreed)
+                if self._at_checkpoint(agreed) and self._resized():
+                    return Outcome.RESIZED
         finally:
             ahead.close()
         return Outcome.FINISHED
@@ -152,15 +161,18 @@ class Loop:
             len(mine.examples),
             len(mine.unreadable),
             int(waited_s * 1e6),
+            int(mine.encode_s * 1e6),
             int(self._run.preempted()),
             int(mine.empty),
         ]
-        rows, passes, unreadable, waited_us, preempted, ended = zip(*self._channel.gather(numbers), strict=True)
+        everybodys = zip(*self._channel.gather(numbers), strict=True)
+        rows, passes, unreadable, waited_us, encode_us, preempted, ended = everybodys
         return Agreed(
             rows=sum(rows),
             passes=max(passes),
             unreadable=sum(unreadable),
             waited_s=max(waited_us) / 1e6,
+            encode_s=sum(encode_us) / 1e6,
             preempted=any(preempted),
             ended=all(ended),
         )
@@ -180,14 +192,43 @@ class Loop:
         if agreed.rows:
             self._tell(numbers, agreed)
         self._check_unreadable()
-        train, samples = self._run.config.train, self._run.phases[progress.phase].samples
-        if agreed.rows and progress.step % train.checkpoint_steps == 0 and progress.used < samples:
-            self._save()
+
+    def _at_checkpoint(self, agreed: Agreed) -> bool:
+        """Save if a checkpoint is due after this step; whether one was."""
+        progress, run = self._progress, self._run
+        steps, samples = run.config.train.checkpoint_steps, run.phases[progress.phase].samples
+        if not agreed.rows or progress.step % steps or progress.used >= samples:
+            return False
+        self._change = self._decided(samples - progress.used)
+        self._save()
+        return True
+
+    def _decided(self, rows_left: int) -> Change | None:
+        """Whether the number of encoders is to change: the first trainer's decision, for all."""
+        if not self._watch.corrects:
+            return None
+        mine: Change | None = None
+        if self._peers.rank == 0:
+            mine = self._watch.decide(self._progress, rows_left=rows_left, restart_s=self._startup_s)
+        kept = (mine, self._progress.encoders, self._progress.encoders_seen, self._progress.encoder_changes)
+        change, *values = self._channel.gather_objects(kept)[0]
+        self._progress.encoders, self._progress.encoders_seen, self._progress.encoder_changes = values
+        return change
+
+    def _resized(self) -> bool:
+        """Whether the next start is to have another number of encoders."""
+        if self._change is None:
+            return False
+        if self._peers.rank == 0:
+            self._run.resized(self._change)
+        return True
 
     def _tell(self, numbers: Mapping[str, float], agreed: Agreed) -> None:
         progress = self._progress
         lap_s = self._meter.lap_s()
+        self._startup_s = self._startup_s or self._run.clock_s() - self._began_s
         progress.spent_usd += lap_s * self._meter.usd_per_s
+        watched = self._watch.step(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, encode_s=agreed.encode_s)
         row = {
             "step": float(progress.step),
             "phase": float(progress.phase),
@@ -197,6 +238,7 @@ class Loop:
             "unreadable": float(progress.unreadable),
             **numbers,
             **self._meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
+            **watched,
             **self._trainer.validated(progress),
         }
         progress.spent_usd += self._meter.lap_s() * self._meter.usd_per_s  # what validation took
@@ -262,7 +304,7 @@ class Loop:
         return Meter(
             clock_s=run.clock_s,
             trainers=self._peers.world,
-            usd_per_s=usd_per_s(run.config, self._peers.world),
+            usd_per_s=usd_per_s(run.config, self._peers.world, self._watch.encoders),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
             # What a picture costs is counted for all of its tokens.
             peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,

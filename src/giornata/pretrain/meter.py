@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import PretrainConfig
 
 HOUR_S = 3600.0
 
 
-def usd_per_s(config: PretrainConfig, trainers: int) -> float:
-    """Of all devices that this run holds: the trainers', and the encoders' where they work beside it."""
-    workers, encode = config.workers, config.encode
-    encoders = encode.encoders if encode.mode in {Mode.ONLINE, Mode.HYBRID} else 0
+def usd_per_s(config: PretrainConfig, trainers: int, encoders: int) -> float:
+    """Of all devices that this run holds: the trainers', and those of encoders that work beside it."""
+    workers = config.workers
     per_h = trainers * (workers.trainer_usd_per_h or 0.0) + encoders * (workers.encoder_usd_per_h or 0.0)
     return per_h / HOUR_S
 

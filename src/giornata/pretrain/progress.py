@@ -27,11 +27,20 @@ FREE_OF_TRAIN = frozenset(
 """These may change between two starts of a run: they change nothing of what is learnt but in its last bits."""
 
 
+OPTIONAL = frozenset({"encoders", "encoders_seen", "encoder_changes"})
+"""What a checkpoint of this version need not have."""
+FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
+
+
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """`phase` is the place of the phase that goes on; of a finished run the number of phases. `step` counts through
     all phases, `samples` rows that made an update. `used`, `unreadable` and `step_in_phase` are of this phase, `used`
-    with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.ledger)."""
+    with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.ledger).
+
+    `encoders` is the corrected number beside this phase, None while it is the configuration's; `encoders_seen` what
+    was observed with which numbers in this phase, `encoder_changes` every change of the run
+    (giornata.pretrain.encoder_pool)."""
 
     phase: int = 0
     step_in_phase: int = 0
@@ -49,11 +58,15 @@ class Progress:
     ledgers: list[dict[str, Any]] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)
     micro_batches: dict[str, int] = field(default_factory=dict)
+    encoders: int | None = None
+    encoders_seen: list[dict[str, Any]] = field(default_factory=list)
+    encoder_changes: list[dict[str, Any]] = field(default_factory=list)
 
     def next_phase(self) -> None:
         """This one is done."""
         self.phase += 1
         self.step_in_phase = self.used = self.unreadable = 0
+        self.encoders, self.encoders_seen = None, []
 
     def to_json(self) -> dict[str, Any]:
         """As it lies in a checkpoint."""
@@ -63,10 +76,11 @@ class Progress:
     def from_json(cls, values: Mapping[str, Any], *, where: str) -> Self:
         """Raises InvalidInput for another version's; `where` is for the message."""
         known = {each.name for each in fields(cls)}
-        if values.get("version") != VERSION or set(values) - {"version"} != known:
+        given = set(values) - {"version"}
+        if values.get("version") != VERSION or not known - OPTIONAL <= given <= known:
             message = f"is a checkpoint of version {values.get('version')!r}, and only {VERSION} is known"
             raise InvalidInput([Fault(where=where, message=message)])
-        return cls(**{name: values[name] for name in known})
+        return cls(**{name: values[name] for name in given})
 
 
 def config_digest(config: PretrainConfig, begun_phases: int) -> str:
@@ -74,7 +88,7 @@ def config_digest(config: PretrainConfig, begun_phases: int) -> str:
     phases, where encoders work and whatever only sets the pace may change."""
     values = config.to_json()
     train = {name: each for name, each in values["train"].items() if name not in FREE_OF_TRAIN}
-    phases = [{k: v for k, v in each.items() if k != "train_batch_size"} for each in values["phases"][:begun_phases]]
+    phases = [{k: v for k, v in each.items() if k not in FREE_OF_PHASES} for each in values["phases"][:begun_phases]]
     data = {name: each for name, each in values["data"].items() if name not in {"shards", "max_quarantined_share"}}
     model = {name: values["model"][name] for name in ("architecture", "prediction_type")}
     fixed = {"seed": values["seed"], "train": train, "phases": phases, "data": data, "model": model}

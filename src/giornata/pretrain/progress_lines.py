@@ -79,8 +79,15 @@ class Words:
                     total=message["total"],
                     words=_figures(message),
                 )
+            case "encoders":
+                self._console.print(_resized(message), highlight=False)
             case "checkpoint" if not self._console.is_terminal:
                 self._console.print(f"  step {message['step']} is safe")
+
+
+def _resized(change: dict[str, Any]) -> str:
+    numbers = f"{change['before']} encoders become {change['encoders']}"
+    return f"  step {change['step']}: {numbers}: {change['reason']}"
 
 
 def _figures(message: dict[str, Any]) -> str:

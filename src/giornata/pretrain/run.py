@@ -1,8 +1,10 @@
 """A whole run, from wherever it was to its end: `python -m giornata.pretrain.run CONFIG`.
 
 What it prints with `--lines` are JSON objects, one a line, for whoever follows: {"event": "phase", "name"},
-{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, and at the end {"event": "result"}
-with what `proof` says. On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
+{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, {"event": "encoders", "before",
+"encoders", "reason", …} when their number changes, and at the end {"event": "result"} with what `proof` says.
+
+On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from pydantic import SecretStr
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.encoded import encoded_manifest, source_manifest
+from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
@@ -153,6 +156,9 @@ def _watch(board: Any, listener: Listener, stop: threading.Event, done: threadin
         except ray.exceptions.RayError:
             return
         for message in messages:
+            if message["event"] != "progress":
+                listener(message)
+                continue
             metrics = message["metrics"]
             if metrics["phase"] != phase:
                 phase = metrics["phase"]
@@ -195,6 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", nargs="?", help="a recipe's name, or a TOML file")
     parser.add_argument("--config-json", help="the configuration itself")
     parser.add_argument("--address", help="of a Ray cluster; auto: the one that this machine belongs to")
+    parser.add_argument("--measured", type=Path, help="file of `giornata pretrain size`: take its number of encoders")
     parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
     parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
     given = parser.parse_args(arguments)
@@ -203,6 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
     view: Lines | Words = Lines(sys.stdout) if given.lines else Words(sys.stderr)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
+        if given.measured is not None:
+            config = with_measured_encoders(config, read_measured(given.measured))
         with view:
             view.begin(config)
             with _curves(config, os.environ.get("WANDB_API_KEY")):

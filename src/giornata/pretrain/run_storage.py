@@ -19,7 +19,7 @@ def progress_of(run: Storage) -> Progress:
     return Progress() if checkpoint is None else checkpoint.progress(run)
 
 
-def ledger_of(run: Storage, phase: int, rows_of: RowsOfPhase) -> Ledger:
-    """What the newest checkpoint knows to be trained of a phase."""
-    ledgers = progress_of(run).ledgers
+def ledger_of(progress: Progress, phase: int, rows_of: RowsOfPhase) -> Ledger:
+    """What is known to be trained of a phase."""
+    ledgers = progress.ledgers
     return Ledger.from_json(ledgers[phase], rows_of) if phase < len(ledgers) else Ledger(rows_of)

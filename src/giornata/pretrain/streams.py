@@ -13,10 +13,11 @@ from ray.data import DataIterator, Dataset
 from ray.train import DataConfig
 
 from giornata.pretrain.encoded import source_manifest
+from giornata.pretrain.encoder_pool import encoders_now
 from giornata.pretrain.graph import fed
 from giornata.pretrain.ledger import Ledger
 from giornata.pretrain.rows_of_phase import Portion
-from giornata.pretrain.run_storage import ledger_of, run_storage
+from giornata.pretrain.run_storage import ledger_of, progress_of, run_storage
 from giornata.pretrain.schedule import part_of, rows_of_phases
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.pretraining_checks import parse
@@ -38,8 +39,11 @@ class Remaining:
         config = parse(self.config)
         source = source_manifest(config)
         rows_of = rows_of_phases(config, source)[self.phase]
-        ledger = ledger_of(run_storage(config), self.phase, rows_of)
-        return fed(config, self.phase, rows_of, chosen(ledger, list(ledger.remaining())), source=source)
+        progress = progress_of(run_storage(config))
+        ledger = ledger_of(progress, self.phase, rows_of)
+        encoders = encoders_now(config, progress, self.phase)
+        portions = chosen(ledger, list(ledger.remaining()))
+        return fed(config, self.phase, rows_of, portions, source=source, encoders=encoders)
 
 
 class Streams(DataConfig):

@@ -8,6 +8,7 @@ import torch
 
 from giornata.pretrain.batch import Batch, Feed
 from giornata.pretrain.committed import Committed
+from giornata.pretrain.encoder_pool import Change
 from giornata.pretrain.examples import EmptyPrompt
 from giornata.pretrain.ledger import Ledger, Use
 from giornata.pretrain.rows_of_phase import RowsOfPhase
@@ -27,7 +28,7 @@ class Run:
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.committed.newest); None: from the
     beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all trainers;
-    `traced` is told (phase, step, rows) of what this trainer trained.
+    `traced` is told (phase, step, rows) of what this trainer trained, `resized` of a change of the encoders' number.
     """
 
     config: PretrainConfig
@@ -44,6 +45,7 @@ class Run:
     report: Callable[[Mapping[str, float]], None] = lambda _: None
     preempted: Callable[[], bool] = lambda: False
     traced: Callable[[int, int, Sequence[Use]], None] = lambda _phase, _step, _uses: None
+    resized: Callable[[Change], None] = lambda _: None
     start: Committed | None = None
     node_size: int | None = None
     peak_flops_per_s: float | None = None

@@ -4,7 +4,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from giornata.pretrain.batch import Batch, Feed
 from giornata.pretrain.checkpoints import choose
 from giornata.pretrain.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
 from giornata.pretrain.encoder import Encoder, Text
+from giornata.pretrain.encoder_pool import Change
 from giornata.pretrain.encoders import open_encoder
 from giornata.pretrain.examples import EmptyPrompt
 from giornata.pretrain.feed import Feeder
@@ -62,6 +63,9 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         if peers.rank == 0:
             board.pin.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
 
+    def resized(change: Change) -> None:
+        board.pin.remote({"event": "encoders", **asdict(change)})
+
     def held(phase: int) -> list[Batch]:
         return held_batches(config, phase, phases[phase], source, frozen.encoder, rank=peers.rank, world=peers.world)
 
@@ -80,6 +84,7 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         report=report,
         preempted=notices,
         traced=trace,
+        resized=resized,
         start=start,
         node_size=ray.train.get_context().get_local_world_size(),
         peak_flops_per_s=peak_flops_per_s(device),

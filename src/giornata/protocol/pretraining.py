@@ -112,7 +112,14 @@ class Encode:
     """Offline: text embeddings are stored beside the latents. HYBRID needs none."""
     encode_batch_size: int = 16
     encoders: int = 1
-    """Actors, fixed for a phase (see giornata.pretrain.planning for how many are needed)."""
+    """Actors; a phase may have its own number. `giornata pretrain size` says how many are needed."""
+    max_encoders: int | None = None
+    """Lets the run correct their number at its checkpoints, up to this one, by what trainers wait and encoders idle,
+    as long as it pays by the prices of `workers`. None: the number stays."""
+    correct_after_s: float = 60.0
+    """How long a number is watched, at least, before it is corrected."""
+    restart_s: float | None = None
+    """What a new start of the trainers takes, which a correction has to earn; None: as long as this one took."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
     gpus_per_encoder: float | None = None
@@ -132,6 +139,8 @@ class Phase:
     lr_warmup_steps: int = 0
     train_batch_size: int | None = None
     """Pictures at once on one device; None: as many as fit, found by trial."""
+    encoders: int | None = None
+    """Encoders beside this phase; None: encode.encoders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

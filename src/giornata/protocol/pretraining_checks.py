@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.pretraining import LATENT_SIDE_PX, MOST_HASH_DISTANCE, Ingest, PretrainConfig
+from giornata.protocol.pretraining import LATENT_SIDE_PX, MOST_HASH_DISTANCE, Ingest, Mode, PretrainConfig
 
 
 def load(path: Path) -> PretrainConfig:
@@ -62,6 +62,7 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_phase_faults(config),
         *_train_faults(config),
         *_worker_faults(config),
+        *_correction_faults(config),
         *_bucket_faults(config),
     ]
 
@@ -108,6 +109,8 @@ def _phase_faults(config: PretrainConfig) -> list[Fault]:
             faults.append(Fault(where=f"{where}.resolution", message=f"cannot be {phase.resolution}", hint=hint))
         if phase.train_batch_size is not None:
             faults += _at_least(f"{where}.train_batch_size", phase.train_batch_size, 1)
+        if phase.encoders is not None:
+            faults += _at_least(f"{where}.encoders", phase.encoders, 1)
         if names.index(phase.name) != place:
             faults.append(Fault(where=f"{where}.name", message=f"{phase.name!r} names another phase too"))
     return faults
@@ -156,6 +159,29 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
     for name in ("trainer_usd_per_h", "encoder_usd_per_h"):
         if (price := getattr(workers, name)) is not None:
             faults += _at_least(f"workers.{name}", price, 0)
+    return faults
+
+
+def _correction_faults(config: PretrainConfig) -> list[Fault]:
+    """Of what corrects the number of encoders while the run goes on."""
+    encode, workers, where = config.encode, config.workers, "encode.max_encoders"
+    faults = _at_least("encode.correct_after_s", encode.correct_after_s, 0)
+    if encode.restart_s is not None:
+        faults += _at_least("encode.restart_s", encode.restart_s, 0)
+    if encode.max_encoders is None:
+        return faults
+    most = max((encode.encoders, *(phase.encoders or 0 for phase in config.phases)))
+    faults += _at_least(where, encode.max_encoders, most)
+    if encode.mode not in {Mode.ONLINE, Mode.HYBRID}:
+        hint = "set encode.mode to online or hybrid, or leave it out"
+        faults.append(Fault(where=where, message=f"mode {encode.mode} has no encoders beside the run", hint=hint))
+    if config.train.pinned_order:
+        hint = "leave out one of the two"
+        faults.append(Fault(where=where, message="cannot go with train.pinned_order", hint=hint))
+    for name in ("trainer_usd_per_h", "encoder_usd_per_h"):
+        if not getattr(workers, name):
+            message = "is not given, and encode.max_encoders is decided in dollars"
+            faults.append(Fault(where=f"workers.{name}", message=message, hint="what an hour of one costs"))
     return faults
 
 

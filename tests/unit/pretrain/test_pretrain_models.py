@@ -70,8 +70,8 @@ def test_rates_and_dollars() -> None:
     found = meter.numbers(rows=16, lap_s=lap_s, waited_s=0.5)
     assert found == {"images_per_s": 8.0, "data_wait_share": 0.25, "mfu": 0.4}
     config = sd2_base()
-    assert usd_per_s(config, 32) == 0.0
+    assert usd_per_s(config, 32, 8) == 0.0
     from dataclasses import replace
 
     priced = replace(config, workers=replace(config.workers, trainer_usd_per_h=3.6, encoder_usd_per_h=0.9))
-    assert usd_per_s(priced, 32) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)
+    assert usd_per_s(priced, 32, 8) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from giornata.pretrain.planning.correction import Correction, Hourly, Observed, correct, price_of
+from giornata.pretrain.planning.correction import Correction, Hourly, Observed, correct, pays_back, price_of
 
 HOURLY = Hourly(trainers_usd=163.84, encoder_usd=1.212)
 BATCH, BLOCK, BUFFER = 256, 32, 2048  # rows
@@ -161,8 +161,27 @@ def test_dear_encoders_are_not_added_for_cheap_trainers():
     stays = correct(now, [], cheap, most=10)
     assert (stays.encoders, "would cost" in stays.reason) == (1, True)
     assert correct(now, [], HOURLY, most=10) == Correction(
-        encoders=2, reason="trainers wait 3.0%, 4.92 USD/h of them idle; 2 encoders cost 1.21 USD/h more"
+        encoders=2,
+        reason="trainers wait 3.0%, 4.92 USD/h of them idle; 2 encoders cost 1.21 USD/h more",
+        price_usd=HOURLY.trainers_usd + 2 * HOURLY.encoder_usd,
     )
+
+
+@pytest.mark.parametrize(("work_left_h", "pays"), [(10.0, True), (0.5, False)])
+def test_a_change_has_to_earn_its_restart(work_left_h, pays):
+    """A wait of 10 % of 100 USD/h costs 11.1 USD an hour; five minutes in which nobody works cost 8.5 USD."""
+    hourly = Hourly(trainers_usd=100.0, encoder_usd=0.5)
+    now = Observed(encoders=4, data_wait=0.10, utilisation=0.99)
+    found = correct(now, [], hourly, most=10)
+    assert found.encoders == 5
+    assert pays_back(now, found, hourly, work_left_h=work_left_h, restart_s=300) is pays
+
+
+def test_a_number_that_stays_saves_nothing():
+    now = Observed(encoders=4, data_wait=0.01, utilisation=0.8)
+    found = correct(now, [], HOURLY, most=10)
+    assert found.price_usd == price_of(now, HOURLY)
+    assert not pays_back(now, found, HOURLY, work_left_h=1e6, restart_s=0.0)
 
 
 def test_the_price_of_an_hours_work_grows_with_the_wait():

@@ -42,10 +42,12 @@ class Hourly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """How many encoders there should be from the next safe point on, and why."""
+    """How many encoders there should be from the next safe point on, and why. `price_usd`: what is expected of it, as
+    `price_of` counts."""
 
     encoders: int
     reason: str
+    price_usd: float
 
 
 def price_of(seen: Observed, hourly: Hourly) -> float:
@@ -65,7 +67,8 @@ def correct(now: Observed, earlier: Sequence[Observed], hourly: Hourly, *, least
             f"{now.encoders} encoders make a picture dearer than {better.encoders} did: "
             f"{price_of(now, hourly):.2f} USD for an hour's work against {price_of(better, hourly):.2f}"
         )
-        return Correction(encoders=_within(better.encoders, least, most), reason=reason)
+        price_usd = price_of(better, hourly)
+        return Correction(encoders=_within(better.encoders, least, most), reason=reason, price_usd=price_usd)
     if now.data_wait > GOAL_DATA_WAIT:
         return _grown(now, earlier, hourly, least=least, most=most)
     if now.data_wait < LITTLE_WAIT and now.utilisation < IDLE:
@@ -73,8 +76,20 @@ def correct(now: Observed, earlier: Sequence[Observed], hourly: Hourly, *, least
         if (fewer := _within(fewer, least, most)) < now.encoders:
             saved = (now.encoders - fewer) * hourly.encoder_usd
             reason = f"encoders work {now.utilisation:.0%} of the time: {fewer} do the same, {saved:.2f} USD/h less"
-            return Correction(encoders=fewer, reason=reason)
-    return _stay(now, f"trainers wait {now.data_wait:.1%}, encoders work {now.utilisation:.0%}", least, most)
+            fed = Observed(encoders=fewer, data_wait=now.data_wait, utilisation=KEPT_BUSY)
+            return Correction(encoders=fewer, reason=reason, price_usd=price_of(fed, hourly))
+    why = f"trainers wait {now.data_wait:.1%}, encoders work {now.utilisation:.0%}"
+    return _stay(now, why, hourly, least=least, most=most)
+
+
+def pays_back(now: Observed, found: Correction, hourly: Hourly, *, work_left_h: float, restart_s: float) -> bool:
+    """Whether a change saves more than the restart that it takes costs, in which nobody works.
+
+    `work_left_h`: hours that the trainers need for the rest if they never wait.
+    """
+    saved_usd = (price_of(now, hourly) - found.price_usd) * work_left_h
+    standing_usd_per_h = hourly.trainers_usd + max(now.encoders, found.encoders) * hourly.encoder_usd
+    return saved_usd > standing_usd_per_h * restart_s / 3600
 
 
 def _better(now: Observed, earlier: Sequence[Observed], hourly: Hourly) -> Observed | None:
@@ -93,26 +108,28 @@ def _grown(now: Observed, earlier: Sequence[Observed], hourly: Hourly, *, least:
     waits = f"trainers wait {now.data_wait:.1%}"
     if now.utilisation <= BUSY:
         why = f"{waits}, but encoders work only {now.utilisation:.0%}: look at reading, CPUs and the network"
-        return _stay(now, why, least, most)
+        return _stay(now, why, hourly, least=least, most=most)
     wanted = now.encoders / max(1 / MOST_GROWTH, 1 - now.data_wait)
     more = _within(max(now.encoders + 1, math.ceil(wanted)), least, most)
     if more <= now.encoders:
-        return _stay(now, f"{waits}, and {most} encoders are the most that there may be", least, most)
+        why = f"{waits}, and {most} encoders are the most that there may be"
+        return _stay(now, why, hourly, least=least, most=most)
     if any(seen.encoders > now.encoders and not _lower(seen, now, hourly) for seen in earlier):
-        return _stay(now, f"{waits}, but more encoders were tried and did not pay", least, most)
+        why = f"{waits}, but more encoders were tried and did not pay"
+        return _stay(now, why, hourly, least=least, most=most)
     cost, saved = (more - now.encoders) * hourly.encoder_usd, hourly.trainers_usd * now.data_wait
     hoped = Observed(
         encoders=more, data_wait=max(0.0, 1 - (1 - now.data_wait) * more / now.encoders), utilisation=1.0
     )
     if price_of(hoped, hourly) >= price_of(now, hourly):
         why = f"{waits}, {saved:.2f} USD/h; {more} encoders would cost {cost:.2f} USD/h more"
-        return _stay(now, why, least, most)
+        return _stay(now, why, hourly, least=least, most=most)
     reason = f"{waits}, {saved:.2f} USD/h of them idle; {more} encoders cost {cost:.2f} USD/h more"
-    return Correction(encoders=more, reason=reason)
+    return Correction(encoders=more, reason=reason, price_usd=price_of(hoped, hourly))
 
 
-def _stay(now: Observed, reason: str, least: int, most: int) -> Correction:
-    return Correction(encoders=_within(now.encoders, least, most), reason=reason)
+def _stay(now: Observed, reason: str, hourly: Hourly, *, least: int, most: int) -> Correction:
+    return Correction(encoders=_within(now.encoders, least, most), reason=reason, price_usd=price_of(now, hourly))
 
 
 def _within(encoders: int, least: int, most: int) -> int:

@@ -175,6 +175,9 @@ class _Following:
                 self._reporter.progress(self._step, self._total, message["metrics"])
             case "checkpoint":
                 self._checkpoint(int(message["step"]), message)
+            case "encoders":
+                changed = f"{message['before']} encoders become {message['encoders']}"
+                self._reporter.log(f"step {message['step']}: {changed}: {message['reason']}")
             case "phase":
                 self._phase = str(message["name"])
                 self._reporter.phase(self._phase)

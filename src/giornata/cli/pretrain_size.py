@@ -1,0 +1,82 @@
+"""`giornata pretrain size`: how many encoders beside a run keep its trainers busy, measured on a Ray."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from giornata.cli.options import JsonFlag
+from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_process import run_program
+from giornata.domain.errors import Fault, InvalidInput
+
+MEASURING = {
+    "trainers": "trainers with synthetic latents",
+    "encoder": "one encoder",
+    "reading": "one CPU that reads and cuts",
+}
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `giornata pretrain`."""
+    group.command("size")(size)
+
+
+def size(
+    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it down, for plan and run --measured.", show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster. Default: this machine.", show_default=False)
+    ] = None,
+    trainers: Annotated[
+        int | None, typer.Option(min=1, help="Measure so many. Default: all of the run.", show_default=False)
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of training in each phase, after warm-up.")] = 30,
+    batches: Annotated[int, typer.Option(min=1, help="Through the encoder in each phase, after warm-up.")] = 10,
+    headroom: Annotated[float, typer.Option(min=1, max=10, help="Of encoders and CPUs.")] = 1.1,
+    availability: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the time that an encoder is there.")
+    ] = 1.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure trainers, one encoder and one CPU, and say how many encoders and CPUs a run needs. No data is needed,
+    but for the CPUs."""
+    with reporting(as_json) as output:
+        options = {
+            "--address": address,
+            "--trainers": trainers,
+            "--steps": steps,
+            "--batches": batches,
+            "--headroom": headroom,
+            "--availability": availability,
+        }
+        words = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
+        report = run_program("giornata.pretrain.size", [config, *words], progress=lambda told: _tell(output, told))
+        _keep(report, out)
+        _say(output, report, out)
+        output.result(report)
+
+
+def _tell(output: Output, told: Mapping[str, Any]) -> None:
+    output.hint(f"measuring {MEASURING[told['what']]}: {', '.join(told['phases'])}")
+
+
+def _keep(report: Mapping[str, Any], path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput([Fault(where="--out", message=f"{path} cannot be written: {error.strerror}")]) from None
+
+
+def _say(output: Output, report: Mapping[str, Any], path: Path | None) -> None:
+    from giornata.cli.pretrain_size_words import say_sizes
+
+    say_sizes(report, output)
+    if path is not None:
+        output.hint(f"plan with it: giornata pretrain plan CONFIG --measured {path}; run alike")

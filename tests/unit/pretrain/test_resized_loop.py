@@ -1,0 +1,128 @@
+"""The loop of one trainer when the number of encoders is to change: it ends with a checkpoint, and the next start
+trains what is left, once."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
+
+from giornata.pretrain.batch import Feed
+from giornata.pretrain.committed import newest
+from giornata.pretrain.encoder_pool import Change, encoders_now
+from giornata.pretrain.ledger import Ledger
+from giornata.pretrain.loop import Outcome, train
+from giornata.pretrain.metrics_log import metrics_of
+from giornata.pretrain.run_storage import progress_of
+from giornata.pretrain.storage import Storage
+from giornata.protocol.pretraining import Mode, PretrainConfig
+
+STEPS = 20
+WAITING_LAP_S = 3.0
+"""Of a step by a clock that each look moves by a second: two looks around the waiting, one at the end."""
+
+
+def waiting() -> Callable[[], float]:
+    """A clock by which trainers wait a third of each step."""
+    seconds = iter(range(10**9))
+    return lambda: float(next(seconds))
+
+
+def working() -> Callable[[], float]:
+    """A clock by which steps take three seconds and nobody waits: it moves only when a step is done."""
+    return Still()
+
+
+class Still:
+    """What `traced` moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def config_of(folder: Path, *, most: int | None, encoder_usd: float = 1.0) -> PretrainConfig:
+    """8 rows a step, a checkpoint every fourth."""
+    config = tiny_config(folder, samples=(8 * STEPS,), checkpoint_steps=4)
+    workers = replace(config.workers, trainer_usd_per_h=30.0, encoder_usd_per_h=encoder_usd)
+    encode = replace(config.encode, mode=Mode.ONLINE, max_encoders=most, correct_after_s=1.0)
+    return replace(config, encode=encode, workers=workers)
+
+
+def begin(config: PretrainConfig, folder: Path, *, enough: int, busy: float, changes: list[Change]) -> Outcome:
+    """One start of a trainer that does not wait from so many encoders on."""
+    encoders = encoders_now(config, progress_of(Storage.at(folder)), 0)
+    clock = working() if encoders >= enough else waiting()
+
+    def feeds(phase: int, ledger: Ledger) -> Iterator[Feed]:
+        for feed in pinned_feeds(config)(phase, ledger):
+            yield replace(feed, encode_s=busy * WAITING_LAP_S * encoders)
+
+    def traced(*_: Any) -> None:
+        if isinstance(clock, Still):
+            clock.now_s += WAITING_LAP_S
+
+    start = newest(Storage.at(folder))
+    run = run_of(config, folder, start=start, clock_s=clock, feeds=feeds, traced=traced, resized=changes.append)
+    return train(run)
+
+
+def to_the_end(config: PretrainConfig, folder: Path, *, enough: int, busy: float) -> tuple[int, list[Change]]:
+    """How often trainers began, and what changed."""
+    changes, starts = list[Change](), 1
+    while begin(config, folder, enough=enough, busy=busy, changes=changes) is Outcome.RESIZED:
+        starts += 1
+    return starts, changes
+
+
+def check_exactly_once(config: PretrainConfig, folder: Path) -> None:
+    ledger = Ledger.from_json(progress_of(Storage.at(folder)).ledgers[0], rows_of(config)[0])
+    uses = Counter(ledger.uses())
+    assert uses.total() == config.phases[0].samples
+    assert set(uses.values()) == {1}
+    steps = [row["step"] for row in metrics_of(Storage.at(folder))]
+    assert steps == list(range(1, STEPS + 1))
+
+
+def check_dollars(rows: Sequence[dict[str, float]], *, encoders: int) -> None:
+    """What the last step cost: a trainer and so many encoders for its time."""
+    spent = rows[-1]["spent_usd"] - rows[-2]["spent_usd"]
+    assert spent == pytest.approx(WAITING_LAP_S * (30.0 + encoders) / 3600)
+
+
+def test_waiting_trainers_get_encoders_at_a_checkpoint(tmp_path: Path) -> None:
+    config = config_of(tmp_path, most=4)
+    starts, changes = to_the_end(config, tmp_path, enough=2, busy=0.97)
+    assert (starts, [(each.step, each.before, each.encoders) for each in changes]) == (2, [(4, 1, 2)])
+    check_exactly_once(config, tmp_path)
+    progress = progress_of(Storage.at(tmp_path))
+    assert [each["reason"] for each in progress.encoder_changes] == [changes[0].reason]
+    rows = list(metrics_of(Storage.at(tmp_path)))
+    assert [row["encoders"] for row in rows] == [1.0] * 4 + [2.0] * (STEPS - 4)
+    assert rows[-1]["encoder_utilisation"] == pytest.approx(0.97)
+    check_dollars(rows, encoders=2)
+
+
+def test_an_encoder_that_did_not_help_is_given_back_and_not_asked_for_again(tmp_path: Path) -> None:
+    config = config_of(tmp_path, most=4, encoder_usd=9.0)
+    starts, changes = to_the_end(config, tmp_path, enough=99, busy=0.97)
+    assert (starts, [(each.step, each.before, each.encoders) for each in changes]) == (3, [(4, 1, 2), (8, 2, 1)])
+    check_exactly_once(config, tmp_path)
+
+
+@pytest.mark.parametrize(("enough", "busy"), [(1, 0.97), (99, 0.5)])
+def test_fed_trainers_and_idle_encoders_change_nothing(tmp_path: Path, enough: int, busy: float) -> None:
+    config = config_of(tmp_path, most=4)
+    assert to_the_end(config, tmp_path, enough=enough, busy=busy) == (1, [])
+    check_exactly_once(config, tmp_path)
+
+
+def test_nothing_changes_without_leave(tmp_path: Path) -> None:
+    config = config_of(tmp_path, most=None)
+    assert to_the_end(config, tmp_path, enough=99, busy=0.97) == (1, [])
+    check_exactly_once(config, tmp_path)
