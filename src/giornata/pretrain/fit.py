@@ -5,16 +5,20 @@ and not in Ray Train's: the trainers and the data sets of a new start read the s
 So a run that was killed goes on when the same command is given again, on this Ray or on another.
 """
 
+import logging
 import uuid
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from giornata.pretrain.loop import Outcome
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
+
+log = logging.getLogger(__name__)
 
 NOTES = "ray-train"
 BACKENDS = {True: "nccl", False: "gloo"}
@@ -23,6 +27,14 @@ BACKENDS = {True: "nccl", False: "gloo"}
 def fit(config: PretrainConfig, *, board: Any) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
     good."""
+    # Trainers that leave on a cloud's notice have done nothing wrong: an error of theirs would count as a crash, of
+    # which there may be `max_failures`. So they end well, and are begun anew on the nodes that stay.
+    while _fit_once(config, board) == Outcome.PREEMPTED:
+        log.info("a node of the run is taken away: going on without it")
+
+
+def _fit_once(config: PretrainConfig, board: Any) -> str:
+    """How the trainers ended."""
     workers, values, run = config.workers, config.to_json(), run_storage(config)
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"
@@ -41,7 +53,7 @@ def fit(config: PretrainConfig, *, board: Any) -> None:
         dataset_config=Streams(config),
     )
     try:
-        trainer.fit()
+        return str(trainer.fit().return_value)
     finally:
         run.remove_all(notes)
 
@@ -52,4 +64,5 @@ def _scaling(workers: Workers) -> ScalingConfig:
         num_workers=workers.trainers if least == workers.trainers else (least, workers.trainers),
         use_gpu=workers.use_gpu,
         accelerator_type=workers.accelerator_type,
+        elastic_resize_monitor_interval_s=workers.resize_interval_s,
     )
