@@ -1,6 +1,7 @@
 """`giornata pretrain run`: the run itself, on this machine's Ray or on a cluster's."""
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,12 +60,16 @@ def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _awaited(process: "subprocess.Popen[bytes]") -> int:
-    """Ctrl-C reaches both; it is the run that answers."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
+    """Ctrl-C reaches both, and SIGTERM is handed on; it is the run that answers."""
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tell(out: Output, report: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 KEPT = 1000
 
@@ -34,3 +35,10 @@ class Board:
     def stop_wanted(self) -> bool:
         """Whether somebody has asked."""
         return self._stop
+
+
+def board_here() -> Any:
+    """A new one, on the node of the caller. Ray puts an actor that needs nothing on any node, and one that is taken
+    away would take the board with it: the trainers would have nobody to ask, and nobody could stop them."""
+    node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Board.options(scheduling_strategy=node).remote()  # type: ignore[attr-defined]

@@ -5,42 +5,40 @@ and not in Ray Train's: the trainers and the data sets of a new start read the s
 So a run that was killed goes on when the same command is given again, on this Ray or on another.
 """
 
+import logging
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
-import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from giornata.domain.errors import GiornataError
-from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.loop import Outcome
+from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
+log = logging.getLogger(__name__)
+
 NOTES = "ray-train"
 BACKENDS = {True: "nccl", False: "gloo"}
+BEGIN_ANEW: Mapping[str, str] = {
+    Outcome.PREEMPTED: "a node of the run is taken away",
+    Outcome.RESIZED: "the number of encoders changes",
+}
+"""How trainers end well before all is trained. As an error it would count as a crash, of which there may be so many."""
 
 
 def fit(config: PretrainConfig, *, board: Any) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
-    good.
-
-    Trainers that end before that want another number of encoders (giornata.pretrain.encoder_pool), which lies in the
-    newest checkpoint: they are begun anew.
-    """
-    run, before = run_storage(config), -1
-    while not ray.get(board.stop_wanted.remote()):
-        progress = progress_of(run)
-        if progress.phase >= len(config.phases):
-            return
-        if progress.step <= before:
-            raise GiornataError(f"trainers ended at step {progress.step} and said neither why nor what to do")
-        before = progress.step
-        _fit_once(config, board)
+    good."""
+    while (outcome := _fit_once(config, board)) in BEGIN_ANEW:
+        log.info("beginning the trainers anew: %s", BEGIN_ANEW[outcome])
 
 
-def _fit_once(config: PretrainConfig, board: Any) -> None:
+def _fit_once(config: PretrainConfig, board: Any) -> str:
+    """How the trainers ended."""
     workers, values, run = config.workers, config.to_json(), run_storage(config)
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"
@@ -59,7 +57,7 @@ def _fit_once(config: PretrainConfig, board: Any) -> None:
         dataset_config=Streams(config),
     )
     try:
-        trainer.fit()
+        return str(trainer.fit().return_value)
     finally:
         run.remove_all(notes)
 
@@ -70,4 +68,5 @@ def _scaling(workers: Workers) -> ScalingConfig:
         num_workers=workers.trainers if least == workers.trainers else (least, workers.trainers),
         use_gpu=workers.use_gpu,
         accelerator_type=workers.accelerator_type,
+        elastic_resize_monitor_interval_s=workers.resize_interval_s,
     )

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -127,14 +128,16 @@ def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event) -> N
     import ray
     from ray.train import TrainingFailedError
 
-    from giornata.pretrain.board import Board
+    from giornata.pretrain.board import board_here
     from giornata.pretrain.fit import fit
 
-    board, done = Board.remote(), threading.Event()  # type: ignore[attr-defined]
+    board, done = board_here(), threading.Event()
     watching = threading.Thread(target=_watch, args=(board, listener, stop, done), daemon=True)
     watching.start()
     try:
-        fit(config, board=board)
+        # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-fit") as aside:
+            aside.submit(fit, config, board=board).result()
     except (TrainingFailedError, ray.exceptions.RayError) as error:
         raise GiornataError(f"the run ended: {_words(error)}") from error
     finally:

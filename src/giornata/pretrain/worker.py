@@ -34,22 +34,20 @@ from giornata.pretrain.training_run import Run
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
-
-class NodeLeaves(RuntimeError):
-    """The cloud takes a node of this run: everything is in a checkpoint, and Ray Train begins anew without it."""
+STOPPED = "stopped"
 
 
-def work(values: Mapping[str, Any]) -> None:
-    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON and the board."""
+def work(values: Mapping[str, Any]) -> str:
+    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON and the board. Returns
+    the outcome: STOPPED when somebody wished it, PREEMPTED when the cloud takes a node away."""
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, board = parse(values["config"]), values["board"]
     peers = Peers()
     channel = peers.channel()
-    notices = Notices(board, rank=peers.rank)
+    notices = Notices(board, channel)
     outcome = train(_run(config, board, peers, channel, notices))
     stopped = any(channel.gather_objects(notices.stop))
-    if outcome is Outcome.PREEMPTED and not stopped:
-        raise NodeLeaves("a node of this run is taken away")
+    return STOPPED if outcome is Outcome.PREEMPTED and stopped else str(outcome)
 
 
 def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:

@@ -194,6 +194,9 @@ class Workers:
     accelerator_type: str | None = None
     max_failures: int = -1
     """Restarts after a crash; -1: without end. Preemptions are not counted."""
+    resize_interval_s: float = 60.0
+    """How often it is looked whether there is room for more trainers. Growing begins the trainers anew, from the
+    newest checkpoint."""
     trainer_usd_per_h: float | None = None
     """Of one trainer's device; with `encoder_usd_per_h` it tells what was spent so far."""
     encoder_usd_per_h: float | None = None

@@ -147,6 +147,7 @@ def _train_faults(config: PretrainConfig) -> list[Fault]:
 def _worker_faults(config: PretrainConfig) -> list[Fault]:
     workers, faults = config.workers, []
     faults += _at_least("workers.trainers", workers.trainers, 1)
+    faults += _at_least("workers.resize_interval_s", workers.resize_interval_s, 1)
     faults += _at_least("encode.encoders", config.encode.encoders, 1)
     faults += _at_least("encode.encode_batch_size", config.encode.encode_batch_size, 1)
     least = workers.trainers if workers.min_trainers is None else workers.min_trainers

@@ -7,15 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.board import Board
+from giornata.pretrain.board import board_here
+from giornata.pretrain.committed import FOLDER
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoders import open_encoder
 from giornata.pretrain.fit import fit
@@ -27,12 +28,16 @@ from giornata.protocol.pretraining import Data, Mode, Phase, PretrainConfig, Tra
 SHARDS, ROWS, UNREADABLE = 5, 24, (7, 60)
 SAMPLES = (150, 100)
 """Neither is a number of whole epochs, nor of whole steps of 16."""
+EXIT_STOPPED = 3
 PATIENCE_S = 240.0
 
 
-def small_run(folder: Path, *, mode: Mode = Mode.OFFLINE, trainers: int = 2, **train: Any) -> PretrainConfig:
-    """Two phases over 120 pictures, two of which cannot be read; encoded where the mode wants it."""
-    recipe = sdxl_tiny(str(folder))
+def small_run(
+    folder: Path, *, mode: Mode = Mode.OFFLINE, trainers: int = 2, storage: str | None = None, **train: Any
+) -> PretrainConfig:
+    """Two phases over 120 pictures, two of which cannot be read; encoded where the mode wants it. Shards lie in the
+    folder, everything else too unless there is a `storage` for it: then there is no trace."""
+    recipe = sdxl_tiny(storage or str(folder))
     first, second = recipe.phases
     settings = {"checkpoint_steps": 3, "validation_rows": 4, **train}
     config = replace(
@@ -42,7 +47,7 @@ def small_run(folder: Path, *, mode: Mode = Mode.OFFLINE, trainers: int = 2, **t
         train=replace(recipe.train, **settings),
         phases=(_of(first, SAMPLES[0]), _of(second, SAMPLES[1])),
         workers=Workers(trainers=trainers, use_gpu=False),
-        tracking=Tracking(trace_rows=True),
+        tracking=Tracking(trace_rows=storage is None),
     )
     if not (folder / "shards").exists():
         write_shards(folder / "shards", shards=SHARDS, rows=ROWS, broken=UNREADABLE)
@@ -57,7 +62,7 @@ def _of(phase: Phase, samples: int) -> Phase:
 
 def fitted(config: PretrainConfig) -> None:
     """To the end, on the Ray that is there."""
-    fit(config, board=Board.remote())  # type: ignore[attr-defined]
+    fit(config, board=board_here())
 
 
 def losses(config: PretrainConfig) -> dict[int, float]:
@@ -65,21 +70,41 @@ def losses(config: PretrainConfig) -> dict[int, float]:
     return {int(row["step"]): row["loss"] for row in metrics_of(run_storage(config)) if "loss" in row}
 
 
+class Seen(NamedTuple):
+    """Of a run from outside: the newest step that its trainers wrote down, and what is below `checkpoints`, also
+    what is not whole yet."""
+
+    step: int
+    files: frozenset[str]
+
+
+Moment = Callable[[Seen], bool]
+
+
+def after(step: int) -> Moment:
+    """The step was trained."""
+    return lambda seen: seen.step >= step
+
+
 @contextmanager
-def killing(config: PretrainConfig, *, at_steps: Sequence[int]) -> Iterator[list[int]]:
-    """SIGKILL to a trainer when an attempt has come to each of these steps, once an attempt; the pids so far."""
+def killing(config: PretrainConfig, *, at: Sequence[Moment]) -> Iterator[list[int]]:
+    """SIGKILL to the first trainer at each of these moments, once an attempt; the pids so far. Trainers are halted
+    while it is looked whether the moment is still there."""
     killed: list[int] = []
     done = threading.Event()
 
     def watch() -> None:
         attempts: set[int] = set()
-        while not done.wait(0.02) and len(killed) < len(at_steps):
-            for attempt, pid, step in traced(config):
-                if attempt not in attempts and step >= at_steps[len(killed)]:
-                    os.kill(pid, signal.SIGKILL)
-                    attempts.add(attempt)
-                    killed.append(pid)
-                    break
+        while not done.wait(0.001) and len(killed) < len(at):
+            found, moment = traced(config), at[len(killed)]
+            if not found or found[0][0] in attempts or not moment(_seen(config, found)):
+                continue
+            pids = [pid for _, pid, _ in found]
+            with halted(pids):
+                if moment(_seen(config, traced(config))):
+                    os.kill(pids[0], signal.SIGKILL)
+                    attempts.add(found[0][0])
+                    killed.append(pids[0])
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -90,10 +115,32 @@ def killing(config: PretrainConfig, *, at_steps: Sequence[int]) -> Iterator[list
         thread.join()
 
 
+@contextmanager
+def halted(pids: Sequence[int]) -> Iterator[None]:
+    """They stand still."""
+    _send(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _send(pids, signal.SIGCONT)
+
+
+def _send(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _seen(config: PretrainConfig, found: Sequence[tuple[int, int, int]]) -> Seen:
+    top = Path(config.storage) / config.name / FOLDER
+    files = frozenset(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+    return Seen(step=max((step for _, _, step in found), default=0), files=files)
+
+
 def traced(config: PretrainConfig) -> list[tuple[int, int, int]]:
-    """(attempt, pid, newest step) of every trainer of the newest attempt."""
+    """(attempt, pid, newest step) of every trainer of the newest attempt, by rank."""
     found = []
-    for path in (Path(config.storage) / config.name / "trace").glob("*.jsonl"):
+    for path in sorted((Path(config.storage) / config.name / "trace").glob("*.jsonl")):
         lines = path.read_text().split("\n")[:-1]
         if len(lines) > 1:
             head, last = json.loads(lines[0]), json.loads(lines[-1])
@@ -103,23 +150,29 @@ def traced(config: PretrainConfig) -> list[tuple[int, int, int]]:
 
 
 class Command:
-    """The run as a user starts it, in a process with a Ray of its own."""
+    """The run as a user starts it, in a process with a Ray of its own or on a cluster's."""
 
-    def __init__(self, config: PretrainConfig) -> None:
+    def __init__(self, config: PretrainConfig, *, address: str | None = None, **environment: str) -> None:
         self.config = config
-        values = json.dumps(config.to_json())
+        words = ["--config-json", json.dumps(config.to_json()), "--lines"]
+        words += [] if address is None else ["--address", address]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "giornata.pretrain.run", "--config-json", values, "--lines"],
+            [sys.executable, "-m", "giornata.pretrain.run", *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=os.environ | environment,
         )
 
     def until_safe(self, step: int) -> None:
         """Wait for a checkpoint of this step or a later one."""
+        self.until(lambda: progress_of(run_storage(self.config)).step >= step, "a checkpoint")
+
+    def until(self, there: Callable[[], bool], what: str) -> None:
+        """Wait for something that comes while the run goes on."""
         by_s = time.monotonic() + PATIENCE_S
-        while progress_of(run_storage(self.config)).step < step:
-            assert self._process.poll() is None, "the run has ended"
-            assert time.monotonic() < by_s, "no checkpoint came"
+        while not there():
+            assert self._process.poll() is None, f"the run has ended before {what}"
+            assert time.monotonic() < by_s, f"waited in vain for {what}"
             time.sleep(0.05)
 
     def send(self, number: signal.Signals) -> int:

@@ -14,12 +14,24 @@ from pathlib import Path
 from types import ModuleType
 
 import psutil
-from tests.system.pretrain.runs import SAMPLES, Command, fitted, killing, losses, small_run, traced
+import pytest
+from tests.system.pretrain.runs import (
+    EXIT_STOPPED,
+    SAMPLES,
+    Command,
+    Seen,
+    after,
+    fitted,
+    killing,
+    losses,
+    small_run,
+    traced,
+)
 
+from giornata.pretrain.committed import COMMIT, STATE, name_of, newest
 from giornata.pretrain.proof import Proof, proof_of
+from giornata.pretrain.run_storage import run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
-
-EXIT_STOPPED = 3
 
 
 def check(config: PretrainConfig) -> Proof:
@@ -33,18 +45,61 @@ def check(config: PretrainConfig) -> Proof:
     return proof
 
 
-def test_pinned_order_gives_the_same_losses_after_a_kill_in_each_phase(ray: ModuleType, tmp_path: Path) -> None:
-    whole = small_run(tmp_path / "whole", pinned_order=True)
-    fitted(whole)
-    broken = small_run(tmp_path / "broken", pinned_order=True)
-    steps_of_first = -(-SAMPLES[0] // 16)
-    with killing(broken, at_steps=[5, steps_of_first + 2]) as killed:
+FIRST_STEPS = -(-SAMPLES[0] // 16)
+"""Of the first phase."""
+
+
+@pytest.fixture(scope="module")
+def whole(ray: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> PretrainConfig:
+    """A run with a pinned order that nothing disturbed."""
+    config = small_run(tmp_path_factory.mktemp("whole"), pinned_order=True)
+    fitted(config)
+    assert check(config).attempts == 1
+    assert len(losses(config)) == check(config).steps
+    return config
+
+
+def test_pinned_order_gives_the_same_losses_after_a_kill_in_each_phase(whole: PretrainConfig, tmp_path: Path) -> None:
+    broken = small_run(tmp_path, pinned_order=True)
+    with killing(broken, at=[after(5), after(FIRST_STEPS + 2)]) as killed:
         fitted(broken)
     assert len(killed) == 2
-    assert check(whole).attempts == 1
     assert check(broken).attempts == 3
     assert losses(broken) == losses(whole)
-    assert len(losses(whole)) == check(whole).steps
+
+
+def test_kills_around_the_change_of_phase_and_within_its_checkpoint(whole: PretrainConfig, tmp_path: Path) -> None:
+    """Weights, moments and averages end with the same bytes: the second phase goes on with the optimizer of the
+    first, whichever checkpoint a start went on from."""
+    broken = small_run(tmp_path, pinned_order=True)
+    with killing(broken, at=[changed_half_way, changed_and_not_begun, after(FIRST_STEPS + 1)]) as killed:
+        fitted(broken)
+    assert len(killed) == 3
+    assert check(broken).attempts == 4
+    assert losses(broken) == losses(whole)
+    assert bytes_at_the_end(broken) == bytes_at_the_end(whole)
+
+
+CHANGE = name_of(FIRST_STEPS, 1)
+"""The checkpoint between the phases."""
+
+
+def changed_half_way(seen: Seen) -> bool:
+    """The first phase is trained; of the checkpoint that says so there are files, and no commit."""
+    there = {Path(file).name for file in seen.files if file.startswith(CHANGE)}
+    return seen.step == FIRST_STEPS and bool(there) and COMMIT not in there
+
+
+def changed_and_not_begun(seen: Seen) -> bool:
+    """That checkpoint is there, and no step of the second phase."""
+    return seen.step == FIRST_STEPS and f"{CHANGE}/{COMMIT}" in seen.files
+
+
+def bytes_at_the_end(config: PretrainConfig) -> dict[str, str]:
+    """Hashes of everything that the newest checkpoint has but its counters, by file."""
+    found = newest(run_storage(config))
+    assert found is not None
+    return {name: facts.sha256 for name, facts in found.files.items() if name != STATE}
 
 
 def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.protocol.pipe import Start
+from giornata.protocol.pipe import ResumePoint, Start
 from giornata.workloads.pretrain.ray_jobs import RunState
 from giornata.workloads.pretrain.workload import AWAY_S, PretrainWorkload
 
@@ -59,7 +59,8 @@ class PlayedRay:
 
     def running(self, job_id: str) -> str | None:
         assert job_id == JOB
-        return self._under_way
+        found, self._under_way = self._under_way, None
+        return found
 
     def submit(self, job_id: str, command: str) -> str:
         self.submitted.append(command)
@@ -91,14 +92,15 @@ def spec(folder: Path) -> dict[str, Any]:
     return {"config": json.loads(json.dumps(sdxl_tiny(str(folder)).to_json()))}
 
 
-def play(ray: PlayedRay, reporter: Reported, folder: Path) -> Any:
+def play(ray: PlayedRay, reporter: Reported, folder: Path, *, resumed_at: int | None = None) -> Any:
     now = [0.0]
     workload = PretrainWorkload(
         cluster=lambda: ray,
         clock_s=lambda: now[0],
         sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
     )
-    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec(folder), directory=folder)
+    resume = None if resumed_at is None else ResumePoint(step=resumed_at, path=folder / "pointer.json")
+    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec(folder), directory=folder, resume=resume)
     return workload.run(start, reporter)  # type: ignore[arg-type]
 
 
@@ -127,6 +129,26 @@ def test_a_run_that_is_under_way_is_not_begun_twice(tmp_path: Path) -> None:
     ray = PlayedRay([RunState.SUCCEEDED], under_way="submission-0")
     play(ray, Reported(), tmp_path)
     assert ray.submitted == []
+
+
+def test_a_run_that_was_being_stopped_when_it_was_found_is_begun_again(tmp_path: Path) -> None:
+    ray = PlayedRay([RunState.RUNNING, RunState.STOPPED, RunState.SUCCEEDED], under_way="submission-0")
+    play(ray, Reported(), tmp_path)
+    assert len(ray.submitted) == 1
+
+
+def test_a_run_of_this_attempt_that_somebody_stopped_on_ray_is_not(tmp_path: Path) -> None:
+    ray = PlayedRay([RunState.RUNNING, RunState.STOPPED, RunState.SUCCEEDED])
+    with pytest.raises(WorkloadFailed, match="was stopped on Ray"):
+        play(ray, Reported(), tmp_path)
+    assert len(ray.submitted) == 1
+
+
+def test_checkpoints_that_an_attempt_before_has_handed_over_are_not_handed_over_again(tmp_path: Path) -> None:
+    lines = [told("checkpoint", step=3), told("checkpoint", step=6), told("checkpoint", step=9)]
+    ray, reporter = PlayedRay([*lines, RunState.SUCCEEDED], under_way="submission-0"), Reported()
+    play(ray, reporter, tmp_path, resumed_at=6)
+    assert [step for step, _ in reporter.checkpoints] == [9]
 
 
 def test_a_wish_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Path) -> None:

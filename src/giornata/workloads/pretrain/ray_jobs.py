@@ -45,6 +45,10 @@ class RayJobs(Protocol):
 
 
 METADATA = "giornata_job_id"
+STOP_S = 300
+"""How long a run that was told to stop may take for its last checkpoint."""
+PATIENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
+"""Read by Ray in the run's environment: otherwise SIGKILL follows SIGTERM after three seconds."""
 
 
 @contextmanager
@@ -80,7 +84,9 @@ class Cluster:
     def submit(self, job_id: str, command: str) -> str:
         """As the protocol has it."""
         with _answered():
-            return self._client.submit_job(entrypoint=command, metadata={METADATA: job_id})
+            return self._client.submit_job(
+                entrypoint=command, metadata={METADATA: job_id}, runtime_env={"env_vars": PATIENT}
+            )
 
     def state(self, submission_id: str) -> RunState:
         """As the protocol has it."""

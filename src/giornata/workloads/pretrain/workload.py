@@ -18,13 +18,11 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Reporter, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
-from giornata.workloads.pretrain.ray_jobs import Cluster, RayJobs, RunState
+from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, RayJobs, RunState
 
 POLL_S = 2.0
 AWAY_S = 600.0
 """How long the cluster may not answer before the attempt gives up."""
-STOP_S = 300.0
-"""How long a run that was told to stop may take for its last checkpoint."""
 SIGN_S = 60.0
 """Between two signs of life while the run says nothing: a large model takes long to load and to compile."""
 LAST_LINES = 20
@@ -49,13 +47,19 @@ class PretrainWorkload:
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
         """Raises Stopped, and WorkloadFailed when the run fails or no cluster answers."""
-        cluster, submission = self._begun(start, reporter)
-        following = _Following(start, reporter, cluster, submission, clock_s=self._clock_s, sleep=self._sleep)
-        return following.to_the_end()
+        while True:
+            cluster, submission, found = self._begun(start, reporter)
+            following = _Following(start, reporter, cluster, submission, clock_s=self._clock_s, sleep=self._sleep)
+            try:
+                return following.to_the_end()
+            except _StoppedByOthers as stopped:
+                # A node that had to leave told it to stop, and was gone before it had.
+                if not found:
+                    raise WorkloadFailed(Reason.CRASHED, str(stopped)) from None
 
-    def _begun(self, start: Start, reporter: Reporter) -> tuple[RayJobs, str]:
-        """The cluster, and the run on it: one that is under way, or a new one. A cluster that does not answer is
-        waited for."""
+    def _begun(self, start: Start, reporter: Reporter) -> tuple[RayJobs, str, bool]:
+        """The cluster, and the run on it: one that is under way (True), or a new one. A cluster that does not answer
+        is waited for."""
         by_s = self._clock_s() + AWAY_S
         while True:
             reporter.phase("looking for Ray")
@@ -64,8 +68,8 @@ class PretrainWorkload:
                 submission = cluster.running(start.job)
                 if submission is not None:
                     reporter.log(f"the run is under way on Ray: {submission}")
-                    return cluster, submission
-                return cluster, cluster.submit(start.job, command(start.spec["config"]))
+                    return cluster, submission, True
+                return cluster, cluster.submit(start.job, command(start.spec["config"])), False
             except ConnectionError as error:
                 if self._clock_s() > by_s:
                     raise WorkloadFailed(Reason.CRASHED, f"no Ray cluster takes the run: {error}") from error
@@ -82,6 +86,10 @@ def command(config: dict[str, Any]) -> str:
             *("--config-json", json.dumps(config), "--lines", "--address", "auto"),
         ]
     )
+
+
+class _StoppedByOthers(Exception):
+    """The run was told to stop, and not by this attempt."""
 
 
 class _Following:
@@ -102,7 +110,9 @@ class _Following:
         self._total = total_steps(PRETRAIN_KIND, start.spec) or 0
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._step, self._kept, self._phase = 0, 0, "training on Ray"
+        # What it tells begins at its beginning, whoever listened before.
+        self._step, self._kept = 0, 0 if start.resume is None else start.resume.step
+        self._phase = "training on Ray"
         self._result: dict[str, Any] = {}
         self._stop_by_s: float | None = None
 
@@ -149,6 +159,8 @@ class _Following:
         if self._stop_by_s is not None:
             raise Stopped(self._kept or None)
         words = "\n".join(self._last) or self._cluster.words(self._submission)
+        if state is RunState.STOPPED:
+            raise _StoppedByOthers(f"the run was stopped on Ray: {words}")
         reason = Reason(self._result.get("reason", Reason.CRASHED))
         raise WorkloadFailed(reason, f"the run {state.value.lower()} on Ray: {words}")
 

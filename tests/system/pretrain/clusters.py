@@ -1,0 +1,137 @@
+"""Ray clusters of several nodes on this machine, as `ray start` makes them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray._raylet import GcsClient
+from ray.core.generated import autoscaler_pb2
+
+ACCELERATOR = "SPOT"
+"""What nodes for trainers are said to have: encoders, and whatever reads data, find room on the first node only."""
+PATIENCE_S = 90.0
+STORE_BYTES = 150 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`ray start --block`; what it starts ends with it."""
+
+    process: "subprocess.Popen[bytes]"
+    name: str
+
+    def kill(self) -> None:
+        """As a machine that is taken away."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class RayCluster:
+    """A first node with room for data, and nodes of one trainer each that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._nodes = folder, list[Node]()
+        self._port, self._dashboard_port, self._client_port = free_port(), free_port(), free_port()
+        self.address, self.dashboard = f"127.0.0.1:{self._port}", f"http://127.0.0.1:{self._dashboard_port}"
+
+    def begin(self) -> None:
+        """The first node."""
+        ports = {"": self._port, "dashboard-": self._dashboard_port, "ray-client-server-": self._client_port}
+        words = [f"--{name}port={port}" for name, port in ports.items()]
+        self._start("head", "--head", "--num-cpus=8", f"--temp-dir={self._folder}", *words)
+        self._gcs = GcsClient(address=self.address)
+
+    def add(self) -> Node:
+        """One more trainer has room."""
+        resources = f'{{"accelerator_type:{ACCELERATOR}": 1}}'
+        words = (f"--address={self.address}", "--num-cpus=1", f"--resources={resources}")
+        return self._start(f"node-{len(self._nodes)}", *words)
+
+    def rooms(self) -> int:
+        """For how many trainers there is room now."""
+        return sum(node.process.poll() is None for node in self._nodes[1:])
+
+    def announce_end(self, node: Node, *, in_s: float) -> None:
+        """What an autoscaler tells Ray when a cloud gives notice."""
+        accepted, why = self._gcs.drain_node(
+            self._ids()[node.name],
+            autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
+            "for a test",
+            int((time.time() + in_s) * 1000),
+        )
+        assert accepted, why
+
+    def end(self) -> None:
+        """All nodes, the first one last."""
+        for node in reversed(self._nodes):
+            if node.process.poll() is None:
+                node.kill()
+
+    def _start(self, name: str, *words: str) -> Node:
+        ray = Path(sys.executable).with_name("ray")
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [
+                    ray,
+                    "start",
+                    "--block",
+                    f"--node-name={name}",
+                    f"--object-store-memory={STORE_BYTES}",
+                    *PORTS,
+                    *words,
+                ],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ | OPEN,
+            )
+        node = Node(process, name)
+        self._nodes.append(node)
+        by_s = time.monotonic() + PATIENCE_S
+        while "Ray runtime started" not in log.read_text(errors="replace"):
+            assert process.poll() is None, log.read_text(errors="replace")
+            assert time.monotonic() < by_s, f"{name} did not start"
+            time.sleep(0.1)
+        return node
+
+    def _ids(self) -> dict[str, str]:
+        """Name to id."""
+        return {info.node_name: key.hex() for key, info in self._gcs.get_all_node_info().items()}
+
+
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+"""What Ray's libraries have where nobody says otherwise; `ray start` would want a token."""
+PORTS = (
+    "--node-ip-address=127.0.0.1",
+    "--min-worker-port=0",
+    "--max-worker-port=0",
+    "--dashboard-agent-listen-port=0",
+    "--dashboard-agent-grpc-port=0",
+    "--disable-usage-stats",
+)
+"""Whichever are free."""
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+    """Until the end of the block. The folder's path is short: sockets lie below it."""
+    cluster = RayCluster(folder)
+    try:
+        cluster.begin()
+        yield cluster
+    finally:
+        cluster.end()

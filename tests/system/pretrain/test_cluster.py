@@ -1,0 +1,175 @@
+"""Clusters of several nodes: trainers that come when there is room for them, and leave when a cloud says so; and runs
+as jobs of the platform, whose nodes only look on."""
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.contract.pretrain.test_storage import on_s3
+from tests.fixtures.seaweed import Seaweed, seaweed  # noqa: F401
+from tests.system.conftest import Up, until
+from tests.system.pretrain.clusters import ACCELERATOR, OPEN, RayCluster, ray_cluster
+from tests.system.pretrain.runs import EXIT_STOPPED, PATIENCE_S, SAMPLES, Command, small_run
+
+from giornata.domain.job import JobState
+from giornata.domain.reasons import Reason
+from giornata.pretrain.metrics_log import metrics_of
+from giornata.pretrain.proof import proof_of
+from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.protocol.pretraining import Parallel, PretrainConfig
+
+MORE_SAMPLES = (1800, 100)
+NOTICE_S = 120.0
+QUICKLY = {"RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ray_cluster(Path(folder)) as it,
+    ):
+        yield it
+
+
+class Attempt(NamedTuple):
+    """As its trainers wrote it down. `first` and `last` are steps; 0 when there was none."""
+
+    began_ms: int
+    trainers: int
+    first: int
+    last: int
+
+
+def attempts(config: PretrainConfig) -> list[Attempt]:
+    """In the order of time."""
+    found: dict[int, list[list[int]]] = {}
+    for path in (Path(config.storage) / config.name / "trace").glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        if lines:
+            found.setdefault(lines[0]["ms"], []).append([line["step"] for line in lines[1:]] or [0])
+    return [
+        Attempt(ms, len(steps), min(map(min, steps)), max(map(max, steps))) for ms, steps in sorted(found.items())
+    ]
+
+
+def test_trainers_come_with_nodes_and_leave_on_notice(cluster: RayCluster, tmp_path: Path) -> None:
+    """One trainer, because there is room for one; two, when a node comes; one again, when that is announced to end.
+    Weights and moments are sharded over however many there are."""
+    config = longer(small_run(tmp_path, parallel=Parallel.FSDP2, checkpoint_steps=1000))
+    workers = replace(config.workers, accelerator_type=ACCELERATOR, min_trainers=1, resize_interval_s=3.0)
+    config = replace(config, workers=workers)
+    cluster.add()
+    command = Command(config, address=cluster.address, **QUICKLY)
+
+    def trains(number: int, trainers: int) -> bool:
+        now = attempts(config)
+        return len(now) >= number and now[number - 1].trainers == trainers and now[number - 1].last > 0
+
+    command.until(lambda: trains(1, 1), "one trainer")
+    leaving = cluster.add()
+    command.until(lambda: trains(2, 2), "two trainers")
+    cluster.announce_end(leaving, in_s=NOTICE_S)
+    command.until(lambda: trains(3, 1), "one trainer again")
+    leaving.kill()
+    assert command.wait() == 0
+
+    alone, together, after, *more = attempts(config)
+    assert not more
+    # Checkpoints are far apart: growing undoes, and a notice is answered with a checkpoint of everything.
+    assert (alone.first, together.first) == (1, 1)
+    assert after.first == together.last + 1
+    assert_exactly_once(config)
+    assert proof_of(config).undone == 16 * alone.last
+
+
+def test_a_job_whose_nodes_die_and_leave_is_one_run(
+    cluster: RayCluster, start_up: Callable[..., Up], tmp_path: Path
+) -> None:
+    """A node is killed: another follows the run, which has not noticed. Then all nodes are sent away: the run stops
+    with a checkpoint, and goes on when there is a node again."""
+    config = longer(small_run(tmp_path, trainers=1, checkpoint_steps=5))
+    there = {"RAY_ADDRESS": cluster.dashboard, **OPEN}
+    up = start_up("--nodes", "2", "--lease", "4", "--kind", "pretrain", **there)
+    job = up.client.submit({"config": config.to_json()}, kind="pretrain")
+    kill_node(up, committed(up, job.id, attempt=1, step=5))
+    second = committed(up, job.id, attempt=2, step=committed_step(config))
+    assert up.end() == 0, up.said()
+    (before,) = attempts(config)
+    assert committed_step(config) == before.last, "the last checkpoint was written on the way out"
+
+    again = start_up("--nodes", "1", "--kind", "pretrain", data=up.data, **there)
+    done = again.client.wait(job.id, timeout_s=PATIENCE_S)
+    assert done.state is JobState.SUCCEEDED, done.error
+    assert [each.reason for each in done.attempts] == [Reason.LEASE_EXPIRED, Reason.PREEMPTED, Reason.SUCCEEDED]
+    assert second.node_id != done.attempts[0].node_id
+    assert [each.first for each in attempts(config)] == [1, before.last + 1]
+    assert_exactly_once(config)
+    assert proof_of(config).undone == 0
+
+
+def test_trainers_of_two_nodes_meet_in_s3(
+    cluster: RayCluster,
+    seaweed: Seaweed,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Latents, checkpoints, curves and Ray Train's notes; stopped by Ctrl-C and gone on with."""
+    config = small_run(tmp_path, storage=on_s3(seaweed).address)
+    config = replace(config, workers=replace(config.workers, accelerator_type=ACCELERATOR))
+    for _ in range(config.workers.trainers - cluster.rooms()):
+        cluster.add()
+    command = Command(config, address=cluster.address)
+    command.until_safe(3)
+    assert command.send(signal.SIGINT) == EXIT_STOPPED
+    assert not proof_of(config).finished
+    assert Command(config, address=cluster.address).wait() == 0
+    proof = proof_of(config)
+    assert (proof.finished, proof.missed, proof.planned) == (True, 0, sum(SAMPLES))
+    curve = [(int(row["step"]), int(row["samples"])) for row in metrics_of(run_storage(config))]
+    assert [step for step, _ in curve] == list(range(1, proof.steps + 1))
+    assert curve[-1][1] == proof.trained_once
+    left = {name.partition("/")[0] for name in run_storage(config).names()}
+    assert left == {"checkpoints", "metrics", "model"}
+    assert not [path for path in tmp_path.iterdir() if path.name != "shards"]
+
+
+def kill_node(up: Up, attempt: Any) -> None:
+    """Agent and engine of the node that has this attempt."""
+    node = next(node for node in up.client.nodes() if node.id == attempt.node_id)
+    for pid in (node.pid, node.engine_pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def committed(up: Up, job_id: str, *, attempt: int, step: int) -> Any:
+    """This attempt, once the platform knows of a checkpoint of this step that it has seen."""
+
+    def ask() -> Any:
+        job = up.client.get_job(job_id)
+        assert job.state in {JobState.QUEUED, JobState.RUNNING}, job.error
+        return next((each for each in job.attempts if each.number == attempt and each.committed_step > step), None)
+
+    return until(ask, f"attempt {attempt} to be beyond step {step}", PATIENCE_S)
+
+
+def committed_step(config: PretrainConfig) -> int:
+    """As the run's storage has it."""
+    return progress_of(run_storage(config)).step
+
+
+def longer(config: PretrainConfig) -> PretrainConfig:
+    """So that something may happen meanwhile."""
+    phases = zip(config.phases, MORE_SAMPLES, strict=True)
+    return replace(config, phases=tuple(replace(phase, samples=samples) for phase, samples in phases))
+
+
+def assert_exactly_once(config: PretrainConfig) -> None:
+    """By what the trainers wrote down."""
+    proof = proof_of(config)
+    assert (proof.finished, proof.repeated, proof.missed) == (True, 0, 0)
+    assert proof.trained_once + proof.unreadable == proof.planned == sum(MORE_SAMPLES)
