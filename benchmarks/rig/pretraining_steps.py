@@ -1,0 +1,164 @@
+"""A trainer's steps on synthetic latents, and encoders on synthetic pictures, in a process of their own:
+`python pretraining_steps.py WORK`.
+
+WORK is JSON: what (a way of STEPS, or "encoders"), size, resolution, rows, warm, steps, device, precision, model,
+folder, threads. Prints seconds of each step or batch, of the clock and of this process's CPU.
+
+Shapes: B rows; C = 4, side = pixels / 8; L = 77 tokens; D, P widths of the text; H, W in pixels.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from giornata.diffusion.captions import Embedding
+from giornata.diffusion.objective import NoisyBatch, Objective
+from giornata.diffusion.regional import compiled
+from giornata.pretrain.adam import Adam, whole
+from giornata.pretrain.encoders import open_encoder
+from giornata.pretrain.examples import Example
+from giornata.pretrain.models import TOKENS, flops_per_picture, new_unet, noise_scheduler, peak_flops_per_s, widths
+from giornata.pretrain.parallel import alone, spread
+from giornata.pretrain.peers import Channel, Peers
+from giornata.pretrain.step import Passes
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, PretrainConfig
+
+ENCODERS = "encoders"
+BASELINE = {"fsdp2": False, "compile": False, "channels_last": False, "fused": False}
+STEPS: Mapping[str, Mapping[str, bool]] = {
+    "baseline": BASELINE,
+    "+ FSDP2": {**BASELINE, "fsdp2": True},
+    "+ compile": {**BASELINE, "fsdp2": True, "compile": True},
+    "+ channels-last": {**BASELINE, "fsdp2": True, "compile": True, "channels_last": True},
+    "+ fused AdamW": {"fsdp2": True, "compile": True, "channels_last": True, "fused": True},
+    "all but FSDP2": {"fsdp2": False, "compile": True, "channels_last": True, "fused": True},
+}
+"""Each adds to the one before; the last is what is left on one GPU, which has nothing to shard: a replicated model
+under autocast, whose weights can be channels-last too (FSDP2's cannot)."""
+
+
+def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
+    """Of one way. The average of the weights is left out, as in the first 96 % of sd2_base's schedule."""
+    config, device = _config(work), torch.device(work["device"])
+    way = STEPS[work["what"]]
+    train = replace(
+        config.train,
+        parallel=Parallel.FSDP2 if way["fsdp2"] else Parallel.DDP,
+        mixed_precision=Precision(work["precision"]),
+        channels_last=way["channels_last"],
+    )
+    with ExitStack() as stack:
+        if way["fsdp2"]:
+            stack.enter_context(alone(device))
+        peers = Peers()
+        unet = new_unet(config.model.architecture, 0).to(device)
+        if way["compile"]:
+            stack.enter_context(compiled(unet))
+        placed = spread(unet, train, peers, device)
+        adam = Adam(placed.parameters(), train, fused=way["fused"])
+        kind = config.model.prediction_type
+        objective = Objective(
+            scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma
+        )
+        passes = Passes(placed, objective, Channel(peers))
+        example = synthetic(work["rows"], work["resolution"], widths(unet))
+
+        def step() -> None:
+            passes.train([example], rows=work["rows"])
+            norm = adam.norm()
+            whole(norm)
+            adam.update(norm, 1e-4)
+            adam.forget_gradients()
+            _wait(device)
+
+        laps = _laps(step, work)
+    return {
+        **laps,
+        "flops_per_picture": flops_per_picture(config.model.architecture, work["resolution"]),
+        "peak_flops_per_s": peak_flops_per_s(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+    }
+
+
+def synthetic(rows: int, resolution: int, text: tuple[int, int | None]) -> Example:
+    """Numbers of the right sizes; `text` is (D, P)."""
+    chance, side = torch.Generator().manual_seed(0), resolution // LATENT_SIDE_PX
+    wide, pooled = text
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=chance)
+
+    noisy = NoisyBatch(
+        latents_BCHW=drawn(rows, 4, side, side),
+        noise_BCHW=drawn(rows, 4, side, side),
+        timesteps_B=torch.randint(0, 1000, (rows,), generator=chance),
+        time_ids_B6=torch.full((rows, 6), float(resolution)),
+    )
+    pooled_BP = None if pooled is None else drawn(rows, pooled)
+    return Example(noisy=noisy, embedding=Embedding(prompt_BLD=drawn(rows, TOKENS, wide), pooled_BP=pooled_BP))
+
+
+def encoders_told(work: Mapping[str, Any]) -> dict[str, Any]:
+    """VAE and text tower, each by itself, as an encoder runs them: pictures come and go through the host."""
+    config, device = _config(work), torch.device(work["device"])
+    encoder = open_encoder(config.model, seed=0, device=device)
+    side, rows = work["resolution"], work["rows"]
+    pixels_BHWC = np.random.default_rng(0).integers(0, 256, (rows, side, side, 3), dtype=np.uint8)
+    captions = [f"a red circle on a white background, number {number}" for number in range(rows)]
+    return {
+        "vae": _laps(lambda: encoder.encode_images(pixels_BHWC), work),
+        "text": _laps(lambda: encoder.encode_text(captions), work),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
+
+
+def _config(work: Mapping[str, Any]) -> PretrainConfig:
+    from rig.pretraining_sizes import config_of
+
+    return config_of({**work, "mode": "offline", "samples": work["rows"]})
+
+
+def _laps(step: Callable[[], object], work: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Seconds of each step after those that warm up, and of all of those together (`warm_cpu_s`, compilers too)."""
+    begun_s = _used_s()
+    for _ in range(work["warm"]):
+        step()
+    warm_s, wall_s, cpu_s = _used_s() - begun_s, list[float](), list[float]()
+    for _ in range(work["steps"]):
+        wall, cpu = time.monotonic(), time.process_time()
+        step()
+        wall_s.append(time.monotonic() - wall)
+        cpu_s.append(time.process_time() - cpu)
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "warm_cpu_s": [warm_s]}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _used_s() -> float:
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in both)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The process."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # for rig, which is not installed
+    work = json.loads(arguments[0])
+    torch.set_num_threads(work["threads"])
+    print(json.dumps(encoders_told(work) if work["what"] == ENCODERS else steps_told(work)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""One way to feed a trainer, in a process of its own, which is the trainer's: `python pretraining_way.py WORK`.
+
+WORK is JSON: way (loader, or a mode), size, resolution, steps, warm, folder, device, model, workers, and for modes
+Ray's address and the pid of its raylet. Prints what `Laps.told` says.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LOADER = "loader"
+
+
+@dataclass(slots=True, kw_only=True)
+class Laps:
+    """The clocks at the end of each step. `others_s`: CPU seconds so far of the processes that work for this one."""
+
+    rows: int
+    others_s: Callable[[], float]
+    marks: list[tuple[float, float, float, float]] = field(default_factory=list)
+
+    def mark(self, waited_s: float) -> None:
+        """A step has ended, for which the trainer waited so long."""
+        self.marks.append((time.monotonic(), time.process_time(), self.others_s(), waited_s))
+
+    def told(self, *, warm: int) -> dict[str, Any]:
+        """Of the steps after the first `warm`."""
+        first, last = self.marks[warm - 1], self.marks[-1]
+        images = self.rows * (len(self.marks) - warm)
+        wall_s = last[0] - first[0]
+        return {
+            "images": images,
+            "wall_s": wall_s,
+            "images_per_s": images / wall_s,
+            "trainer_cpu_ms": 1000 * (last[1] - first[1]) / images,
+            "others_cpu_ms": 1000 * (last[2] - first[2]) / images,
+            "wait_share": sum(mark[3] for mark in self.marks[warm:]) / wall_s,
+        }
+
+
+def measured(work: Mapping[str, Any]) -> dict[str, Any]:
+    """Train as many steps; what an image takes, in milliseconds of CPU and images/s."""
+    from rig.pretraining_sizes import config_of
+    from rig.processes import usage_of
+
+    from giornata.pretrain.encoded import source_manifest
+    from giornata.pretrain.models import peak_flops_per_s
+    from giornata.pretrain.schedule import rows_of_phases
+    from giornata.pretrain.storage import Storage
+    from giornata.pretrain.training_run import Run
+    from giornata.pretrain.worker import frozen_parts
+
+    device = torch.device(work["device"])
+    mode = "colocated" if work["way"] == LOADER else work["way"]
+    config = config_of({**work, "mode": mode, "samples": work["rows"] * (work["warm"] + work["steps"])})
+    source = source_manifest(config)
+    phases, frozen = rows_of_phases(config, source), frozen_parts(config, source, device)
+
+    def others_s() -> float:
+        if work["way"] == LOADER:
+            return usage_of(os.getpid(), with_children=True).cpu_s - usage_of(os.getpid()).cpu_s
+        return usage_of(work["raylet"], with_children=True).cpu_s
+
+    laps = Laps(rows=work["rows"], others_s=others_s)
+
+    def report(row: Mapping[str, float]) -> None:
+        laps.mark(row["waited_s"] if "waited_s" in row else _waited_s(row, work["rows"]))
+
+    with tempfile.TemporaryDirectory(dir=work["folder"]) as scratch:
+        run = Run(
+            config=config,
+            phases=phases,
+            storage=Storage.at(Path(scratch) / "run"),
+            scratch=Path(scratch) / "scratch",
+            digests={"manifest": source.digest, "encoder": frozen.digest},
+            scaling=frozen.scaling,
+            empty=frozen.empty,
+            feeds=_streamed(config, phases, frozen.encoder) if work["way"] != LOADER else _none,
+            clock_s=time.monotonic,
+            device=device,
+            report=report,
+            peak_flops_per_s=peak_flops_per_s(device),
+        )
+        _train(run, work)
+    return laps.told(warm=work["warm"])
+
+
+def _waited_s(row: Mapping[str, float], rows: int) -> float:
+    return row["data_wait_share"] * rows / row["images_per_s"]
+
+
+def _train(run: Any, work: Mapping[str, Any]) -> None:
+    if work["way"] == LOADER:
+        from rig.pretraining_loader import train_with_loader
+
+        train_with_loader(run, workers=work["workers"])
+        return
+    from giornata.pretrain.cluster import connected
+    from giornata.pretrain.loop import train
+
+    with connected(work["address"]):
+        train(run)
+
+
+def _none(_phase: int, _ledger: Any) -> Iterator[Any]:
+    return iter(())
+
+
+def _streamed(config: Any, phases: Sequence[Any], encoder: Any) -> Callable[[int, Any], Iterator[Any]]:
+    """As a trainer of a run is fed (giornata.pretrain.worker.feeds), but for Ray Train, which hands streams out."""
+    from giornata.pretrain.feed import Feeder
+    from giornata.pretrain.graph import fed
+    from giornata.pretrain.streams import Streams
+    from giornata.protocol.pretraining import Mode
+
+    here = encoder if config.encode.mode is Mode.COLOCATED else None
+
+    def feeds(phase: int, ledger: Any) -> Iterator[Any]:
+        dataset = fed(config, phase, phases[phase], list(ledger.remaining()))
+        (part,) = Streams(config).configure({"only": dataset}, 1, None, None)
+        batches = part["only"].iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=4)
+        feeder = Feeder(batches, encoder=here)
+        rows = config.train.global_batch_size
+        while (feed := feeder.take(rows, rows)).rows:
+            yield feed
+
+    return feeds
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The process."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # for rig, which is not installed
+    work = json.loads(arguments[0])
+    torch.set_num_threads(work["threads"])
+    print(json.dumps(measured(work)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,130 @@
+"""One training run of the recipe `shapes` with a share of tokens routed, in a process of its own.
+
+`python routed_run.py '{"folder", "share", "seed", "samples", ...}'` prints its curve: a list of points, one for each
+validation.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from giornata.pretrain.loop import train
+from giornata.pretrain.models import TOKENS, conditions, unet_on_meta, widths
+from giornata.pretrain.recipes import shapes
+from giornata.pretrain.storage import Storage
+from giornata.pretrain.token_routing import TokenRouting
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
+
+NEVER = 10**9
+LEVEL = "validation_loss_level_"
+
+
+def config_of(work: Mapping[str, Any]) -> PretrainConfig:
+    """The recipe with one phase."""
+    folder, recipe = Path(work["folder"]), shapes(work["folder"])
+    phase = replace(
+        recipe.phases[-1], name="only", resolution=work["resolution"], samples=work["samples"], train_batch_size=64
+    )
+    settings = replace(
+        recipe.train,
+        token_routing=work["share"],
+        validation_steps=work["validation_steps"],
+        validation_rows=work["validation_rows"],
+        validation_prompts=(),
+        checkpoint_steps=NEVER,
+    )
+    return replace(
+        recipe,
+        data=replace(recipe.data, shards=str(folder / "shards")),
+        encode=replace(recipe.encode, latents=str(folder / "latents")),
+        train=settings,
+        phases=(phase,),
+        seed=work["seed"],
+    )
+
+
+def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Train. Of each validation: samples so far, CPU seconds of all steps so far (without validations), the
+    validation loss of the averaged weights, and that by level of noise."""
+    from rig.pretraining_data import read_here
+
+    from giornata.pretrain.encoded import source_manifest
+    from giornata.pretrain.held import held_batches
+    from giornata.pretrain.schedule import rows_of_phases
+    from giornata.pretrain.training_run import Run
+    from giornata.pretrain.worker import frozen_parts
+
+    config = config_of(work)
+    source, device = source_manifest(config), torch.device("cpu")
+    phases, frozen = rows_of_phases(config, source), frozen_parts(config, source, device)
+    points: list[dict[str, Any]] = []
+    spent_s: list[float] = []
+
+    def report(row: Mapping[str, float]) -> None:
+        spent_s.append(config.train.global_batch_size / row["images_per_s"])
+        if "validation_loss" in row:
+            points.append(_point(row, spent_s))
+
+    with tempfile.TemporaryDirectory(dir=work["folder"]) as scratch:
+        run = Run(
+            config=config,
+            phases=phases,
+            storage=Storage.at(Path(scratch) / "run"),
+            scratch=Path(scratch) / "scratch",
+            digests={"manifest": source.digest, "encoder": frozen.digest},
+            scaling=frozen.scaling,
+            empty=frozen.empty,
+            feeds=read_here(config, phases),
+            held=lambda phase: held_batches(config, phase, phases[phase], source, None, rank=0, world=1),
+            clock_s=time.process_time,  # so that a step's length is in CPU seconds of this process, all its threads
+            device=device,
+            report=report,
+        )
+        train(run)
+    return points
+
+
+def _point(row: Mapping[str, float], spent_s: Sequence[float]) -> dict[str, Any]:
+    levels = {name.removeprefix(LEVEL): value for name, value in row.items() if name.startswith(LEVEL)}
+    return {"samples": row["samples"], "cpu_s": sum(spent_s), "loss": row["validation_loss"], "levels": levels}
+
+
+def routed_flops(architecture: Architecture, resolution: int, share: float) -> int:
+    """Of one picture forward and backward with that share of tokens passing by, as
+    giornata.pretrain.models.flops_per_picture counts without."""
+    unet, meta, side = unet_on_meta(architecture), torch.device("meta"), resolution // LATENT_SIDE_PX
+    routing = TokenRouting(unet, share=share, seed=0) if share else None
+    with meta, FlopCounterMode(display=False) as counter, _routed(routing):
+        answer_BCHW = unet(
+            torch.zeros(1, 4, side, side),
+            torch.zeros(1, dtype=torch.int64),
+            torch.zeros(1, TOKENS, widths(unet)[0]),
+            added_cond_kwargs=conditions(unet, 1, meta),
+            return_dict=False,
+        )[0]
+        answer_BCHW.sum().backward()
+    return int(counter.get_total_flops())
+
+
+def _routed(routing: TokenRouting | None) -> Any:
+    return nullcontext() if routing is None else routing.routing([(0, 0, "any")])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The process."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # for rig, whose folder is not a package that is installed
+    torch.set_num_threads(1)
+    print(json.dumps(curve(json.loads(arguments[0]))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,155 @@
+"""What it costs and brings that tokens pass by the middle of the UNet: `python benchmarks/token_routing.py`.
+
+The recipe `shapes` at one resolution, on drawn pictures, once without and once with each of --shares, for every seed.
+The runs of one seed begin with the same weights, take the same rows in the same steps with the same noise, hold the
+same rows back, and run side by side. Validation loss is that of the averaged weights, with all tokens, on rows that
+are never trained, with the weights by signal-to-noise that the recipe trains with. Told is the loss as a share of the
+plain run's, after equally many samples and after equally much time, by level of noise (0: hardly any, 9: hardly
+anything else); and what a sample costs. Seconds are of CPU, of the trainer's process, validation apart.
+
+FLOPs are counted, not measured: which share of them is left, here and in Stable Diffusion 2's UNet.
+
+Prints a table, then one JSON line. --quick only shows that it runs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rig import routed_run
+from rig.curves import compared
+from rig.figures import conclude, machine, spread, spread_words
+from rig.pretraining_data import encoded, ingested
+
+from giornata.protocol.pretraining import Architecture
+
+SIDE_PX = 64
+FLOPS_OF = ((Architecture.SHAPES, 64), (Architecture.SD2, 256), (Architecture.SD2, 512))
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5], help="of tokens that pass by")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--samples", type=int, default=32_000, help="of each run, repeats included")
+    parser.add_argument("--rows", type=int, default=3_000, help="different pictures")
+    parser.add_argument("--validation-rows", type=int, default=256)
+    parser.add_argument("--validation-steps", type=int, default=25)
+    parser.add_argument("--resolution", type=int, default=64)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.seeds, options.samples, options.rows = [0], 256, 300
+        options.validation_rows, options.validation_steps = 16, 2
+    return options
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[int, dict[float, list[Mapping[str, Any]]]]:
+    """The curves, by seed and share."""
+    names = ("samples", "validation_rows", "validation_steps", "resolution")
+    work = {"folder": str(folder), "share": 0.0, "seed": 0} | {name: getattr(options, name) for name in names}
+    config = routed_run.config_of(work)
+    ingested(config, folder, rows=options.rows, side_px=SIDE_PX)
+    encoded(config)
+    found: dict[int, dict[float, list[Mapping[str, Any]]]] = {}
+    for seed in options.seeds:
+        shares = [0.0, *options.shares]
+        with ThreadPoolExecutor(len(shares)) as side_by_side:
+            curves = list(side_by_side.map(lambda share, seed=seed: _run(work | {"share": share, "seed": seed}), shares))
+        found[seed] = dict(zip(shares, curves, strict=True))
+        for share, curve in found[seed].items():
+            last = curve[-1]
+            sys.stderr.write(f"seed {seed}, {share:g} routed: loss {last['loss']:.5f}, {last['cpu_s']:.0f} CPU s\n")
+    return found
+
+
+def _run(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    command = [sys.executable, routed_run.__file__, json.dumps(work)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if ran.returncode:
+        sys.exit(f"a run ended with {ran.returncode}:\n{ran.stderr[-3000:]}")
+    curve: list[Mapping[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
+    return curve
+
+
+def summary(curves: Mapping[int, Mapping[float, Sequence[Mapping[str, Any]]]], share: float) -> dict[str, Any]:
+    """Over the seeds: median, least and greatest of what `compared` says of each."""
+    each = [compared(by_share[0.0], by_share[share]) for by_share in curves.values()]
+    found: dict[str, Any] = {"cpu_s_per_sample": spread([one["cpu_s_per_sample"] for one in each], 3)}
+    for when in ("equal_samples", "equal_time"):
+        levels = each[0][when]["levels"]
+        found[when] = {
+            "loss": spread([one[when]["loss"] for one in each], 4),
+            "levels": {level: spread([one[when]["levels"][level] for one in each], 4) for level in levels},
+        }
+    return found
+
+
+def flops_left(shares: Sequence[float]) -> list[dict[str, Any]]:
+    """Of which model at which resolution, the share of its FLOPs that is left."""
+    return [
+        {
+            "architecture": architecture.value,
+            "resolution": resolution,
+            "share": share,
+            "flops_left": round(
+                routed_run.routed_flops(architecture, resolution, share)
+                / routed_run.routed_flops(architecture, resolution, 0.0),
+                4,
+            ),
+        }
+        for architecture, resolution in FLOPS_OF
+        for share in shares
+    ]
+
+
+def table(share: float, told: Mapping[str, Any]) -> str:
+    """Of one share."""
+    lines = [f"{share:g} of the tokens routed: CPU s a sample, of plain: {spread_words(told['cpu_s_per_sample'])}"]
+    lines.append(f"{'loss, of plain':16}{'equal samples':>30}{'equal time':>30}")
+    samples, time = told["equal_samples"], told["equal_time"]
+    lines.append(f"{'all levels':16}{spread_words(samples['loss']):>30}{spread_words(time['loss']):>30}")
+    for level in samples["levels"]:
+        pair = spread_words(samples["levels"][level]), spread_words(time["levels"][level])
+        lines.append(f"{'level ' + level:16}{pair[0]:>30}{pair[1]:>30}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = options_of(arguments)
+    before = machine()
+    with tempfile.TemporaryDirectory(prefix="giornata-routing-") as name:
+        curves = measure(options, Path(name))
+    told = {str(share): summary(curves, share) for share in options.shares}
+    for share in options.shares:
+        print(table(share, told[str(share)]))
+    left = flops_left(options.shares)
+    for row in left:
+        print(f"FLOPs left in {row['architecture']} at {row['resolution']} px: {row['flops_left']:.1%}")
+    ends = {
+        str(seed): {str(share): curve[-1] for share, curve in by_share.items()} for seed, by_share in curves.items()
+    }
+    conclude(
+        {
+            "benchmark": "token_routing",
+            "machine": before,
+            **vars(options),
+            "routed": told,
+            "flops_left": left,
+            "ends": ends,
+            "curves": {seed: {str(share): curve for share, curve in each.items()} for seed, each in curves.items()},
+        }
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
