@@ -27,7 +27,7 @@ BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
     Outcome.RESIZED: "the number of encoders changes",
 }
-"""How trainers end well before all is trained. As an error it would count as a crash, of which there may be so many."""
+"""How trainers end well before all is trained. An error would count as a crash, of which there may be so many."""
 
 
 def fit(config: PretrainConfig, *, board: Any) -> None:
