@@ -38,7 +38,7 @@ INTERRUPTED = 3
 Listener = Callable[[dict[str, Any]], None]
 RAY_LEAVES_OUT = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing a task"}
 """What Ray writes among the program's own lines whenever a trainer is lost, whatever `log_to_driver` says. The run goes
-on then, and tells of it; why a trainer ended stands in Ray's own log files."""
+on then; why a trainer ended stands in Ray's own log files."""
 
 
 def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop: threading.Event) -> Proof:
