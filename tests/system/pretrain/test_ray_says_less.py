@@ -1,4 +1,4 @@
-"""Ray's own words about a worker that was killed do not get among the lines of a run, and would without our setting."""
+"""What Ray says of a worker that was killed does not get among the lines of a run; without our setting it would."""
 
 import os
 import subprocess

@@ -122,3 +122,11 @@ def test_a_file_that_was_cut_ends_as_damaged(kind: Kind, name: str, kept: float,
     with pytest.raises(SourceDamaged):
         found.extend(raw for piece in source.pieces for raw in rows_of(source.storage, piece, Ingest()))
     assert len(found) < len(whole.rows)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_pieces_are_together_as_large_as_their_files(kind: Kind, tmp_path: Path) -> None:
+    write_example(tmp_path, rows=60, kind=kind, files=3)
+    source = find(str(tmp_path), Ingest())
+    assert all(piece.bytes > 0 for piece in source.pieces)
+    assert source.bytes - len(source.pieces) <= sum(piece.bytes for piece in source.pieces) <= source.bytes
