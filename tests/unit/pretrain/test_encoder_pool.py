@@ -1,8 +1,10 @@
 """How many encoders work beside a run, and when a run corrects it: on sums over steps, without a Ray."""
 
+import io
+import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from giornata.pretrain import columns
 from giornata.pretrain.encoder_actors import WorkTime
 from giornata.pretrain.encoder_pool import WARM_UP_STEPS, Change, EncoderWatch, encoders_asked, encoders_now
 from giornata.pretrain.progress import Progress, config_digest
+from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
@@ -185,3 +188,16 @@ def test_work_is_encoding_and_what_the_process_computes_between_not_waiting() ->
     first, second = timer.timed(lambda: batch), timer.timed(lambda: batch)
     assert first.column(columns.ENCODE_S).to_pylist() == pytest.approx([2.25, 2.25])
     assert second.column(columns.ENCODE_S).to_pylist() == pytest.approx([2.0, 2.0])
+
+
+def test_a_change_is_told_to_people_and_programs() -> None:
+    change = Change(
+        step=40, phase=0, before=1, encoders=2, data_wait=0.3, utilisation=0.98, reason="trainers wait 30.0%"
+    )
+    message = {"event": "encoders", **asdict(change)}
+    words, lines = io.StringIO(), io.StringIO()
+    for view in (Words(words), Lines(lines)):
+        view.begin(config_of())
+        view(dict(message))
+    assert words.getvalue() == "  step 40: 1 encoders become 2: trainers wait 30.0%\n"
+    assert json.loads(lines.getvalue()) == message

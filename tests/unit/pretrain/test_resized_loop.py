@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
+from torch import distributed, multiprocessing
 
 from giornata.pretrain.batch import Feed
 from giornata.pretrain.committed import newest
@@ -31,13 +33,8 @@ def waiting() -> Callable[[], float]:
     return lambda: float(next(seconds))
 
 
-def working() -> Callable[[], float]:
-    """A clock by which steps take three seconds and nobody waits: it moves only when a step is done."""
-    return Still()
-
-
 class Still:
-    """What `traced` moves."""
+    """A clock by which steps take three seconds and nobody waits: it moves only when a step is done."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -54,22 +51,30 @@ def config_of(folder: Path, *, most: int | None, encoder_usd: float = 1.0) -> Pr
     return replace(config, encode=encode, workers=workers)
 
 
-def begin(config: PretrainConfig, folder: Path, *, enough: int, busy: float, changes: list[Change]) -> Outcome:
-    """One start of a trainer that does not wait from so many encoders on."""
+def begin(
+    config: PretrainConfig,
+    folder: Path,
+    *,
+    enough: int,
+    busy: float,
+    changes: list[Change],
+    rank: int = 0,
+    world: int = 1,
+) -> Outcome:
+    """One start of a trainer that does not wait from so many encoders on. The second of two never waits."""
     encoders = encoders_now(config, progress_of(Storage.at(folder)), 0)
-    clock = working() if encoders >= enough else waiting()
+    clock = Still() if rank or encoders >= enough else waiting()
 
     def feeds(phase: int, ledger: Ledger) -> Iterator[Feed]:
-        for feed in pinned_feeds(config)(phase, ledger):
-            yield replace(feed, encode_s=busy * WAITING_LAP_S * encoders)
+        for feed in pinned_feeds(config, rank=rank, world=world)(phase, ledger):
+            yield replace(feed, encode_s=busy * WAITING_LAP_S * encoders / world)
 
     def traced(*_: Any) -> None:
         if isinstance(clock, Still):
             clock.now_s += WAITING_LAP_S
 
-    start = newest(Storage.at(folder))
-    run = run_of(config, folder, start=start, clock_s=clock, feeds=feeds, traced=traced, resized=changes.append)
-    return train(run)
+    given: dict[str, Any] = {"feeds": feeds, "traced": traced, "resized": changes.append, "clock_s": clock}
+    return train(run_of(config, folder, start=newest(Storage.at(folder)), **given))
 
 
 def to_the_end(config: PretrainConfig, folder: Path, *, enough: int, busy: float) -> tuple[int, list[Change]]:
@@ -126,3 +131,24 @@ def test_nothing_changes_without_leave(tmp_path: Path) -> None:
     config = config_of(tmp_path, most=None)
     assert to_the_end(config, tmp_path, enough=99, busy=0.97) == (1, [])
     check_exactly_once(config, tmp_path)
+
+
+def _one_of_two(rank: int, meeting: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    changes, config, outcomes = list[Change](), config_of(Path(folder), most=4), list[Outcome]()
+    try:
+        while not outcomes or outcomes[-1] is Outcome.RESIZED:
+            given: dict[str, Any] = {"enough": 2, "busy": 0.97, "changes": changes, "rank": rank, "world": 2}
+            outcomes.append(begin(config, Path(folder), **given))
+    finally:
+        distributed.destroy_process_group()
+    assert outcomes == [Outcome.RESIZED, Outcome.FINISHED]
+    assert [each.encoders for each in changes] == ([2] if rank == 0 else [])
+
+
+def test_two_trainers_end_at_the_same_step_and_begin_again(tmp_path: Path) -> None:
+    """Only the first one waits, and it decides."""
+    folder = tmp_path / "run"
+    multiprocessing.spawn(_one_of_two, args=(str(tmp_path / "meeting"), str(folder)), nprocs=2)
+    check_exactly_once(config_of(folder, most=4), folder)
