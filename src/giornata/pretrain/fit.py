@@ -7,13 +7,15 @@ So a run that was killed goes on when the same command is given again, on this R
 
 import logging
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.exceptions import RayActorError
+from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from giornata.pretrain.loop import Outcome
-from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
@@ -21,16 +23,40 @@ from giornata.protocol.pretraining import PretrainConfig, Workers
 log = logging.getLogger(__name__)
 
 NOTES = "ray-train"
+MOST_FRUITLESS = 3
+"""So many times in a row Ray Train may be lost without a checkpoint in between; then it will not get better."""
 BACKENDS = {True: "nccl", False: "gloo"}
 
 
 def fit(config: PretrainConfig, *, board: Any) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
     good."""
-    # Trainers that leave on a cloud's notice have done nothing wrong: an error of theirs would count as a crash, of
-    # which there may be `max_failures`. So they end well, and are begun anew on the nodes that stay.
-    while _fit_once(config, board) == Outcome.PREEMPTED:
-        log.info("a node of the run is taken away: going on without it")
+    setbacks = Setbacks()
+    while True:
+        try:
+            # Trainers that leave on a cloud's notice end well, and are begun anew on the nodes that stay: an error of
+            # theirs would count as a crash, of which there may be `max_failures`.
+            if _fit_once(config, board) != Outcome.PREEMPTED:
+                return
+            log.info("a node of the run is taken away: going on without it")
+        except (ControllerError, RayActorError) as error:
+            # Ray Train itself was lost, or an actor that it needs and does not start again.
+            if not setbacks.bearable(progress_of(run_storage(config)).step):
+                raise
+            log.warning("Ray Train was lost, and is begun anew: %s", error)
+
+
+@dataclass(slots=True)
+class Setbacks:
+    """Of Ray Train itself, one after the other."""
+
+    fruitless: int = 0
+    reached: int = -1
+
+    def bearable(self, step: int) -> bool:
+        """Whether it is worth while to begin anew after a loss, where the newest checkpoint is of this step."""
+        self.fruitless, self.reached = 1 if step > self.reached else self.fruitless + 1, step
+        return self.fruitless < MOST_FRUITLESS
 
 
 def _fit_once(config: PretrainConfig, board: Any) -> str:

@@ -24,6 +24,7 @@ from giornata.pretrain.proof import proof_of
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
+pytestmark = pytest.mark.timeout(1500)
 MORE_SAMPLES = (1800, 100)
 NOTICE_S = 120.0
 QUICKLY = {"RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1"}
