@@ -8,13 +8,15 @@ So a run that was killed goes on when the same command is given again, on this R
 import logging
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.exceptions import RayActorError
+from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from giornata.pretrain.loop import Outcome
-from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
@@ -22,19 +24,45 @@ from giornata.protocol.pretraining import PretrainConfig, Workers
 log = logging.getLogger(__name__)
 
 NOTES = "ray-train"
+MOST_FRUITLESS = 3
+"""So many times in a row Ray Train may be lost without a checkpoint in between; then it will not get better."""
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
     Outcome.RESIZED: "the number of encoders changes",
 }
-"""How trainers end well before all is trained. An error would count as a crash, of which there may be so many."""
+"""How trainers end well before all is trained. An error would count as a crash, of which there may be `max_failures`."""
 
 
 def fit(config: PretrainConfig, *, board: Any) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
     good."""
-    while (outcome := _fit_once(config, board)) in BEGIN_ANEW:
-        log.info("beginning the trainers anew: %s", BEGIN_ANEW[outcome])
+    setbacks = Setbacks()
+    while True:
+        try:
+            outcome = _fit_once(config, board)
+        except (ControllerError, RayActorError) as error:
+            # Ray Train itself was lost, or an actor that it needs and does not start again.
+            if not setbacks.bearable(progress_of(run_storage(config)).step):
+                raise
+            log.warning("Ray Train was lost, and is begun anew: %s", error)
+            continue
+        if outcome not in BEGIN_ANEW:
+            return
+        log.info("the trainers are begun anew: %s", BEGIN_ANEW[outcome])
+
+
+@dataclass(slots=True)
+class Setbacks:
+    """Of Ray Train itself, one after the other."""
+
+    fruitless: int = 0
+    reached: int = -1
+
+    def bearable(self, step: int) -> bool:
+        """Whether it is worth while to begin anew after a loss, where the newest checkpoint is of this step."""
+        self.fruitless, self.reached = 1 if step > self.reached else self.fruitless + 1, step
+        return self.fruitless < MOST_FRUITLESS
 
 
 def _fit_once(config: PretrainConfig, board: Any) -> str:

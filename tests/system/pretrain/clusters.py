@@ -1,6 +1,7 @@
 """Ray clusters of several nodes on this machine, as `ray start` makes them."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from ray.core.generated import autoscaler_pb2
 
 ACCELERATOR = "SPOT"
 """What nodes for trainers are said to have: encoders, and whatever reads data, find room on the first node only."""
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 STORE_BYTES = 150 << 20
 
 
@@ -76,10 +77,13 @@ class RayCluster:
 
     def _start(self, name: str, *words: str) -> Node:
         ray = Path(sys.executable).with_name("ray")
+        # Ends with the tests even when they are killed, where setpriv is installed.
+        bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         log = self._folder / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [
+                    *bound,
                     ray,
                     "start",
                     "--block",

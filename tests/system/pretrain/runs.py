@@ -29,7 +29,8 @@ SHARDS, ROWS, UNREADABLE = 5, 24, (7, 60)
 SAMPLES = (150, 100)
 """Neither is a number of whole epochs, nor of whole steps of 16."""
 EXIT_STOPPED = 3
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
+"""Far more than anything takes where nothing else runs."""
 
 
 def small_run(

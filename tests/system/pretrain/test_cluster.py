@@ -24,6 +24,7 @@ from giornata.pretrain.proof import proof_of
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
+pytestmark = pytest.mark.timeout(1500)
 MORE_SAMPLES = (1800, 100)
 NOTICE_S = 120.0
 QUICKLY = {"RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1"}
@@ -96,7 +97,7 @@ def test_a_job_whose_nodes_die_and_leave_is_one_run(
     with a checkpoint, and goes on when there is a node again."""
     config = longer(small_run(tmp_path, trainers=1, checkpoint_steps=5))
     there = {"RAY_ADDRESS": cluster.dashboard, **OPEN}
-    up = start_up("--nodes", "2", "--lease", "4", "--kind", "pretrain", **there)
+    up = start_up("--nodes", "2", "--lease", "10", "--kind", "pretrain", **there)
     job = up.client.submit({"config": config.to_json()}, kind="pretrain")
     kill_node(up, committed(up, job.id, attempt=1, step=5))
     second = committed(up, job.id, attempt=2, step=committed_step(config))
@@ -107,7 +108,9 @@ def test_a_job_whose_nodes_die_and_leave_is_one_run(
     again = start_up("--nodes", "1", "--kind", "pretrain", data=up.data, **there)
     done = again.client.wait(job.id, timeout_s=PATIENCE_S)
     assert done.state is JobState.SUCCEEDED, done.error
-    assert [each.reason for each in done.attempts] == [Reason.LEASE_EXPIRED, Reason.PREEMPTED, Reason.SUCCEEDED]
+    lost, *others = [each.reason for each in done.attempts]
+    assert lost in {Reason.LEASE_EXPIRED, Reason.SUPERSEDED}
+    assert others == [Reason.PREEMPTED, Reason.SUCCEEDED]
     assert second.node_id != done.attempts[0].node_id
     assert [each.first for each in attempts(config)] == [1, before.last + 1]
     assert_exactly_once(config)

@@ -7,8 +7,8 @@ go by.
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -120,25 +120,27 @@ def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:
     check(two)
 
 
-def test_an_encoder_is_killed_while_it_streams(ray: ModuleType, tmp_path: Path) -> None:
+def test_an_encoder_and_the_controller_are_killed(ray: ModuleType, tmp_path: Path) -> None:
     config = small_run(tmp_path, mode=Mode.ONLINE, trainers=1)
     config = replace(config, encode=replace(config.encode, encode_batch_size=8))
-    with each_encoder_killed_once(config) as killed:
+    with actors_killed(config, {2: "EncodePictures", FIRST_STEPS + 1: "TrainController"}) as killed:
         fitted(config)
-    assert killed
+    assert len(killed) == 2
     check(config)
 
 
 @contextmanager
-def each_encoder_killed_once(config: PretrainConfig) -> Iterator[list[int]]:
-    """SIGKILL to the encoder of this test's own Ray when the second step is done; the pids."""
-    killed: list[int] = []
+def actors_killed(config: PretrainConfig, by_step: Mapping[int, str]) -> Iterator[list[str]]:
+    """SIGKILL to actors of this test's own Ray when each of these steps is done; which were there to be killed."""
+    killed: list[str] = []
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.05) and not killed:
-            if any(step >= 2 for _, _, step in traced(config)):
-                killed.extend(_kill_encoders())
+        left = sorted(by_step.items())
+        while left and not done.wait(0.05):
+            step, name = left[0]
+            if any(newest >= step for _, _, newest in traced(config)) and _killed(name):
+                killed.append(left.pop(0)[1])
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -149,12 +151,13 @@ def each_encoder_killed_once(config: PretrainConfig) -> Iterator[list[int]]:
         thread.join()
 
 
-def _kill_encoders() -> list[int]:
-    found = [
-        process.pid
-        for process in psutil.Process().children(recursive=True)
-        if "EncodePictures" in " ".join(process.cmdline())
-    ]
+def _killed(name: str) -> bool:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            line = " ".join(process.cmdline())
+            if line.startswith("ray::") and name in line:
+                found.append(process.pid)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
-    return found
+    return bool(found)

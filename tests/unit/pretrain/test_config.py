@@ -21,7 +21,7 @@ def test_all_faults_at_once() -> None:
     values = json.loads(json.dumps(sdxl_tiny().to_json()))
     values["train"] |= {"global_batch_size": 0, "proportion_empty_prompts": 2.0, "snr_gamma": -1.0}
     values["phases"][1] |= {"resolution": 33, "name": "32"}
-    values["workers"] |= {"min_trainers": 5}
+    values["workers"] |= {"min_trainers": 5, "resize_interval_s": 0}
     with pytest.raises(InvalidInput) as refused:
         parse(values)
     assert {fault.where for fault in refused.value.faults} == {
@@ -31,6 +31,7 @@ def test_all_faults_at_once() -> None:
         "phases.1.resolution",
         "phases.1.name",
         "workers.min_trainers",
+        "workers.resize_interval_s",
     }
 
 
