@@ -62,7 +62,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[int, dict[float, 
     for seed in options.seeds:
         shares = [0.0, *options.shares]
         with ThreadPoolExecutor(len(shares)) as side_by_side:
-            curves = list(side_by_side.map(lambda share, seed=seed: _run(work | {"share": share, "seed": seed}), shares))
+            curves = list(
+                side_by_side.map(lambda share, seed=seed: _run(work | {"share": share, "seed": seed}), shares)
+            )
         found[seed] = dict(zip(shares, curves, strict=True))
         for share, curve in found[seed].items():
             last = curve[-1]

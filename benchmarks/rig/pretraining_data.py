@@ -36,9 +36,7 @@ def encoded(config: PretrainConfig) -> None:
         encode(config, encoder)
 
 
-def read_here(
-    config: PretrainConfig, rows_of: Sequence[RowsOfPhase]
-) -> Callable[[int, Ledger], Iterator[Feed]]:
+def read_here(config: PretrainConfig, rows_of: Sequence[RowsOfPhase]) -> Callable[[int, Ledger], Iterator[Feed]]:
     """Feeds of the encoded shards in the order of training, read in the trainer's own process: every run with one
     seed gets the same steps."""
     source = source_manifest(config)
