@@ -43,6 +43,7 @@ ON_ONE_GPU = ("loader", "colocated", "offline")
 PARTS = ("modes", "steps", "encoders")
 COUNTS = {"modes": (5, 20), "steps": (3, 10), "encoders": (1, 4)}
 """Steps that warm up, and those that count."""
+OBJECT_STORE_BYTES = 500 << 20
 QUICK = {"modes": (1, 2), "steps": (1, 2), "encoders": (1, 1)}
 
 
@@ -111,31 +112,38 @@ class Bench:
         options = self._options
         self._data(resolution)
         found: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
+        failed: dict[str, str] = {}
         # Ray's workers are 15 nicer than who starts it, which on a machine with other work means that they starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        with connected(None):
+        with connected(None, object_store_bytes=OBJECT_STORE_BYTES):
             import ray
 
             ray_of = {"address": ray.get_runtime_context().gcs_address, "raylet": _raylet()}
             for number in range(options.rounds):
-                for way in options.ways:
+                for way in list(found):
                     work = self.work("modes", resolution, way=way, **ray_of)
-                    found[way].append(child(pretraining_way, work, self._home / "kernels"))
+                    try:
+                        found[way].append(child(pretraining_way, work, self._home / "kernels"))
+                    except SystemExit as error:  # without memory perhaps: the others are still worth something
+                        failed[way] = str(error.code)
+                        del found[way]
+                        sys.stderr.write(f"{failed[way]}\n")
+                        continue
                     _say(number, resolution, way, found[way][-1])
         config = config_of(self.work("modes", resolution, mode="online", samples=1))
         flops = {
             "training": flops_per_picture(config.model.architecture, resolution),
             **encoder_flops(config),
         }
-        return {"flops": flops, **modes_summary(found, over=options.ways[0])}
+        return {"flops": flops, "failed": failed, **modes_summary(found, over=next(iter(found)))}
 
     def _data(self, resolution: int) -> None:
-        from rig.pretraining_data import encoded, ingested
+        from rig.pretraining_data import drawn, encoded
 
         size = SIZES[self._options.size]
         config = config_of(self.work("modes", resolution, mode="offline", samples=1))
         if not (self._home / "shards").exists():
-            ingested(config, self._home, rows=128 if self._options.quick else size.sources, side_px=size.side_px)
+            drawn(config, self._home, rows=128 if self._options.quick else size.sources, side_px=size.side_px)
         if {"offline", "hybrid"} & set(self._options.ways):
             encoded(config)
 

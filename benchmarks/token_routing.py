@@ -27,7 +27,7 @@ from typing import Any
 from rig import routed_run
 from rig.curves import compared
 from rig.figures import conclude, machine, spread, spread_words
-from rig.pretraining_data import encoded, ingested
+from rig.pretraining_data import drawn, encoded
 
 from giornata.protocol.pretraining import Architecture
 
@@ -74,7 +74,7 @@ def _trained(options: argparse.Namespace, seeds: Sequence[int], folder: Path) ->
     names = ("samples", "validation_rows", "validation_steps", "resolution")
     work = {"folder": str(folder), "share": 0.0, "seed": 0} | {name: getattr(options, name) for name in names}
     config = routed_run.config_of(work)
-    ingested(config, folder, rows=options.rows, side_px=SIDE_PX)
+    drawn(config, folder, rows=options.rows, side_px=SIDE_PX)
     encoded(config)
     found: Curves = {}
     for seed in seeds:
