@@ -7,10 +7,9 @@ modes     A trainer that is fed in five ways: `loader`, a torch DataLoader in fr
           each step (what the published system calls its baseline), and this project's graph: `colocated`, `offline`,
           `hybrid` (latents read, text encoded beside), `online`. Told are images/s, how long the trainer waits for
           rows, and CPU milliseconds of an image: in the trainer's process, and in all the others that work for it (of
-          Ray: its tasks and actors, by the raylet's children). The first steps are left out, so what encoders brought
-          before them is a gift of some batches.
+          Ray: its tasks and actors, by the raylet's children). The first steps and the last ones are left out.
 steps     Steps on synthetic latents: baseline, then each method on top of the one before; images/s and MFU. On CUDA
-          against the data sheet's bf16; on a CPU against its own matrix products, measured in each round.
+          by the clock against the data sheet's bf16; on a CPU by its seconds against its own matrix products.
 encoders  VAE and text towers by themselves, as an encoder runs them.
 
 On an H100 or H200 (--device cuda --size sd2, the true shapes with random weights) the rates of steps and encoders go
@@ -32,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from rig import pretraining_steps, pretraining_way
-from rig.device_rate import device_rate
 from rig.figures import conclude, machine, spread
 from rig.pretraining_plan import gpu_of, planned
 from rig.pretraining_sizes import SIZES, config_of, encoder_flops, heavy_encoders
@@ -43,8 +41,9 @@ from giornata.pretrain.models import flops_per_picture
 MODES = ("loader", "colocated", "offline", "hybrid", "online")
 ON_ONE_GPU = ("loader", "colocated", "offline")
 PARTS = ("modes", "steps", "encoders")
-COUNTS = {"modes": (6, 24), "steps": (3, 10), "encoders": (1, 4)}
+COUNTS = {"modes": (5, 20), "steps": (3, 10), "encoders": (1, 4)}
 """Steps that warm up, and those that count."""
+OBJECT_STORE_BYTES = 500 << 20
 QUICK = {"modes": (1, 2), "steps": (1, 2), "encoders": (1, 1)}
 
 
@@ -58,6 +57,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--encoders", choices=("own", "as-sd2"), default="as-sd2", help="how heavy, for size tiny")
     parser.add_argument("--resolutions", type=int, nargs="+", help="of the size, in pixels")
     parser.add_argument("--rows", type=int, help="of a step, instead of the size's")
+    parser.add_argument("--steps", type=int, help="that count, of every part; else 20, 10 and 4")
     parser.add_argument("--precision", choices=("no", "bf16"), help="of the steps; on CUDA bf16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -101,6 +101,7 @@ class Bench:
     def work(self, part: str, resolution: int, **more: Any) -> dict[str, Any]:
         """What a process of this part is told."""
         warm, steps = (QUICK if self._options.quick else COUNTS)[part]
+        steps = self._options.steps or steps
         rows = self._options.rows or SIZES[self._options.size].rows[resolution]
         return {**self._work, "resolution": resolution, "rows": rows, "warm": warm, "steps": steps, **more}
 
@@ -111,29 +112,38 @@ class Bench:
         options = self._options
         self._data(resolution)
         found: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
-        with connected(None):
+        failed: dict[str, str] = {}
+        # Ray's workers are 15 nicer than who starts it, which on a machine with other work means that they starve.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        with connected(None, object_store_bytes=OBJECT_STORE_BYTES):
             import ray
 
             ray_of = {"address": ray.get_runtime_context().gcs_address, "raylet": _raylet()}
             for number in range(options.rounds):
-                for way in options.ways:
+                for way in list(found):
                     work = self.work("modes", resolution, way=way, **ray_of)
-                    found[way].append(child(pretraining_way, work, self._home / "kernels"))
+                    try:
+                        found[way].append(child(pretraining_way, work, self._home / "kernels"))
+                    except SystemExit as error:  # without memory perhaps: the others are still worth something
+                        failed[way] = str(error.code)
+                        del found[way]
+                        sys.stderr.write(f"{failed[way]}\n")
+                        continue
                     _say(number, resolution, way, found[way][-1])
         config = config_of(self.work("modes", resolution, mode="online", samples=1))
         flops = {
             "training": flops_per_picture(config.model.architecture, resolution),
             **encoder_flops(config),
         }
-        return {"flops": flops, **modes_summary(found, over=options.ways[0])}
+        return {"flops": flops, "failed": failed, **modes_summary(found, over=next(iter(found)))}
 
     def _data(self, resolution: int) -> None:
-        from rig.pretraining_data import encoded, ingested
+        from rig.pretraining_data import drawn, encoded
 
         size = SIZES[self._options.size]
         config = config_of(self.work("modes", resolution, mode="offline", samples=1))
         if not (self._home / "shards").exists():
-            ingested(config, self._home, rows=128 if self._options.quick else size.sources, side_px=size.side_px)
+            drawn(config, self._home, rows=128 if self._options.quick else size.sources, side_px=size.side_px)
         if {"offline", "hybrid"} & set(self._options.ways):
             encoded(config)
 
@@ -141,23 +151,19 @@ class Bench:
         """The steps' part."""
         options = self._options
         found: dict[str, list[dict[str, Any]]] = {way: [] for way in options.methods}
-        rates: list[float] = []
         for number in range(options.rounds):
-            if options.device == "cpu":
-                rates.append(device_rate("cpu", options.precision, options.threads))
             for way in options.methods:
                 work = self.work("steps", resolution, what=way)
                 found[way].append(child(pretraining_steps, work, self._home / "kernels"))
-                _say(number, resolution, way, {"step_s": statistics.median(found[way][-1]["wall_s"])})
+                medians = {name: statistics.median(found[way][-1][name]) for name in ("wall_s", "cpu_s")}
+                _say(number, resolution, way, medians)
         rows = self.work("steps", resolution)["rows"]
-        return steps_summary(found, rows=rows, over=options.methods[0], rates=rates)
+        return steps_summary(found, rows=rows, over=options.methods[0])
 
     def encoders(self, resolution: int) -> dict[str, Any]:
         """The encoders' part: images/s and captions/s of one device, and CPU ms of each."""
         runs = [
-            child(
-                pretraining_steps, self.work("encoders", resolution, what=pretraining_steps.ENCODERS), self._home
-            )
+            child(pretraining_steps, self.work("encoders", resolution, what=pretraining_steps.ENCODERS), self._home)
             for _ in range(self._options.rounds)
         ]
         rows = self.work("encoders", resolution)["rows"]

@@ -9,7 +9,8 @@ anything else); and what a sample costs. Seconds are of CPU, of the trainer's pr
 
 FLOPs are counted, not measured: which share of them is left, here and in Stable Diffusion 2's UNet.
 
-Prints a table, then one JSON line. --quick only shows that it runs.
+Prints a table, then one JSON line. With --results the curves of each seed are added to a file of JSON lines, and
+seeds that stand there already are not trained again. --quick only shows that it runs.
 """
 
 import argparse
@@ -26,11 +27,13 @@ from typing import Any
 from rig import routed_run
 from rig.curves import compared
 from rig.figures import conclude, machine, spread, spread_words
-from rig.pretraining_data import encoded, ingested
+from rig.pretraining_data import drawn, encoded
 
 from giornata.protocol.pretraining import Architecture
 
 SIDE_PX = 64
+Curves = dict[int, dict[float, list[Mapping[str, Any]]]]
+"""By seed and share."""
 FLOPS_OF = ((Architecture.SHAPES, 64), (Architecture.SD2, 256), (Architecture.SD2, 512))
 
 
@@ -43,6 +46,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--validation-rows", type=int, default=256)
     parser.add_argument("--validation-steps", type=int, default=25)
     parser.add_argument("--resolution", type=int, default=64)
+    parser.add_argument("--results", type=Path, help="JSON lines to add to, of runs with these options")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -51,22 +55,41 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[int, dict[float, list[Mapping[str, Any]]]]:
-    """The curves, by seed and share."""
+def read(results: Path | None) -> Curves:
+    """What stands there already."""
+    lines = [] if results is None or not results.exists() else results.read_text(encoding="utf-8").splitlines()
+    seeds = {one["seed"]: one["curves"] for one in map(json.loads, lines)}
+    return {seed: {float(share): curve for share, curve in each.items()} for seed, each in seeds.items()}
+
+
+def measure(options: argparse.Namespace, known: Curves, folder: Path) -> Curves:
+    """The curves of all seeds, those that are known among them."""
+    found = {seed: known[seed] for seed in options.seeds if seed in known}
+    if missing := [seed for seed in options.seeds if seed not in known]:
+        found |= _trained(options, missing, folder)
+    return found
+
+
+def _trained(options: argparse.Namespace, seeds: Sequence[int], folder: Path) -> Curves:
     names = ("samples", "validation_rows", "validation_steps", "resolution")
     work = {"folder": str(folder), "share": 0.0, "seed": 0} | {name: getattr(options, name) for name in names}
     config = routed_run.config_of(work)
-    ingested(config, folder, rows=options.rows, side_px=SIDE_PX)
+    drawn(config, folder, rows=options.rows, side_px=SIDE_PX)
     encoded(config)
-    found: dict[int, dict[float, list[Mapping[str, Any]]]] = {}
-    for seed in options.seeds:
+    found: Curves = {}
+    for seed in seeds:
         shares = [0.0, *options.shares]
         with ThreadPoolExecutor(len(shares)) as side_by_side:
-            curves = list(side_by_side.map(lambda share, seed=seed: _run(work | {"share": share, "seed": seed}), shares))
+            curves = list(
+                side_by_side.map(lambda share, seed=seed: _run(work | {"share": share, "seed": seed}), shares)
+            )
         found[seed] = dict(zip(shares, curves, strict=True))
         for share, curve in found[seed].items():
             last = curve[-1]
             sys.stderr.write(f"seed {seed}, {share:g} routed: loss {last['loss']:.5f}, {last['cpu_s']:.0f} CPU s\n")
+        if options.results is not None:
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"seed": seed, "curves": found[seed]}) + "\n")
     return found
 
 
@@ -80,7 +103,7 @@ def _run(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return curve
 
 
-def summary(curves: Mapping[int, Mapping[float, Sequence[Mapping[str, Any]]]], share: float) -> dict[str, Any]:
+def summary(curves: Curves, share: float) -> dict[str, Any]:
     """Over the seeds: median, least and greatest of what `compared` says of each."""
     each = [compared(by_share[0.0], by_share[share]) for by_share in curves.values()]
     found: dict[str, Any] = {"cpu_s_per_sample": spread([one["cpu_s_per_sample"] for one in each], 3)}
@@ -127,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
     before = machine()
     with tempfile.TemporaryDirectory(prefix="giornata-routing-") as name:
-        curves = measure(options, Path(name))
+        curves = measure(options, read(options.results), Path(name))
     told = {str(share): summary(curves, share) for share in options.shares}
     for share in options.shares:
         print(table(share, told[str(share)]))
@@ -141,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {
             "benchmark": "token_routing",
             "machine": before,
-            **vars(options),
+            **{key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
             "routed": told,
             "flops_left": left,
             "ends": ends,

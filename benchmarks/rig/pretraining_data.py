@@ -1,32 +1,57 @@
 """Drawn pictures with captions as shards for pre-training, and a feed of what is encoded, without Ray."""
 
 import contextlib
+import hashlib
 import io
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from PIL import Image
 
+from giornata.pretrain import columns
 from giornata.pretrain.batch import Feed
-from giornata.pretrain.demo import run_stage
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoded import encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoders import device_of_an_encoder, open_encoder
 from giornata.pretrain.example_data import write_example
+from giornata.pretrain.example_formats import Row
 from giornata.pretrain.feed import Feeder
 from giornata.pretrain.ledger import Ledger
+from giornata.pretrain.manifest import MANIFEST, Manifest
 from giornata.pretrain.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.rows_of_phase import RowsOfPhase
+from giornata.pretrain.shards import write_shard
+from giornata.pretrain.storage import Storage
 from giornata.protocol.pretraining import PretrainConfig
 
+ROWS_OF_A_SHARD = 100
 
-def ingested(config: PretrainConfig, folder: Path, *, rows: int, side_px: int) -> None:
-    """Draw `rows` pictures and ingest them to the configuration's shards, by the shipped program."""
-    write_example(folder / "source", rows=rows, oddities=0, side_px=side_px)
-    options = json.dumps(asdict(replace(config.ingest, min_side_px=side_px)))
-    run_stage("giornata.pretrain.ingest", [str(folder / "source"), config.data.shards, "--options", options], folder)
+
+def drawn(config: PretrainConfig, folder: Path, *, rows: int, side_px: int) -> None:
+    """Draw `rows` pictures and write the configuration's shards of them, as an ingest does; without Ray."""
+    example = write_example(folder / "source", rows=rows, oddities=0, side_px=side_px)
+    made = [_source_row(row) for row in example.rows]
+    storage = Storage.at(config.data.shards)
+    shards = [
+        write_shard(storage, number, pa.Table.from_pylist(made[first : first + ROWS_OF_A_SHARD], columns.SOURCE))
+        for number, first in enumerate(range(0, len(made), ROWS_OF_A_SHARD))
+    ]
+    storage.write(MANIFEST, Manifest(shards=tuple(shards), about={"made": "for a benchmark"}).to_bytes())
+
+
+def _source_row(row: Row) -> dict[str, Any]:
+    content = row.image or b""
+    with Image.open(io.BytesIO(content)) as picture:
+        width, height = picture.size
+    return {
+        columns.KEY: hashlib.sha256(content).hexdigest(),
+        columns.IMAGE: content,
+        columns.CAPTION: row.caption,
+        columns.WIDTH: width,
+        columns.HEIGHT: height,
+    }
 
 
 def encoded(config: PretrainConfig) -> None:
@@ -36,9 +61,7 @@ def encoded(config: PretrainConfig) -> None:
         encode(config, encoder)
 
 
-def read_here(
-    config: PretrainConfig, rows_of: Sequence[RowsOfPhase]
-) -> Callable[[int, Ledger], Iterator[Feed]]:
+def read_here(config: PretrainConfig, rows_of: Sequence[RowsOfPhase]) -> Callable[[int, Ledger], Iterator[Feed]]:
     """Feeds of the encoded shards in the order of training, read in the trainer's own process: every run with one
     seed gets the same steps."""
     source = source_manifest(config)

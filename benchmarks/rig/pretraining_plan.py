@@ -28,9 +28,7 @@ def planned(gpu: str, training: Mapping[int, float], encoding: Mapping[int, floa
     facts = load_facts()
     peak = facts.gpu(gpu).peak_tflops
     mfus = [
-        mfu_of(
-            images_per_s=rate, gpus=1, peak_tflops=peak, gflop=facts.flops_of("sd2", resolution).train_gflop
-        )
+        mfu_of(images_per_s=rate, gpus=1, peak_tflops=peak, gflop=facts.flops_of("sd2", resolution).train_gflop)
         for resolution, rate in training.items()
     ]
     request = request_of(

@@ -20,14 +20,23 @@ from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.pretrain.frozen import load_frozen
 from giornata.pretrain.models import TOKENS
 from giornata.pretrain.recipes import sd2_base, shapes
-from giornata.protocol.pretraining import Architecture, Mode, Model, Parallel, Phase, Precision, PretrainConfig, Workers
+from giornata.protocol.pretraining import (
+    Architecture,
+    Mode,
+    Model,
+    Parallel,
+    Phase,
+    Precision,
+    PretrainConfig,
+    Workers,
+)
 
 NEVER = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """`rows` of a step by resolution, in pixels. `sources`: different pictures, whose sides are at least `side_px`."""
+    """`rows` of a step by resolution, in pixels. `sources`: different pictures, of sides of at least `side_px`."""
 
     rows: Mapping[int, int]
     sources: int
@@ -36,7 +45,7 @@ class Size:
 
 SIZES: Mapping[str, Size] = MappingProxyType(
     {
-        "tiny": Size(rows={64: 64}, sources=1_500, side_px=64),
+        "tiny": Size(rows={64: 64}, sources=600, side_px=64),
         "sd2": Size(rows={256: 128, 512: 32}, sources=600, side_px=512),
     }
 )
@@ -83,7 +92,9 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
 def _model(size: str, folder: str | None) -> Model:
     if size == "sd2":
         return Model(architecture=Architecture.SD2, random_encoders=True)
-    return Model(architecture=Architecture.SHAPES, prediction_type="v_prediction", pretrained_model_name_or_path=folder)
+    return Model(
+        architecture=Architecture.SHAPES, prediction_type="v_prediction", pretrained_model_name_or_path=folder
+    )
 
 
 def heavy_encoders(folder: Path) -> Path:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from giornata.diffusion.captions import Embedding
+from giornata.diffusion.flops import matmul_flops_per_s
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.regional import compiled
 from giornata.pretrain.adam import Adam, whole
@@ -66,9 +67,7 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
         placed = spread(unet, train, peers, device)
         adam = Adam(placed.parameters(), train, fused=way["fused"])
         kind = config.model.prediction_type
-        objective = Objective(
-            scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma
-        )
+        objective = Objective(scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma)
         passes = Passes(placed, objective, Channel(peers))
         example = synthetic(work["rows"], work["resolution"], widths(unet))
 
@@ -85,9 +84,18 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
         **laps,
         "flops_per_picture": flops_per_picture(config.model.architecture, work["resolution"]),
         "peak_flops_per_s": peak_flops_per_s(device),
+        "flops_per_cpu_s": _flops_per_cpu_s(device, train.mixed_precision),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
     }
+
+
+def _flops_per_cpu_s(device: torch.device, precision: Precision) -> float | None:
+    """What a CPU does of matrix products in a second of its time, whatever else runs there; None for a GPU."""
+    if device.type != "cpu":
+        return None
+    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+    return matmul_flops_per_s(device, dtype, side=1024, clock=time.process_time)
 
 
 def synthetic(rows: int, resolution: int, text: tuple[int, int | None]) -> Example:

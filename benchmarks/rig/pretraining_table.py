@@ -34,39 +34,38 @@ def modes_summary(runs: Runs, *, over: str) -> dict[str, Any]:
     return {"over": over, "ways": ways}
 
 
-def steps_summary(runs: Runs, *, rows: int, over: str, rates: Sequence[float]) -> dict[str, Any]:
-    """Images/s, MFU and CPU ms of an image for each way, and images/s and CPU as times of `over`'s, round by round.
-
-    MFU is against the device's peak; where it has none, against `rates`, FLOP/s that were measured in each round.
-    """
+def steps_summary(runs: Runs, *, rows: int, over: str) -> dict[str, Any]:
+    """Images/s, MFU and CPU ms of an image for each way; images/s and CPU as times of `over`'s, round by round."""
     ways = {}
     for way, each in runs.items():
-        wall_s = [statistics.median(one["wall_s"]) for one in each]
-        cpu_s = [statistics.median(one["cpu_s"]) for one in each]
-        base = [(statistics.median(one["wall_s"]), statistics.median(one["cpu_s"])) for one in runs[over]]
-        peaks = [one["peak_flops_per_s"] or rate for one, rate in zip(each, rates or [None] * len(each), strict=True)]
-        mfus = [
-            rows / second * one["flops_per_picture"] / peak
-            for one, second, peak in zip(each, wall_s, peaks, strict=True)
-        ]
+        wall_s, cpu_s = _medians(each, "wall_s"), _medians(each, "cpu_s")
+        base_wall_s, base_cpu_s = _medians(runs[over], "wall_s"), _medians(runs[over], "cpu_s")
         ways[way] = {
             "images_per_s": spread([rows / second for second in wall_s], 4),
             "cpu_ms": spread([1000 * second / rows for second in cpu_s]),
-            "mfu": spread(mfus),
-            "wall_ratio": spread([first / second for (first, _), second in zip(base, wall_s, strict=True)]),
-            "cpu_ratio": spread([first / second for (_, first), second in zip(base, cpu_s, strict=True)]),
+            "mfu": spread([mfu(one, rows) for one in each]),
+            "wall_ratio": spread([first / second for first, second in zip(base_wall_s, wall_s, strict=True)]),
+            "cpu_ratio": spread([first / second for first, second in zip(base_cpu_s, cpu_s, strict=True)]),
             "warm_cpu_s": spread([one["warm_cpu_s"][0] for one in each]),
             "peak_bytes": each[0]["peak_bytes"],
         }
     one = next(iter(runs.values()))[0]
-    return {
-        "over": over,
-        "rows": rows,
-        "device": one["device"],
-        "flops_per_picture": one["flops_per_picture"],
-        "measured_flops_per_s": [round(rate) for rate in rates],
-        "ways": ways,
-    }
+    facts = {name: one[name] for name in ("device", "flops_per_picture", "peak_flops_per_s", "flops_per_cpu_s")}
+    return {"over": over, "rows": rows, **facts, "ways": ways}
+
+
+def mfu(said: Mapping[str, Any], rows: int) -> float:
+    """0 to 1, of steps of so many pictures: by the clock against the device's peak; of a CPU, whose clock counts the
+    work of others too, by its seconds against what matrix products do in one."""
+    peak, name = said["peak_flops_per_s"], "wall_s"
+    if peak is None:
+        peak, name = said["flops_per_cpu_s"], "cpu_s"
+    done: float = rows * said["flops_per_picture"] / statistics.median(said[name])
+    return done / peak
+
+
+def _medians(each: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [statistics.median(one[name]) for one in each]
 
 
 def modes_table(resolution: int, told: Mapping[str, Any]) -> str:

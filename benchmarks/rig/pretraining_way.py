@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 LOADER = "loader"
+TAIL = 4
+"""Steps at the end that do not count: as many batches as are prepared ahead."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,10 +33,11 @@ class Laps:
         """A step has ended, for which the trainer waited so long."""
         self.marks.append((time.monotonic(), time.process_time(), self.others_s(), waited_s))
 
-    def told(self, *, warm: int) -> dict[str, Any]:
-        """Of the steps after the first `warm`."""
-        first, last = self.marks[warm - 1], self.marks[-1]
-        images = self.rows * (len(self.marks) - warm)
+    def told(self, *, warm: int, tail: int) -> dict[str, Any]:
+        """Of the steps after the first `warm` and before the last `tail`, in which nothing is prepared any more."""
+        counted = self.marks[warm - 1 : len(self.marks) - tail]
+        first, last = counted[0], counted[-1]
+        images = self.rows * (len(counted) - 1)
         wall_s = last[0] - first[0]
         return {
             "images": images,
@@ -42,25 +45,24 @@ class Laps:
             "images_per_s": images / wall_s,
             "trainer_cpu_ms": 1000 * (last[1] - first[1]) / images,
             "others_cpu_ms": 1000 * (last[2] - first[2]) / images,
-            "wait_share": sum(mark[3] for mark in self.marks[warm:]) / wall_s,
+            "wait_share": sum(mark[3] for mark in counted[1:]) / wall_s,
         }
 
 
 def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     """Train as many steps; what an image takes, in milliseconds of CPU and images/s."""
-    from rig.pretraining_sizes import config_of
-    from rig.processes import usage_of
-
     from giornata.pretrain.encoded import source_manifest
     from giornata.pretrain.models import peak_flops_per_s
     from giornata.pretrain.schedule import rows_of_phases
     from giornata.pretrain.storage import Storage
     from giornata.pretrain.training_run import Run
     from giornata.pretrain.worker import frozen_parts
+    from rig.pretraining_sizes import config_of
+    from rig.processes import usage_of
 
     device = torch.device(work["device"])
     mode = "colocated" if work["way"] == LOADER else work["way"]
-    config = config_of({**work, "mode": mode, "samples": work["rows"] * (work["warm"] + work["steps"])})
+    config = config_of({**work, "mode": mode, "samples": work["rows"] * (work["warm"] + work["steps"] + TAIL)})
     source = source_manifest(config)
     phases, frozen = rows_of_phases(config, source), frozen_parts(config, source, device)
 
@@ -90,7 +92,7 @@ def measured(work: Mapping[str, Any]) -> dict[str, Any]:
             peak_flops_per_s=peak_flops_per_s(device),
         )
         _train(run, work)
-    return laps.told(warm=work["warm"])
+    return laps.told(warm=work["warm"], tail=TAIL)
 
 
 def _waited_s(row: Mapping[str, float], rows: int) -> float:

@@ -55,13 +55,12 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
 def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train. Of each validation: samples so far, CPU seconds of all steps so far (without validations), the
     validation loss of the averaged weights, and that by level of noise."""
-    from rig.pretraining_data import read_here
-
     from giornata.pretrain.encoded import source_manifest
     from giornata.pretrain.held import held_batches
     from giornata.pretrain.schedule import rows_of_phases
     from giornata.pretrain.training_run import Run
     from giornata.pretrain.worker import frozen_parts
+    from rig.pretraining_data import read_here
 
     config = config_of(work)
     source, device = source_manifest(config), torch.device("cpu")

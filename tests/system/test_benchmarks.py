@@ -56,3 +56,27 @@ def test_every_way_to_teach_the_drawing_model_is_taken_and_marked() -> None:
     assert [each["lesson"] for each in result["results"]] == ["base", *lessons]
     assert all(0 <= each[mark] <= 1 for each in result["results"] for mark in ("subject", "subject_iou", "old"))
     assert all(f"| {lesson} | teal-heart | 1 |" in said for lesson in lessons)
+
+
+def test_a_trainer_of_latents_is_fed_by_a_loader_and_by_ray_and_its_steps_are_measured() -> None:
+    methods = ("baseline", "+ FSDP2")
+    result, said = quick("pretrain", "--ways", "loader", "online", "--methods", *methods)
+    (modes,) = result["modes_found"].values()
+    for way in ("loader", "online"):
+        assert modes["ways"][way]["trainer_cpu_ms"]["median"] > 0 < modes["ways"][way]["others_cpu_ms"]["median"]
+    (steps,) = result["steps_found"].values()
+    assert set(steps["ways"]) == set(methods)
+    assert all(0 < way["mfu"]["median"] < 2 for way in steps["ways"].values())
+    assert result["plan"] is None
+    assert "no plan: steps and encoders were not measured on an H100 or H200" in said
+
+
+def test_runs_with_and_without_token_routing_end_with_equally_many_samples() -> None:
+    result, said = quick("token_routing")
+    ((seed, ends),) = result["ends"].items()
+    assert seed == "0"
+    assert {end["samples"] for end in ends.values()} == {256}
+    assert ends["0.0"]["loss"] != ends["0.5"]["loss"]
+    sd2 = [row["flops_left"] for row in result["flops_left"] if row["architecture"] == "sd2"]
+    assert all(0.8 < left < 1 for left in sd2)
+    assert "equal time" in said
