@@ -31,7 +31,7 @@ BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
     Outcome.RESIZED: "the number of encoders changes",
 }
-"""How trainers end well before all is trained. An error would count as a crash, of which there may be `max_failures`."""
+"""How trainers end well before all is trained. An error would count as one of the `max_failures` crashes."""
 
 
 def fit(config: PretrainConfig, *, board: Any) -> None:
