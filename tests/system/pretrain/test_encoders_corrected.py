@@ -15,7 +15,7 @@ from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.protocol.pretraining import Data, Mode, PretrainConfig, Tracking, Workers
 
-STARVED, FED = 1280, 224
+STARVED, FED = 1280, 288
 """Rows of a phase whose pictures cost more to encode than to train, and of one where it is the other way round."""
 
 
@@ -26,7 +26,7 @@ def config_of(folder: Path) -> PretrainConfig:
         recipe,
         data=Data(shards=str(folder / "shards")),
         encode=replace(recipe.encode, mode=Mode.ONLINE, max_encoders=2, correct_after_s=0.0, restart_s=0.0),
-        train=replace(recipe.train, global_batch_size=32, checkpoint_steps=5),
+        train=replace(recipe.train, global_batch_size=32, checkpoint_steps=12),
         phases=(
             replace(first, resolution=32, samples=STARVED, train_batch_size=32),
             replace(second, resolution=256, samples=FED, train_batch_size=4),
