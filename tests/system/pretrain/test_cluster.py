@@ -1,27 +1,22 @@
-"""Clusters of several nodes: trainers that come when there is room for them, and leave when a cloud says so; and runs
-as jobs of the platform, whose nodes only look on."""
+"""Clusters of several nodes: trainers that come when there is room for them, and leave when a cloud says so."""
 
 import json
-import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.seaweed import Seaweed, seaweed  # noqa: F401
-from tests.system.conftest import Up, until
-from tests.system.pretrain.clusters import ACCELERATOR, OPEN, RayCluster, ray_cluster
-from tests.system.pretrain.runs import EXIT_STOPPED, PATIENCE_S, SAMPLES, Command, small_run
+from tests.system.pretrain.clusters import ACCELERATOR, RayCluster, ray_cluster
+from tests.system.pretrain.runs import EXIT_STOPPED, SAMPLES, Command, small_run
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
 from giornata.pretrain.metrics_log import metrics_of
 from giornata.pretrain.proof import proof_of
-from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.run_storage import run_storage
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(1500)
@@ -90,33 +85,6 @@ def test_trainers_come_with_nodes_and_leave_on_notice(cluster: RayCluster, tmp_p
     assert proof_of(config).undone == 16 * alone.last
 
 
-def test_a_job_whose_nodes_die_and_leave_is_one_run(
-    cluster: RayCluster, start_up: Callable[..., Up], tmp_path: Path
-) -> None:
-    """A node is killed: another follows the run, which has not noticed. Then all nodes are sent away: the run stops
-    with a checkpoint, and goes on when there is a node again."""
-    config = longer(small_run(tmp_path, trainers=1, checkpoint_steps=5))
-    there = {"RAY_ADDRESS": cluster.dashboard, **OPEN}
-    up = start_up("--nodes", "2", "--lease", "10", "--kind", "pretrain", **there)
-    job = up.client.submit({"config": config.to_json()}, kind="pretrain")
-    kill_node(up, committed(up, job.id, attempt=1, step=5))
-    second = committed(up, job.id, attempt=2, step=committed_step(config))
-    assert up.end() == 0, up.said()
-    (before,) = attempts(config)
-    assert committed_step(config) == before.last, "the last checkpoint was written on the way out"
-
-    again = start_up("--nodes", "1", "--kind", "pretrain", data=up.data, **there)
-    done = again.client.wait(job.id, timeout_s=PATIENCE_S)
-    assert done.state is JobState.SUCCEEDED, done.error
-    lost, *others = [each.reason for each in done.attempts]
-    assert lost in {Reason.LEASE_EXPIRED, Reason.SUPERSEDED}
-    assert others == [Reason.PREEMPTED, Reason.SUCCEEDED]
-    assert second.node_id != done.attempts[0].node_id
-    assert [each.first for each in attempts(config)] == [1, before.last + 1]
-    assert_exactly_once(config)
-    assert proof_of(config).undone == 0
-
-
 def test_trainers_of_two_nodes_meet_in_s3(
     cluster: RayCluster,
     seaweed: Seaweed,  # noqa: F811
@@ -140,29 +108,6 @@ def test_trainers_of_two_nodes_meet_in_s3(
     left = {name.partition("/")[0] for name in run_storage(config).names()}
     assert left == {"checkpoints", "metrics", "model"}
     assert not [path for path in tmp_path.iterdir() if path.name != "shards"]
-
-
-def kill_node(up: Up, attempt: Any) -> None:
-    """Agent and engine of the node that has this attempt."""
-    node = next(node for node in up.client.nodes() if node.id == attempt.node_id)
-    for pid in (node.pid, node.engine_pid):
-        os.kill(pid, signal.SIGKILL)
-
-
-def committed(up: Up, job_id: str, *, attempt: int, step: int) -> Any:
-    """This attempt, once the platform knows of a checkpoint of this step that it has seen."""
-
-    def ask() -> Any:
-        job = up.client.get_job(job_id)
-        assert job.state in {JobState.QUEUED, JobState.RUNNING}, job.error
-        return next((each for each in job.attempts if each.number == attempt and each.committed_step > step), None)
-
-    return until(ask, f"attempt {attempt} to be beyond step {step}", PATIENCE_S)
-
-
-def committed_step(config: PretrainConfig) -> int:
-    """As the run's storage has it."""
-    return progress_of(run_storage(config)).step
 
 
 def longer(config: PretrainConfig) -> PretrainConfig:
