@@ -8,6 +8,7 @@ show. What an ingest that was interrupted had done lies in `unfinished` until it
 import argparse
 import json
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import ray
 import ray.data
 
@@ -38,7 +40,8 @@ Progress = Callable[[str, int, int | None], None]
 def ingest(
     address: str, out_address: str, options: Ingest, *, progress: Progress, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, Any]:
-    """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept.
+    """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept; when that is
+    too little, duckdb's OutOfMemoryException is raised, and what was examined is kept.
 
     Raises InvalidInput when the source cannot be read, when `out_address` holds something else, and, after all rows
     were counted and the quarantine was written, when more of them than may be were refused.
@@ -186,15 +189,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse_ingest(json.loads(chosen.options))
         _start_ray(chosen.address)
-        report = ingest(chosen.source, chosen.out, options, progress=_say)
+        report = ingest(chosen.source, chosen.out, options, progress=_say, memory_bytes=_memory_bytes())
     except InvalidInput as error:
         chosen.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
         return 1
-    except (GiornataError, OSError) as error:
+    except (GiornataError, OSError, duckdb.Error) as error:
         chosen.report.write_text(json.dumps({"error": str(error)}))
         return 1
     chosen.report.write_text(json.dumps(report))
     return 0
+
+
+def _memory_bytes() -> int:
+    """A quarter of the machine's, for deciding: the more, the less has to wait on the disk."""
+    return max(MEMORY_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
 
 
 def _start_ray(address: str) -> None:

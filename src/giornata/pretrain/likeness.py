@@ -57,6 +57,9 @@ WHERE a.kept IS NOT NULL OR s.number <> f.number"""
 _GONE = "DELETE FROM sound WHERE number IN (SELECT number FROM refused WHERE reason = $reason)"
 
 
+_NOT_NEEDED = ("first", "pairs", "ranked", "edges", "open", "gone", "goes", "alike")
+
+
 def find_alike(tables: duckdb.DuckDBPyConnection, distance: int) -> None:
     """Move what looks like another from `sound` (number, key, pixels, hash) to `refused` (number, reason, kept)."""
     tables.execute(_FIRST)
@@ -70,6 +73,9 @@ def find_alike(tables: duckdb.DuckDBPyConnection, distance: int) -> None:
     reason = {"reason": str(Refusal.NEAR_DUPLICATE)}
     tables.execute(_REFUSED, reason)
     tables.execute(_GONE, reason)
+    for table in _NOT_NEEDED:
+        tables.execute(f"DROP TABLE IF EXISTS {table}")
+    tables.execute("CHECKPOINT")
 
 
 def _choose(tables: duckdb.DuckDBPyConnection) -> None:

@@ -154,6 +154,13 @@ def test_a_picture_that_is_like_one_that_went_stays() -> None:
     assert told(chain, 2) == {(0, 1): "near_duplicate", (0, 3): "near_duplicate"}
 
 
+def test_what_goes_is_named_after_one_that_stays() -> None:
+    """The last is like the second too, which is asked before the third, and went."""
+    hashes = (0b0, 0b11, 0b11_1111, 0b1111)
+    given = [row(0, place, place + 1, hashed=each) for place, each in enumerate(hashes)]
+    assert [each["detail"] for each in listed(given, 2)] == ["like file-0 0", "like file-0 2"]
+
+
 def test_kept_keys_are_sorted_and_cut_into_shards() -> None:
     keys = [key * 256 for key in (1, 3, 5, 7, 9)]  # they end with a zero byte, which numpy strips
     with decided([row(0, place, key * 256) for place, key in enumerate((9, 3, 5, 1, 7))]) as decision:
