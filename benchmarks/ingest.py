@@ -30,12 +30,12 @@ import pyarrow.parquet as pq
 from PIL import Image
 from rig.figures import conclude, machine, spread, spread_words
 
-from giornata.pretrain import columns
-from giornata.pretrain.decision import Decision, Keep
-from giornata.pretrain.examination import EXAMINED, examine
-from giornata.pretrain.filters import filters_of
-from giornata.pretrain.ingest_tasks import Stretch, _sharded
-from giornata.pretrain.source_rows import Raw
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.decision import Decision, Keep
+from giornata.pretrain.data.examination import EXAMINED, examine
+from giornata.pretrain.data.filters import filters_of
+from giornata.pretrain.data.ingest_tasks import Stretch, _sharded
+from giornata.pretrain.data.source_rows import Raw
 from giornata.protocol.pretraining import Ingest
 
 ROWS_PER_FILE = 200_000

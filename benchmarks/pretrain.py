@@ -36,7 +36,7 @@ from rig.pretraining_plan import gpu_of, planned
 from rig.pretraining_sizes import SIZES, config_of, encoder_flops, heavy_encoders
 from rig.pretraining_table import modes_summary, modes_table, plan_table, steps_summary, steps_table
 
-from giornata.pretrain.models import flops_per_picture
+from giornata.pretrain.training.models import flops_per_picture
 
 MODES = ("loader", "colocated", "offline", "hybrid", "online")
 ON_ONE_GPU = ("loader", "colocated", "offline")

@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from giornata.pretrain import columns
-from giornata.pretrain.batch import Feed
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.example_data import write_example
+from giornata.pretrain.data.example_formats import Row
+from giornata.pretrain.data.manifest import MANIFEST, Manifest
+from giornata.pretrain.data.shards import write_shard
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoded import encoded_manifest, latents_storage, source_manifest
-from giornata.pretrain.encoders import device_of_an_encoder, open_encoder
-from giornata.pretrain.example_data import write_example
-from giornata.pretrain.example_formats import Row
-from giornata.pretrain.feed import Feeder
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.manifest import MANIFEST, Manifest
-from giornata.pretrain.read_portions import GROUP, STORED, ReadLatents, packed
-from giornata.pretrain.rows_of_phase import RowsOfPhase
-from giornata.pretrain.shards import write_shard
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
+from giornata.pretrain.encoding.encoders import device_of_an_encoder, open_encoder
+from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feeder
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.protocol.pretraining import PretrainConfig
 
 ROWS_OF_A_SHARD = 100

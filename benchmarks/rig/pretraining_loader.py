@@ -17,19 +17,19 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from giornata.diffusion.captions import encode
-from giornata.pretrain import columns
-from giornata.pretrain.batch import Batch
-from giornata.pretrain.encoded import source_manifest
-from giornata.pretrain.encoders import encoder_dtype
-from giornata.pretrain.frozen import Frozen, load_frozen
-from giornata.pretrain.peers import Peers
-from giornata.pretrain.progress import Progress
-from giornata.pretrain.read_rows import read_rows
-from giornata.pretrain.rows_of_phase import RowsOfPhase
-from giornata.pretrain.storage import Storage
-from giornata.pretrain.trainer import Trainer
-from giornata.pretrain.training_run import Run
-from giornata.pretrain.transforms import Cutting
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.read_rows import read_rows
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.encoding.encoders import encoder_dtype
+from giornata.pretrain.encoding.frozen import Frozen, load_frozen
+from giornata.pretrain.encoding.transforms import Cutting
+from giornata.pretrain.feeding.batch import Batch
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.trainer import Trainer
+from giornata.pretrain.training.training_run import Run
 from giornata.protocol.pretraining import PretrainConfig
 
 SIZES = (

@@ -17,9 +17,9 @@ from diffusers import AutoencoderKL
 from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.diffusion.shapes.shipped import WEIGHTS
-from giornata.pretrain.frozen import load_frozen
-from giornata.pretrain.models import TOKENS
+from giornata.pretrain.encoding.frozen import load_frozen
 from giornata.pretrain.recipes import sd2_base, shapes
+from giornata.pretrain.training.models import TOKENS
 from giornata.protocol.pretraining import (
     Architecture,
     Mode,
@@ -117,7 +117,7 @@ def heavy_encoders(folder: Path) -> Path:
 
 
 def encoder_flops(config: PretrainConfig) -> dict[str, int]:
-    """Of one picture and its caption: {"vae", "text"}, as giornata.pretrain.models.flops_per_picture counts."""
+    """Of one picture and its caption: {"vae", "text"}, counted as models.flops_per_picture counts."""
     frozen = load_frozen(config.model, seed=0, dtype=torch.float32)
     side, meta = config.phases[0].resolution, torch.device("meta")
     if frozen.vae is None:

@@ -24,13 +24,20 @@ from giornata.diffusion.captions import Embedding
 from giornata.diffusion.flops import matmul_flops_per_s
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.regional import compiled
-from giornata.pretrain.adam import Adam, whole
-from giornata.pretrain.encoders import open_encoder
-from giornata.pretrain.examples import Example
-from giornata.pretrain.models import TOKENS, flops_per_picture, new_unet, noise_scheduler, peak_flops_per_s, widths
-from giornata.pretrain.parallel import alone, spread
-from giornata.pretrain.peers import Channel, Peers
-from giornata.pretrain.step import Passes
+from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.feeding.examples import Example
+from giornata.pretrain.training.adam import Adam, whole
+from giornata.pretrain.training.models import (
+    TOKENS,
+    flops_per_picture,
+    new_unet,
+    noise_scheduler,
+    peak_flops_per_s,
+    widths,
+)
+from giornata.pretrain.training.parallel import alone, spread
+from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, Precision, PretrainConfig
 
 ENCODERS = "encoders"

@@ -51,11 +51,11 @@ class Laps:
 
 def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     """Train as many steps; what an image takes, in milliseconds of CPU and images/s."""
-    from giornata.pretrain.encoded import source_manifest
-    from giornata.pretrain.models import peak_flops_per_s
-    from giornata.pretrain.schedule import rows_of_phases
-    from giornata.pretrain.storage import Storage
-    from giornata.pretrain.training_run import Run
+    from giornata.pretrain.data.storage import Storage
+    from giornata.pretrain.encoding.encoded import source_manifest
+    from giornata.pretrain.feeding.schedule import rows_of_phases
+    from giornata.pretrain.training.models import peak_flops_per_s
+    from giornata.pretrain.training.training_run import Run
     from giornata.pretrain.worker import frozen_parts
     from rig.pretraining_sizes import config_of
     from rig.processes import usage_of
@@ -106,7 +106,7 @@ def _train(run: Any, work: Mapping[str, Any]) -> None:
         train_with_loader(run, workers=work["workers"])
         return
     from giornata.pretrain.cluster import connected
-    from giornata.pretrain.loop import train
+    from giornata.pretrain.training.loop import train
 
     with connected(work["address"]):
         train(run)
@@ -118,8 +118,8 @@ def _none(_phase: int, _ledger: Any) -> Iterator[Any]:
 
 def _streamed(config: Any, phases: Sequence[Any], encoder: Any) -> Callable[[int, Any], Iterator[Any]]:
     """As a trainer of a run is fed (giornata.pretrain.worker.feeds), but for Ray Train, which hands streams out."""
-    from giornata.pretrain.feed import Feeder
-    from giornata.pretrain.graph import fed
+    from giornata.pretrain.feeding.feed import Feeder
+    from giornata.pretrain.feeding.graph import fed
     from giornata.pretrain.streams import Streams
     from giornata.protocol.pretraining import Mode
 

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from giornata.pretrain.loop import train
-from giornata.pretrain.models import TOKENS, conditions, unet_on_meta, widths
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.recipes import shapes
-from giornata.pretrain.storage import Storage
-from giornata.pretrain.token_routing import TokenRouting
+from giornata.pretrain.training.loop import train
+from giornata.pretrain.training.models import TOKENS, conditions, unet_on_meta, widths
+from giornata.pretrain.training.token_routing import TokenRouting
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
 
 NEVER = 10**9
@@ -55,10 +55,10 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
 def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train. Of each validation: samples so far, CPU seconds of all steps so far (without validations), the
     validation loss of the averaged weights, and that by level of noise."""
-    from giornata.pretrain.encoded import source_manifest
-    from giornata.pretrain.held import held_batches
-    from giornata.pretrain.schedule import rows_of_phases
-    from giornata.pretrain.training_run import Run
+    from giornata.pretrain.encoding.encoded import source_manifest
+    from giornata.pretrain.feeding.held import held_batches
+    from giornata.pretrain.feeding.schedule import rows_of_phases
+    from giornata.pretrain.training.training_run import Run
     from giornata.pretrain.worker import frozen_parts
     from rig.pretraining_data import read_here
 
@@ -99,7 +99,7 @@ def _point(row: Mapping[str, float], spent_s: Sequence[float]) -> dict[str, Any]
 
 def routed_flops(architecture: Architecture, resolution: int, share: float) -> int:
     """Of one picture forward and backward with that share of tokens passing by, as
-    giornata.pretrain.models.flops_per_picture counts without."""
+    giornata.pretrain.training.models.flops_per_picture counts without."""
     unet, meta, side = unet_on_meta(architecture), torch.device("meta"), resolution // LATENT_SIDE_PX
     routing = TokenRouting(unet, share=share, seed=0) if share else None
     with meta, FlopCounterMode(display=False) as counter, _routed(routing):

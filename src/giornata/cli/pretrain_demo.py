@@ -23,7 +23,9 @@ def demo(
 ) -> None:
     """Pictures, ingest, latents and training in two phases, with a kill in each; then what was trained is counted."""
     with reporting(as_json) as out:
-        report = run_program("giornata.pretrain.demo", [str(folder)], progress=lambda told: out.say(told["what"]))
+        report = run_program(
+            "giornata.pretrain.demo.story", [str(folder)], progress=lambda told: out.say(told["what"])
+        )
         _say(out, report)
         out.result(report)
     if not report["ok"]:

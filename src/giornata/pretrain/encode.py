@@ -17,8 +17,10 @@ from typing import Any
 import torch
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.encode_shards import Done, ShardEncoder, Work, done_before, threads_of_one
-from giornata.pretrain.encoded import (
+from giornata.pretrain.data.manifest import MANIFEST, Manifest
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work, done_before, threads_of_one
+from giornata.pretrain.encoding.encoded import (
     ABOUT,
     EMPTY,
     about,
@@ -28,11 +30,9 @@ from giornata.pretrain.encoded import (
     to_bytes,
     write_empty,
 )
-from giornata.pretrain.encoder import Encoder
-from giornata.pretrain.encoders import device_of_an_encoder, encoder_dtype, open_encoder
-from giornata.pretrain.manifest import MANIFEST, Manifest
+from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.encoders import device_of_an_encoder, encoder_dtype, open_encoder
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.storage import Storage
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -134,8 +134,8 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
     """In a pool of actors, as many as the configuration has encoders."""
     import ray.data
 
-    from giornata.pretrain.encoder_actors import EncodeShards
-    from giornata.pretrain.graph import actor_options
+    from giornata.pretrain.encoding.encoder_actors import EncodeShards
+    from giornata.pretrain.feeding.graph import actor_options
 
     def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
         if not works:

@@ -20,16 +20,16 @@ from diffusers import UNet2DConditionModel
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.closeness import Clip, clip_score, cmmd
-from giornata.pretrain.committed import Committed, committed
-from giornata.pretrain.encoded import source_manifest
-from giornata.pretrain.export import export
-from giornata.pretrain.frechet import Inception, fid
-from giornata.pretrain.progress import Progress
+from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.evaluation.closeness import Clip, clip_score, cmmd
+from giornata.pretrain.evaluation.frechet import Inception, fid
+from giornata.pretrain.evaluation.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.sampling import GUIDANCE, STEPS, pipeline_of, sample, unet_at
-from giornata.pretrain.validation import held_losses, held_pictures
+from giornata.pretrain.training.committed import Committed, committed
+from giornata.pretrain.training.export import export
+from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.validation import held_losses, held_pictures
 from giornata.protocol.pretraining import PretrainConfig
 
 SEEDS = (0, 1, 2, 3)

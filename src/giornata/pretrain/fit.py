@@ -1,8 +1,9 @@
 """Ray Train keeps the trainers running, and begins them anew when one is lost.
 
-What a run has reached lies in its own storage, in checkpoints that are committed by us (giornata.pretrain.committed),
-and not in Ray Train's: the trainers and the data sets of a new start read the same newest one, whoever starts them.
-So a run that was killed goes on when the same command is given again, on this Ray or on another.
+What a run has reached lies in its own storage, in checkpoints that are committed by us
+(giornata.pretrain.training.committed), and not in Ray Train's: the trainers and the data sets of a new start read the
+same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on this Ray
+or on another.
 """
 
 import logging
@@ -15,9 +16,9 @@ from ray.exceptions import RayActorError
 from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from giornata.pretrain.loop import Outcome
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
+from giornata.pretrain.training.loop import Outcome
 from giornata.pretrain.worker import work
 from giornata.protocol.pretraining import PretrainConfig, Workers
 

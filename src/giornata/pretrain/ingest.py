@@ -21,15 +21,15 @@ import ray
 import ray.data
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain import quarantine
-from giornata.pretrain.decision import MEMORY_BYTES, Decision
-from giornata.pretrain.ingest_tasks import Stretch, examine_parts, examined, written
-from giornata.pretrain.manifest import MANIFEST, Manifest, Shard
-from giornata.pretrain.quarantine import write_quarantine
-from giornata.pretrain.sources import Source, find
-from giornata.pretrain.storage import Storage
-from giornata.pretrain.stretches import stretches_of
-from giornata.pretrain.unfinished import Unfinished
+from giornata.pretrain.data import quarantine
+from giornata.pretrain.data.decision import MEMORY_BYTES, Decision
+from giornata.pretrain.data.ingest_tasks import Stretch, examine_parts, examined, written
+from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
+from giornata.pretrain.data.quarantine import write_quarantine
+from giornata.pretrain.data.sources import Source, find
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.data.stretches import stretches_of
+from giornata.pretrain.data.unfinished import Unfinished
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 

@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from giornata.pretrain import columns
-from giornata.pretrain.encoded import encoded_manifest, latents_storage, source_manifest
-from giornata.pretrain.encoder_actors import EncodeCaptions, EncodePictures
-from giornata.pretrain.encoders import device_of_an_encoder
-from giornata.pretrain.read_portions import GROUP, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
-from giornata.pretrain.schedule import rows_of_phases
-from giornata.pretrain.storage import Storage
-from giornata.pretrain.transforms import CUT, Cutting
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
+from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encoders import device_of_an_encoder
+from giornata.pretrain.encoding.transforms import CUT, Cutting
+from giornata.pretrain.feeding.read_portions import GROUP, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
+from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
 
 WARM_UP_BATCHES = 2
 MOST_TABLES = 24
-"""Of 64 rows at most (giornata.pretrain.read_portions): what one processor reads while it is measured."""
+"""Of 64 rows at most (giornata.pretrain.feeding.read_portions): what one processor reads while it is measured."""
 CAPTION = "a photograph of a small boat on a lake in the evening, with mountains behind it"
 LATENT_CHANNELS, HALF_BYTES = 4, 2
 
@@ -106,7 +106,7 @@ def measure_encoders(config: PretrainConfig, *, batches: int) -> tuple[str, dict
     images/s of its batches and the bytes of a row."""
     import ray
 
-    from giornata.pretrain.graph import actor_options
+    from giornata.pretrain.feeding.graph import actor_options
 
     options = {name: value for name, value in actor_options(config).items() if name != "compute"}
     trial = ray.remote(EncoderOnTrial).options(**{"num_cpus": 1, **options}).remote(config)

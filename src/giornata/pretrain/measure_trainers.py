@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from giornata.pretrain.batch import Batch, Feed
-from giornata.pretrain.examples import EmptyPrompt
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.loop import Run, train
-from giornata.pretrain.models import TOKENS, unet_on_meta, widths
-from giornata.pretrain.rows_of_phase import RowsOfPhase
-from giornata.pretrain.schedule import share
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.feeding.schedule import share
+from giornata.pretrain.training.loop import Run, train
+from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

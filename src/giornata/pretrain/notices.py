@@ -7,7 +7,7 @@ from typing import Any
 import ray
 import ray.train
 
-from giornata.pretrain.peers import Channel
+from giornata.pretrain.training.peers import Channel
 
 ASK_WITHIN_S = 2.0
 """Ray Train is asked about preemption so often: clouds give notice of half a minute to two minutes."""

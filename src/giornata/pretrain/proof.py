@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.pretrain.encoded import source_manifest
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.progress import Progress
-from giornata.pretrain.rows_of_phase import RowsOfPhase
+from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.schedule import rows_of_phases
 from giornata.pretrain.trace import FOLDER, Traced, read_traces
+from giornata.pretrain.training.progress import Progress
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -25,13 +25,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.encoded import encoded_manifest, source_manifest
+from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
+from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.schedule import rows_of_phases
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -82,7 +82,7 @@ def finished(config: PretrainConfig) -> bool:
 
 def _export(config: PretrainConfig) -> None:
     """The UNet as diffusers loads it, below `model` of the run's storage; once."""
-    from giornata.pretrain.export import export
+    from giornata.pretrain.training.export import export
 
     storage = run_storage(config)
     if storage.exists(f"{MODEL}/README.md"):

@@ -1,10 +1,10 @@
 """Where a run keeps what it has: checkpoints, metrics, samples and the model, below its storage and its name."""
 
-from giornata.pretrain.committed import newest
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.progress import Progress
-from giornata.pretrain.rows_of_phase import RowsOfPhase
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.progress import Progress
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.encoder_pool import BESIDE, encoders_asked
-from giornata.pretrain.encoders import gpus_of_an_encoder
+from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate, sizes_of
 from giornata.pretrain.recipes import read_config
+from giornata.pretrain.training.encoder_pool import BESIDE, encoders_asked
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 STEPS, BATCHES = 30, 10

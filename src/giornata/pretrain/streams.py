@@ -12,13 +12,13 @@ from typing import Any
 from ray.data import DataIterator, Dataset
 from ray.train import DataConfig
 
-from giornata.pretrain.encoded import source_manifest
-from giornata.pretrain.encoder_pool import encoders_now
-from giornata.pretrain.graph import fed
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.rows_of_phase import Portion
+from giornata.pretrain.encoding.encoded import source_manifest
+from giornata.pretrain.feeding.graph import fed
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.feeding.rows_of_phase import Portion
+from giornata.pretrain.feeding.schedule import part_of, rows_of_phases
 from giornata.pretrain.run_storage import ledger_of, progress_of, run_storage
-from giornata.pretrain.schedule import part_of, rows_of_phases
+from giornata.pretrain.training.encoder_pool import encoders_now
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

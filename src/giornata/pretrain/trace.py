@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from giornata.pretrain.ledger import Use
+from giornata.pretrain.feeding.ledger import Use
 
 FOLDER = "trace"
 

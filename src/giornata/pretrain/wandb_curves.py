@@ -16,8 +16,8 @@ from subprocess import Popen, TimeoutExpired
 from pydantic import SecretStr
 
 from giornata.diffusion.wandb_run import TrackerFailed, Wait, WandbRun, deliver, thinned, upload
-from giornata.pretrain.metrics_log import metrics_of
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import PretrainConfig
 
 POLL_S = 0.2

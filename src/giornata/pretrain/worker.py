@@ -12,25 +12,25 @@ import ray.train
 import ray.train.torch
 import torch
 
-from giornata.pretrain.batch import Batch, Feed
-from giornata.pretrain.checkpoints import choose
-from giornata.pretrain.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
-from giornata.pretrain.encoder import Encoder, Text
-from giornata.pretrain.encoder_pool import Change
-from giornata.pretrain.encoders import open_encoder
-from giornata.pretrain.examples import EmptyPrompt
-from giornata.pretrain.feed import Feeder
-from giornata.pretrain.held import held_batches
-from giornata.pretrain.ledger import Ledger, Use
-from giornata.pretrain.loop import Outcome, train
-from giornata.pretrain.manifest import Manifest
-from giornata.pretrain.models import peak_flops_per_s
+from giornata.pretrain.data.manifest import Manifest
+from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
+from giornata.pretrain.encoding.encoder import Encoder, Text
+from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.feeding.examples import EmptyPrompt
+from giornata.pretrain.feeding.feed import Feeder
+from giornata.pretrain.feeding.held import held_batches
+from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.schedule import rows_of_phases, share
 from giornata.pretrain.notices import Notices
-from giornata.pretrain.peers import Channel, Peers
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.schedule import rows_of_phases, share
 from giornata.pretrain.trace import FOLDER, Trace
-from giornata.pretrain.training_run import Run
+from giornata.pretrain.training.checkpoints import choose
+from giornata.pretrain.training.encoder_pool import Change
+from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.models import peak_flops_per_s
+from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.training_run import Run
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

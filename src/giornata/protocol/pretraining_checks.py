@@ -64,6 +64,7 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_worker_faults(config),
         *_correction_faults(config),
         *_bucket_faults(config),
+        *_tracking_faults(config),
     ]
 
 

@@ -9,11 +9,11 @@ import pytest
 from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.seaweed import Seaweed
 
-from giornata.pretrain import columns
-from giornata.pretrain.example_data import write_example
-from giornata.pretrain.shards import write_shard
-from giornata.pretrain.source_rows import rows_of
-from giornata.pretrain.sources import Kind, find
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.example_data import write_example
+from giornata.pretrain.data.shards import write_shard
+from giornata.pretrain.data.source_rows import rows_of
+from giornata.pretrain.data.sources import Kind, find
 from giornata.protocol.pretraining import Ingest
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.seaweed import Seaweed
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -12,8 +12,8 @@ from tests.fixtures.pretrain_feeds import tiny_config
 from tests.fixtures.wandb_server import wandb_server
 
 from giornata.diffusion.wandb_run import TrackerFailed
-from giornata.pretrain.metrics_log import MetricsLog
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.training.metrics_log import MetricsLog
 from giornata.pretrain.wandb_curves import send_curves, wandb_curves
 from giornata.protocol.pretraining import PretrainConfig, Tracking
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.board import board_here
-from giornata.pretrain.committed import FOLDER
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encoders import open_encoder
+from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.fit import fit
-from giornata.pretrain.metrics_log import metrics_of
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.training.committed import FOLDER
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Data, Mode, Phase, PretrainConfig, Tracking, Workers
 
 SHARDS, ROWS, UNREADABLE = 5, 24, (7, 60)

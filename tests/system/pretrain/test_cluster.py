@@ -14,9 +14,9 @@ from tests.fixtures.seaweed import Seaweed, seaweed  # noqa: F401
 from tests.system.pretrain.clusters import ACCELERATOR, RayCluster, ray_cluster
 from tests.system.pretrain.runs import EXIT_STOPPED, SAMPLES, Command, small_run
 
-from giornata.pretrain.metrics_log import metrics_of
 from giornata.pretrain.proof import proof_of
 from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(1500)

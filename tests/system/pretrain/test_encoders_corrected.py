@@ -8,11 +8,11 @@ from types import ModuleType
 from tests.fixtures.pretrain_shards import write_shards
 from tests.system.pretrain.runs import fitted
 
-from giornata.pretrain.committed import committed
-from giornata.pretrain.metrics_log import metrics_of
 from giornata.pretrain.proof import proof_of
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.training.committed import committed
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Data, Mode, PretrainConfig, Tracking, Workers
 
 STARVED, FED = 1280, 288

@@ -28,9 +28,9 @@ from tests.system.pretrain.runs import (
     traced,
 )
 
-from giornata.pretrain.committed import COMMIT, STATE, name_of, newest
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.committed import COMMIT, STATE, name_of, newest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 

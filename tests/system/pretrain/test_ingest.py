@@ -13,12 +13,12 @@ import pytest
 
 from giornata.diffusion.decoding import decode
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain import columns
-from giornata.pretrain.example_data import Example, write_example
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.example_data import Example, write_example
+from giornata.pretrain.data.manifest import MANIFEST, Manifest
+from giornata.pretrain.data.sources import Kind
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.ingest import ingest
-from giornata.pretrain.manifest import MANIFEST, Manifest
-from giornata.pretrain.sources import Kind
-from giornata.pretrain.storage import Storage
 from giornata.protocol.pretraining import Ingest
 
 pytestmark = pytest.mark.usefixtures("ray")

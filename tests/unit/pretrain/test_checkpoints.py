@@ -7,13 +7,13 @@ import pytest
 import torch
 from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
-from giornata.pretrain.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors
-from giornata.pretrain.committed import COMMIT, FOLDER, Facts, committed, name_of, newest, retire
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.metrics_log import MetricsLog, drop_after, metrics_of
-from giornata.pretrain.peers import Peers
-from giornata.pretrain.progress import Progress
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.training.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors
+from giornata.pretrain.training.committed import COMMIT, FOLDER, Facts, committed, name_of, newest, retire
+from giornata.pretrain.training.metrics_log import MetricsLog, drop_after, metrics_of
+from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.training.progress import Progress
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.manifest import Manifest, Shard
+from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.recipes import RECIPES, read_config, sdxl_tiny
 from giornata.protocol.pretraining_checks import load, parse
 

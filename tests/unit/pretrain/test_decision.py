@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.dataset as pds
 import pytest
 
-from giornata.pretrain import columns
-from giornata.pretrain.decision import Decision, Keep
-from giornata.pretrain.examination import EXAMINED
-from giornata.pretrain.quarantine import QUARANTINE
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.decision import Decision, Keep
+from giornata.pretrain.data.examination import EXAMINED
+from giornata.pretrain.data.quarantine import QUARANTINE
 
 
 def row(

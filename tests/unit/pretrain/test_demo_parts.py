@@ -10,16 +10,16 @@ from PIL import Image
 
 from giornata.diffusion.shapes.pictures import grid
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.closeness import clip_score, cmmd, pixels_of
-from giornata.pretrain.demo import MARK, prepare
-from giornata.pretrain.demo_charts import running_mean
-from giornata.pretrain.demo_config import PROMPTS, SAMPLES, demo_toml
-from giornata.pretrain.demo_kills import Alive, Kill, alive_trainers, kill_steps, victim
-from giornata.pretrain.demo_verdict import verdict
+from giornata.pretrain.demo.charts import running_mean
+from giornata.pretrain.demo.config import PROMPTS, SAMPLES, demo_toml
+from giornata.pretrain.demo.kills import Alive, Kill, alive_trainers, kill_steps, victim
+from giornata.pretrain.demo.story import MARK, prepare
+from giornata.pretrain.demo.verdict import verdict
 from giornata.pretrain.evaluate import phase_of
-from giornata.pretrain.progress import Progress
+from giornata.pretrain.evaluation.closeness import clip_score, cmmd, pixels_of
 from giornata.pretrain.recipes import read_config, shapes
 from giornata.pretrain.trace import Trace
+from giornata.pretrain.training.progress import Progress
 
 TRAINED = {
     "finished": True,

@@ -13,12 +13,12 @@ from PIL import Image
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain import columns
+from giornata.pretrain.data import columns
 from giornata.pretrain.encode import encode, here
-from giornata.pretrain.encode_shards import Done, ShardEncoder, Work
-from giornata.pretrain.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
-from giornata.pretrain.encoder import Encoder
-from giornata.pretrain.encoders import open_encoder
+from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work
+from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
+from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain import columns
-from giornata.pretrain.encoder_actors import WorkTime
-from giornata.pretrain.encoder_pool import WARM_UP_STEPS, Change, EncoderWatch, encoders_asked, encoders_now
-from giornata.pretrain.progress import Progress, config_digest
+from giornata.pretrain.data import columns
+from giornata.pretrain.encoding.encoder_actors import WorkTime
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.recipes import sdxl_tiny
+from giornata.pretrain.training.encoder_pool import WARM_UP_STEPS, Change, EncoderWatch, encoders_asked, encoders_now
+from giornata.pretrain.training.progress import Progress, config_digest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

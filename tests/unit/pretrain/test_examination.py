@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from giornata.pretrain import columns
-from giornata.pretrain.examination import DETAIL, ORDINAL, PLACE, SOURCE, examine, examined_rows
-from giornata.pretrain.example_data import ODDITIES, Row, encoded
-from giornata.pretrain.filters import Record, Refusal, filters_of
-from giornata.pretrain.source_rows import Raw, SourceDamaged, first_caption
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.examination import DETAIL, ORDINAL, PLACE, SOURCE, examine, examined_rows
+from giornata.pretrain.data.example_data import ODDITIES, Row, encoded
+from giornata.pretrain.data.filters import Record, Refusal, filters_of
+from giornata.pretrain.data.source_rows import Raw, SourceDamaged, first_caption
 from giornata.protocol.pretraining import Ingest
 
 FILTERS = filters_of(Ingest())

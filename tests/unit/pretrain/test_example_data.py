@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from giornata.diffusion.decoding import NotAPicture, Undecodable, decode
-from giornata.pretrain.example_data import ODDITIES, write_example
-from giornata.pretrain.filters import Refusal
-from giornata.pretrain.source_rows import rows_of
-from giornata.pretrain.sources import Kind, find
+from giornata.pretrain.data.example_data import ODDITIES, write_example
+from giornata.pretrain.data.filters import Refusal
+from giornata.pretrain.data.source_rows import rows_of
+from giornata.pretrain.data.sources import Kind, find
 from giornata.protocol.pretraining import Ingest
 
 

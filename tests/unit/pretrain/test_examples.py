@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.fixtures.pretrain_feeds import SCALING, TOKENS, batch
 
-from giornata.pretrain.batch import Batch
-from giornata.pretrain.examples import Draws, EmptyPrompt, Example, pieces
+from giornata.pretrain.feeding.batch import Batch
+from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, pieces
 
 USES = [(0, 0, 1, row) for row in range(12)]
 EMPTY = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 7.0), pooled_P=torch.full((32,), 7.0))

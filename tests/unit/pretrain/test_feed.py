@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.pretrain_shards import picture
 
-from giornata.pretrain import columns
-from giornata.pretrain.batch import Feed
-from giornata.pretrain.encode_rows import encode_cut
-from giornata.pretrain.encoder import Posterior, Text
-from giornata.pretrain.encoders import open_encoder
-from giornata.pretrain.feed import Feeder
-from giornata.pretrain.transforms import CUT, Cutting, cut_rows
+from giornata.pretrain.data import columns
+from giornata.pretrain.encoding.encode_rows import encode_cut
+from giornata.pretrain.encoding.encoder import Posterior, Text
+from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_rows
+from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.feed import Feeder
 from giornata.protocol.pretraining import Architecture, Data, Model
 
 SIZES = ((32, 32), (32, 48), (48, 32))

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain import columns
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
-from giornata.pretrain.encode_rows import encode_cut
-from giornata.pretrain.encoded import latents_storage, source_manifest
-from giornata.pretrain.encoder import Encoder
-from giornata.pretrain.encoder_actors import EncodeCaptions, EncodePictures
-from giornata.pretrain.encoders import open_encoder
-from giornata.pretrain.graph import grouped
-from giornata.pretrain.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
+from giornata.pretrain.encoding.encode_rows import encode_cut
+from giornata.pretrain.encoding.encoded import latents_storage, source_manifest
+from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.encoding.transforms import CUT, Cutting
+from giornata.pretrain.feeding.graph import grouped
+from giornata.pretrain.feeding.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.rows_of_phase import RowsOfPhase
-from giornata.pretrain.storage import Storage
-from giornata.pretrain.transforms import CUT, Cutting
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 SHARDS, ROWS, SAMPLES = 3, 8, 30

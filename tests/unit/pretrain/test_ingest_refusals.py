@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.example_data import write_example
+from giornata.pretrain.data.example_data import write_example
+from giornata.pretrain.data.manifest import MANIFEST
 from giornata.pretrain.ingest import ingest, main
-from giornata.pretrain.manifest import MANIFEST
 from giornata.protocol.pretraining import Ingest
 
 

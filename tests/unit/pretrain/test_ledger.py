@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.pretrain.intervals import Intervals
-from giornata.pretrain.ledger import Ledger, TrainedTwice
-from giornata.pretrain.rows_of_phase import RowsOfPhase, validation_rows
+from giornata.pretrain.data.intervals import Intervals
+from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, validation_rows
 
 NUMBERS = st.sets(st.integers(0, 40))
 

@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.batch import Feed
-from giornata.pretrain.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
-from giornata.pretrain.guard import TooManyBadSteps
-from giornata.pretrain.ledger import Ledger, TrainedTwice
-from giornata.pretrain.loop import Outcome, RowsMissing, TooManyUnreadable, train
-from giornata.pretrain.metrics_log import metrics_of
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
+from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, committed, newest
+from giornata.pretrain.training.guard import TooManyBadSteps
+from giornata.pretrain.training.loop import Outcome, RowsMissing, TooManyUnreadable, train
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import PretrainConfig
 
 

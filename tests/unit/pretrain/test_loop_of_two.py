@@ -8,12 +8,12 @@ import torch
 from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
 from torch import distributed, multiprocessing
 
-from giornata.pretrain.committed import newest
-from giornata.pretrain.export import export
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.loop import Outcome, train
-from giornata.pretrain.metrics_log import metrics_of
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.ledger import Ledger
+from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.export import export
+from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 WORLD = 2

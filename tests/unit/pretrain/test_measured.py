@@ -10,8 +10,8 @@ import torch
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain import columns
-from giornata.pretrain.encoder_pool import encoders_asked
+from giornata.pretrain.data import columns
+from giornata.pretrain.encoding.transforms import CUT
 from giornata.pretrain.measure_encoders import EncoderOnTrial, measure_reading, to_encode
 from giornata.pretrain.measure_trainers import measure_loop, synthetic_feeds
 from giornata.pretrain.planning.facts import load_facts
@@ -30,7 +30,7 @@ from giornata.pretrain.planning.request import PlanRequest, sd2_base
 from giornata.pretrain.recipes import sd2_base as sd2_run
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.size import rate_of, sized_config
-from giornata.pretrain.transforms import CUT
+from giornata.pretrain.training.encoder_pool import encoders_asked
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 FACTS = load_facts()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from giornata.pretrain.perceptual import BITS, bands, hash_of
+from giornata.pretrain.data.perceptual import BITS, bands, hash_of
 
 
 def photo(seed: int) -> Image.Image:

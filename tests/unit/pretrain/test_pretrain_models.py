@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from giornata.pretrain.adam import learning_rate
-from giornata.pretrain.meter import Meter, usd_per_s
-from giornata.pretrain.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
-from giornata.pretrain.models import flops_per_picture, new_unet, unet_on_meta
-from giornata.pretrain.peers import Peers
 from giornata.pretrain.recipes import sd2_base
+from giornata.pretrain.training.adam import learning_rate
+from giornata.pretrain.training.meter import Meter, usd_per_s
+from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
+from giornata.pretrain.training.models import flops_per_picture, new_unet, unet_on_meta
+from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import Architecture, Phase
 
 

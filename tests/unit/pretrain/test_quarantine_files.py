@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from giornata.pretrain.quarantine import QUARANTINE, write_quarantine
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.quarantine import QUARANTINE, write_quarantine
+from giornata.pretrain.data.storage import Storage
 
 
 def batches(*counts: int) -> list[pa.RecordBatch]:

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain import columns
-from giornata.pretrain.graph import grouped
-from giornata.pretrain.intervals import Intervals
-from giornata.pretrain.read_portions import OF_PICTURES, packed, unpacked
-from giornata.pretrain.read_rows import read_rows
-from giornata.pretrain.rows_of_phase import Portion, RowsOfPhase
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.intervals import Intervals
+from giornata.pretrain.data.read_rows import read_rows
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.graph import grouped
+from giornata.pretrain.feeding.read_portions import OF_PICTURES, packed, unpacked
+from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
 
 ROWS = 11
 

@@ -12,14 +12,14 @@ import torch
 from tests.fixtures.pretrain_feeds import pinned_feeds, rows_of, run_of, tiny_config
 from torch import distributed, multiprocessing
 
-from giornata.pretrain.batch import Feed
-from giornata.pretrain.committed import newest
-from giornata.pretrain.encoder_pool import Change, encoders_now
-from giornata.pretrain.ledger import Ledger
-from giornata.pretrain.loop import Outcome, train
-from giornata.pretrain.metrics_log import metrics_of
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.run_storage import progress_of
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.encoder_pool import Change, encoders_now
+from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 STEPS = 20

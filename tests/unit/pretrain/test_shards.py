@@ -5,8 +5,8 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from giornata.pretrain import columns
-from giornata.pretrain.shards import ROWS_PER_GROUP, shard_bytes
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.shards import ROWS_PER_GROUP, shard_bytes
 
 
 def rows(count: int) -> list[dict[str, object]]:

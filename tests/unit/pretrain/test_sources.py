@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.example_data import write_example
-from giornata.pretrain.source_rows import Raw, SourceDamaged, rows_of
-from giornata.pretrain.sources import Kind, Source, find
+from giornata.pretrain.data.example_data import write_example
+from giornata.pretrain.data.source_rows import Raw, SourceDamaged, rows_of
+from giornata.pretrain.data.sources import Kind, Source, find
 from giornata.protocol.pretraining import Ingest
 
 

@@ -9,11 +9,11 @@ from tests.fixtures.pretrain_feeds import SCALING, batch
 from torch import nn
 
 from giornata.diffusion.objective import Objective
-from giornata.pretrain.examples import Draws, Example, blank, pieces
-from giornata.pretrain.models import noise_scheduler
-from giornata.pretrain.parallel import Spread
-from giornata.pretrain.peers import Channel, Peers
-from giornata.pretrain.step import BINS, Passes
+from giornata.pretrain.feeding.examples import Draws, Example, blank, pieces
+from giornata.pretrain.training.models import noise_scheduler
+from giornata.pretrain.training.parallel import Spread
+from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.step import BINS, Passes
 
 SCHEDULER = noise_scheduler("epsilon")
 OBJECTIVE = Objective(scheduler=SCHEDULER, prediction_type="epsilon")

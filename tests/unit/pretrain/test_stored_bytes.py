@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.encode_shards import ShardEncoder, Work
-from giornata.pretrain.encoder import Posterior, Text
+from giornata.pretrain.encoding.encode_shards import ShardEncoder, Work
+from giornata.pretrain.encoding.encoder import Posterior, Text
 from giornata.pretrain.recipes import sd2_base
 from giornata.protocol.pretraining import Mode
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from giornata.pretrain.sources import Kind, Piece
-from giornata.pretrain.stretches import MOST_PARTS, parts_of, pieces_of, stretches_of, table_of
+from giornata.pretrain.data.sources import Kind, Piece
+from giornata.pretrain.data.stretches import MOST_PARTS, parts_of, pieces_of, stretches_of, table_of
 
 
 def pieces(*sizes: int) -> list[Piece]:

@@ -8,10 +8,10 @@ import torch
 from tests.fixtures.pretrain_feeds import run_of, tiny_config
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.loop import train
-from giornata.pretrain.models import conditions, new_unet
 from giornata.pretrain.recipes import shapes
-from giornata.pretrain.token_routing import TokenRouting, routed_blocks
+from giornata.pretrain.training.loop import train
+from giornata.pretrain.training.models import conditions, new_unet
+from giornata.pretrain.training.token_routing import TokenRouting, routed_blocks
 from giornata.protocol.pretraining import Architecture
 from giornata.protocol.pretraining_checks import parse
 

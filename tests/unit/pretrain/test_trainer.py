@@ -9,14 +9,14 @@ import pytest
 import torch
 from tests.fixtures.pretrain_feeds import DIGESTS, batch, run_of, tiny_config
 
-from giornata.pretrain.averages import EMA, Averages
-from giornata.pretrain.checkpoints import Checkpoints, Snapshot
-from giornata.pretrain.committed import newest
-from giornata.pretrain.guard import LEAST_STEPS, TooManyBadSteps
-from giornata.pretrain.peers import Peers
-from giornata.pretrain.progress import Progress, begun_phases, origin_of
-from giornata.pretrain.storage import Storage
-from giornata.pretrain.trainer import WEIGHT, Trainer
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.training.averages import EMA, Averages
+from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot
+from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.guard import LEAST_STEPS, TooManyBadSteps
+from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.training.progress import Progress, begun_phases, origin_of
+from giornata.pretrain.training.trainer import WEIGHT, Trainer
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from tests.fixtures.pretrain_shards import picture
 
-from giornata.pretrain import columns
-from giornata.pretrain.transforms import CUT, Cutting, cut_rows
+from giornata.pretrain.data import columns
+from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_rows
 from giornata.protocol.pretraining import Data
 
 

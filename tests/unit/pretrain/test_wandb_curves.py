@@ -9,8 +9,8 @@ import pytest
 from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.diffusion.wandb_run import MOST_ROWS, TrackerFailed, thinned
-from giornata.pretrain.metrics_log import MetricsLog
-from giornata.pretrain.storage import Storage
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.training.metrics_log import MetricsLog
 from giornata.pretrain.wandb_curves import meanwhile, steps_of, wandb_curves
 from giornata.protocol.pretraining import Tracking
 

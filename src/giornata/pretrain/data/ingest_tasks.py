@@ -1,0 +1,169 @@
+"""The two passes over a source that Ray Data spreads over a cluster: examine every row, then write what is kept.
+
+Tasks read pieces of the source themselves, and not through Ray's readers: a row needs its place in the source for the
+quarantine, and a file that breaks off in the middle must cost no more than its own rest. A task that is lost is run
+again by Ray and gives the same.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as pds
+import pyarrow.parquet as pq
+import ray
+import ray.data
+from ray.data.context import DataContext, ShuffleStrategy
+
+from giornata.diffusion.decoding import upright_size
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.decision import Keep
+from giornata.pretrain.data.examination import EXAMINED, examined_rows
+from giornata.pretrain.data.filters import filters_of
+from giornata.pretrain.data.manifest import Shard
+from giornata.pretrain.data.shards import write_shard
+from giornata.pretrain.data.source_rows import Raw, SourceDamaged, rows_of
+from giornata.pretrain.data.sources import Piece, Source
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.data.stretches import parts_of, pieces_of, table_of
+from giornata.protocol.pretraining import Ingest
+
+EXAMINED_AT_ONCE = 8192
+PICTURE_BYTES_AT_ONCE = 16 << 20
+
+SHARDED = pa.schema([pa.field(columns.SHARD, pa.int32()), *columns.SOURCE])
+_PART = pa.field("part", pa.int32())
+
+
+def examine_parts(source: Source, options: Ingest, notes: Storage) -> Iterator[int]:
+    """Examine the whole source, each part of it into a file of EXAMINED in `notes`; what is there is not done again.
+    Tells of each part, in no order, how many rows it has."""
+    parts = parts_of(source.pieces)
+    tables = [_part(source.pieces, part, number) for number, part in enumerate(parts)]
+    found = ray.data.from_arrow(tables).map_batches(
+        _examine, batch_size=None, batch_format="pyarrow", fn_args=(source.storage, options, notes)
+    )
+    for batch in found.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from batch["rows"].to_pylist()
+
+
+def examined(source: Source, notes: Storage) -> pds.Dataset:
+    """What `examine_parts` found."""
+    files = [notes.path(_part_name(number)) for number in range(len(parts_of(source.pieces)))]
+    return pds.dataset(files, schema=EXAMINED, format="parquet", filesystem=notes.filesystem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What is mixed and written at a time: pieces by their numbers, their rows, the number of the first shard."""
+
+    pieces: range
+    keep: Keep
+    first_shard: int
+
+
+def written(source: Source, options: Ingest, stretch: Stretch, out: Storage) -> Iterator[Shard]:
+    """Write the shards of a stretch, and tell of each when it is there, in no order."""
+    pieces = source.pieces[stretch.pieces.start : stretch.pieces.stop]
+    tables = [table_of(source.pieces, stretch.pieces[part.start : part.stop]) for part in parts_of(pieces)]
+    arguments = (source.storage, ray.put(stretch), options)
+    with _sorted_shuffle():
+        rows = ray.data.from_arrow(tables).map_batches(
+            _pick, batch_size=None, batch_format="pyarrow", fn_args=arguments
+        )
+        shards = rows.groupby(columns.SHARD).map_groups(_write, batch_format="pyarrow", fn_args=(out,))
+        for batch in shards.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield from (Shard(**row) for row in batch.to_pylist())
+
+
+@contextmanager
+def _sorted_shuffle() -> Iterator[None]:
+    # The other shuffles hold rows in actors of their own, one for each partition, or were slower in trials
+    context = DataContext.get_current()
+    before = context.shuffle_strategy
+    context.shuffle_strategy = ShuffleStrategy.SORT_SHUFFLE_PULL_BASED
+    try:
+        yield
+    finally:
+        context.shuffle_strategy = before
+
+
+def _part(pieces: Sequence[Piece], part: range, number: int) -> pa.Table:
+    return table_of(pieces, part).append_column(_PART, pa.array([number] * len(part), _PART.type))
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:05}.parquet"
+
+
+# ---- in the tasks ----
+
+
+def _examine(part: pa.Table, storage: Storage, options: Ingest, notes: Storage) -> pa.Table:
+    name = _part_name(part[_PART.name][0].as_py())
+    if notes.exists(name):
+        with notes.open(name) as stream:
+            return pa.table({"rows": [pq.ParquetFile(stream).metadata.num_rows]})
+    sink, rows = pa.BufferOutputStream(), 0
+    with pq.ParquetWriter(sink, EXAMINED, compression="zstd") as writer:
+        for batch in _examined(part, storage, options):
+            writer.write_table(batch)
+            rows += batch.num_rows
+    notes.write(name, memoryview(sink.getvalue()))
+    return pa.table({"rows": [rows]})
+
+
+def _examined(part: pa.Table, storage: Storage, options: Ingest) -> Iterator[pa.Table]:
+    filters, perceptual = filters_of(options), options.dedupe_hash_distance is not None
+    waiting: list[dict[str, object]] = []
+    for number, piece in pieces_of(part):
+        rows = rows_of(storage, piece, options)
+        for row in examined_rows(rows, filters, piece=number, name=piece.names[0], perceptual=perceptual):
+            waiting.append(row)
+            if len(waiting) == EXAMINED_AT_ONCE:
+                yield pa.Table.from_pylist(waiting, EXAMINED)
+                waiting = []
+    yield pa.Table.from_pylist(waiting, EXAMINED)
+
+
+def _pick(part: pa.Table, storage: Storage, stretch_ref: "ray.ObjectRef", options: Ingest) -> Iterator[pa.Table]:
+    stretch: Stretch = ray.get(stretch_ref)
+    waiting: list[dict[str, object]] = []
+    size_bytes = 0
+    for number, piece in pieces_of(part):
+        for raw in _kept(storage, piece, stretch.keep.dropped_of(number), options):
+            waiting.append(_sharded(raw, stretch))
+            size_bytes += len(raw.image or b"")
+            if size_bytes >= PICTURE_BYTES_AT_ONCE:
+                yield pa.Table.from_pylist(waiting, SHARDED)
+                waiting, size_bytes = [], 0
+    yield pa.Table.from_pylist(waiting, SHARDED)
+
+
+def _kept(storage: Storage, piece: Piece, dropped: set[int], options: Ingest) -> Iterator[Raw]:
+    with suppress(SourceDamaged):  # at the same row as before; that one is in the quarantine
+        for ordinal, raw in enumerate(rows_of(storage, piece, options)):
+            if ordinal not in dropped:
+                yield raw
+
+
+def _sharded(raw: Raw, stretch: Stretch) -> dict[str, object]:
+    content = raw.image or b""
+    key = hashlib.sha256(content).digest()
+    height, width = upright_size(content)
+    return {
+        columns.SHARD: stretch.first_shard + stretch.keep.shard_of(key),
+        columns.KEY: key.hex(),
+        columns.IMAGE: content,
+        columns.CAPTION: raw.caption,
+        columns.WIDTH: width,
+        columns.HEIGHT: height,
+    }
+
+
+def _write(rows: pa.Table, out: Storage) -> pa.Table:
+    if not rows.num_rows:
+        return pa.Table.from_pylist([])
+    return pa.Table.from_pylist([asdict(write_shard(out, rows[columns.SHARD][0].as_py(), rows))])

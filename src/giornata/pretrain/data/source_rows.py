@@ -1,0 +1,184 @@
+"""Rows of one piece of a source, whatever its form. A row that is strange is given on as it is: examination judges.
+
+Reading a piece twice gives the same rows in the same order.
+"""
+
+import json
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from giornata.pretrain.data.sources import Kind, Piece, key_of, suffix_of
+from giornata.pretrain.data.storage import Storage
+from giornata.protocol.pretraining import Ingest
+
+ROWS_AT_ONCE = 64
+_PICTURE_MEMBERS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
+
+
+class SourceDamaged(Exception):
+    """A file of the source cannot be read from here on. The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """A row as the source has it. `source` is the file; `place` the row's name in it: number, key or nothing.
+
+    `caption` is empty where there is none.
+    """
+
+    source: str
+    place: str
+    image: bytes | None
+    caption: str
+
+
+def rows_of(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+    """All rows of a piece. Raises SourceDamaged after the last row that could be read."""
+    try:
+        yield from _READERS[piece.kind](storage, piece, options)
+    except (pa.ArrowException, OSError, EOFError, tarfile.TarError, zlib.error, UnicodeError) as error:
+        raise SourceDamaged(" ".join(str(error).split())[:300] or type(error).__name__) from error
+
+
+def first_caption(values: Sequence[object]) -> str:
+    """The first of them that is text and says something, without the space around it."""
+    for value in values:
+        text = _text(value).strip()
+        if text:
+            return text
+    return ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return ""
+    return value if isinstance(value, str) else ""
+
+
+# ---- tables ----
+
+
+def _parquet(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+    (name,) = piece.names
+    with storage.open(name) as stream:
+        file = pq.ParquetFile(stream)
+        wanted = _wanted(file.schema_arrow.names, options)
+        groups = None if piece.row_group is None else [piece.row_group]
+        batches = file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=wanted, use_threads=False)
+        yield from _of_batches(batches, name, piece.first, options)
+
+
+def _arrow(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+    (name,) = piece.names
+    with storage.open(name) as stream, pa.ipc.open_stream(stream) as batches:
+        wanted = _wanted(batches.schema.names, options)
+        cut = (
+            batch.select(wanted).slice(start, ROWS_AT_ONCE)
+            for batch in batches
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE)
+        )
+        yield from _of_batches(cut, name, piece.first, options)
+
+
+def _wanted(there: Sequence[str], options: Ingest) -> list[str]:
+    if options.image_column not in there:
+        raise SourceDamaged(f"has no column {options.image_column!r}")
+    return [options.image_column, *(name for name in options.caption_columns if name in there)]
+
+
+def _of_batches(batches: Iterator[pa.RecordBatch], name: str, first: int, options: Ingest) -> Iterator[Raw]:
+    place = first
+    for batch in batches:
+        images = _values(batch.column(options.image_column))
+        captions = [_values(batch.column(each)) for each in options.caption_columns if each in batch.schema.names]
+        for number in range(batch.num_rows):
+            yield Raw(
+                source=name,
+                place=str(place),
+                image=_image(images(number)),
+                caption=first_caption([column(number) for column in captions]),
+            )
+            place += 1
+
+
+def _values(column: pa.Array) -> Callable[[int], Any]:
+    """Text as bytes, so that bytes which are no UTF-8 hurt nobody but their own row."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    return lambda number: column[number].as_py()
+
+
+def _image(value: object) -> bytes | None:
+    """Bytes, or Hugging Face's struct of bytes and path."""
+    inner = value.get("bytes") if isinstance(value, dict) else value
+    return inner if isinstance(inner, bytes) else None
+
+
+# ---- files ----
+
+
+def _webdataset(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+    """Neighbouring members whose names are equal up to the first dot are one sample."""
+    (name,) = piece.names
+    wanted = {*_PICTURE_MEMBERS, "txt", "json", options.image_column, *options.caption_columns}
+    with storage.open(name) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+        key, members = "", dict[str, bytes]()
+        for member in tar:
+            if not member.isfile() or member.name.rpartition("/")[2].startswith("."):
+                continue
+            if members and key_of(member.name) != key:
+                yield _sample(name, key, members, options)
+                members = {}
+            key = key_of(member.name)
+            suffix = suffix_of(member.name)
+            content = tar.extractfile(member) if suffix in wanted else None
+            members[suffix] = content.read() if content else b""
+        if members:
+            yield _sample(name, key, members, options)
+
+
+def _sample(source: str, key: str, members: dict[str, bytes], options: Ingest) -> Raw:
+    names = (options.image_column, *_PICTURE_MEMBERS)
+    image = next((members[name] for name in names if name in members), None)
+    about = _json(members.get("json"))
+    named = [value for name in options.caption_columns for value in (members.get(name), about.get(name))]
+    return Raw(source=source, place=key, image=image, caption=first_caption([*named, members.get("txt")]))
+
+
+def _json(content: bytes | None) -> dict[str, Any]:
+    try:
+        values = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _pictures(storage: Storage, piece: Piece, _options: Ingest) -> Iterator[Raw]:
+    for name in piece.names:
+        caption = _file(storage, f"{key_of(name)}.txt")
+        yield Raw(source=name, place="", image=_file(storage, name), caption=first_caption([caption]))
+
+
+def _file(storage: Storage, name: str) -> bytes | None:
+    """None where it cannot be read: that is this picture's fault and not its neighbours'."""
+    try:
+        return storage.read(name)
+    except OSError:
+        return None
+
+
+_READERS: dict[Kind, Callable[[Storage, Piece, Ingest], Iterator[Raw]]] = {
+    Kind.PARQUET: _parquet,
+    Kind.HUGGINGFACE: _arrow,
+    Kind.WEBDATASET: _webdataset,
+    Kind.PICTURES: _pictures,
+}

@@ -1,0 +1,83 @@
+"""What the demo's model draws before it has learned anything, after each phase, and what the prompts mean, as PNG."""
+
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from giornata.diffusion.determinism import fix_determinism
+from giornata.diffusion.grid_layout import Group, SheetRow, compose_sheet
+from giornata.diffusion.shapes.pictures import draw_shape, grid
+from giornata.pretrain.evaluation.sampling import pipeline_of, sample, unet_at
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.committed import Committed, committed
+from giornata.pretrain.training.export import export
+from giornata.pretrain.training.models import new_unet
+from giornata.protocol.pretraining import PretrainConfig
+
+CELL_PX = 128
+SEEDS = (0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A column of the sheet: with which UNet, and at which side."""
+
+    heading: str
+    side_px: int
+    checkpoint: Committed | None
+
+
+def draw_samples(path: Path, config: PretrainConfig) -> None:
+    """A sheet: the run's prompts in rows; before, and after each phase, in columns."""
+    fix_determinism(threads=1)
+    prompts = config.train.validation_prompts
+    stages = stages_of(config)
+    drawn = [_drawn(config, stage) for stage in stages]
+    meant = {shape.caption: draw_shape(shape, random.Random(shape.caption)) for shape in grid()}
+    groups = [Group(heading=stage.heading, captions=tuple(f"seed {seed}" for seed in SEEDS)) for stage in stages]
+    groups.append(Group(heading="meant", captions=("an example",)))
+    rows = [
+        SheetRow(
+            label=_short(prompt),
+            text=prompt,
+            pictures=(*(tuple(by_seed[place] for by_seed in each) for each in drawn), (meant[prompt],)),
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+    title = "What the model has learned"
+    subtitle = f"{config.samples:,} pictures trained, from random weights; averaged weights, 25 steps, guidance 4"
+    compose_sheet(rows, groups, title=title, subtitle=subtitle, cell_px=CELL_PX).save(path, optimize=True)
+
+
+def stages_of(config: PretrainConfig) -> list[Stage]:
+    """Before, and the last checkpoint of each phase that has one."""
+    first = config.phases[0].resolution
+    found = [Stage(heading="before", side_px=first, checkpoint=None)]
+    ends = {each.phase: each for each in sorted(committed(run_storage(config)), key=lambda each: -each.step)}
+    for place, phase in enumerate(config.phases):
+        # The first checkpoint that counts the next phase is the one at the change.
+        if (at := ends.get(place + 1)) is not None:
+            found.append(Stage(heading=f"after {phase.resolution} px", side_px=phase.resolution, checkpoint=at))
+    return found
+
+
+@torch.no_grad()
+def _drawn(config: PretrainConfig, stage: Stage) -> list[list[Image.Image]]:
+    """For each seed the pictures of all prompts."""
+    with tempfile.TemporaryDirectory() as folder:
+        if stage.checkpoint is None:
+            unet = new_unet(config.model.architecture, config.seed).eval()
+        else:
+            export(config, run_storage(config), Path(folder), checkpoint=stage.checkpoint)
+            unet = unet_at(Path(folder))
+        pipeline = pipeline_of(config.model, unet)
+        prompts = config.train.validation_prompts
+        return [sample(pipeline, prompts, side_px=stage.side_px, seed=seed) for seed in SEEDS]
+
+
+def _short(prompt: str) -> str:
+    return prompt.split(" on ", maxsplit=1)[0].removeprefix("a ").removeprefix("an ")

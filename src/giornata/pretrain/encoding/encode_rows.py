@@ -1,0 +1,79 @@
+"""Rows through an encoder: pictures that were cut to posteriors, captions to embeddings. Three of the modes come by
+here; colocated trainers call the encoder batch by batch (giornata.pretrain.feeding.feed).
+
+Shapes: B pictures of one size, H, W in pixels, C = 3.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from giornata.diffusion.buckets import Size
+from giornata.pretrain.data import columns
+from giornata.pretrain.encoding.encoder import Encoder
+
+NOT_FINITE = "the encoder made numbers of it that are not finite"
+Item = TypeVar("Item")
+
+
+def encode_cut(encoder: Encoder, cut: pa.Table, *, at_once: int, text: bool = True) -> pa.Table:
+    """FED rows of rows that were cut (giornata.pretrain.encoding.transforms.CUT), in the same order.
+
+    Pictures of one size go through the encoder together, `at_once` at most. Without `text` PROMPT and POOLED are
+    left empty.
+    """
+    rows = cut.drop_columns([columns.PIXELS]).to_pylist()
+    _add_posteriors(encoder, rows, cut.column(columns.PIXELS), at_once)
+    if text:
+        _add_text(encoder, rows, at_once)
+    return _fed(rows)
+
+
+def encode_captions(encoder: Encoder, latents: pa.Table, *, at_once: int) -> pa.Table:
+    """FED rows of rows that have their latents, with their captions' embeddings."""
+    rows = latents.to_pylist()
+    _add_text(encoder, rows, at_once)
+    return _fed(rows)
+
+
+def pictures_of_a_size(pixels: Sequence[Any], size: Size) -> np.ndarray:
+    """pixels_BHWC of pictures as bytes or Arrow buffers."""
+    pictures = [np.frombuffer(content, dtype=np.uint8).reshape(*size, 3) for content in pixels]
+    return np.stack(pictures)
+
+
+def _add_posteriors(encoder: Encoder, rows: list[dict[str, Any]], pixels: pa.ChunkedArray, at_once: int) -> None:
+    sizes: dict[Size, list[int]] = {}
+    for place, row in enumerate(rows):
+        if not row[columns.REASON]:
+            sizes.setdefault((row[columns.TARGET_HEIGHT], row[columns.TARGET_WIDTH]), []).append(place)
+    for size, places in sizes.items():
+        for few in _few(places, at_once):
+            pixels_BHWC = pictures_of_a_size([pixels[place].as_buffer() for place in few], size)
+            posterior = encoder.encode_images(pixels_BHWC)
+            for place, mean_Chw, logvar_Chw in zip(few, posterior.mean_BChw, posterior.logvar_BChw, strict=True):
+                if np.isfinite(mean_Chw).all() and np.isfinite(logvar_Chw).all():
+                    rows[place] |= {columns.MEAN: mean_Chw.tobytes(), columns.LOGVAR: logvar_Chw.tobytes()}
+                else:
+                    rows[place][columns.REASON] = NOT_FINITE
+
+
+def _add_text(encoder: Encoder, rows: list[dict[str, Any]], at_once: int) -> None:
+    readable = [row for row in rows if not row[columns.REASON]]
+    for few in _few(readable, at_once):
+        text = encoder.encode_text([row[columns.CAPTION] for row in few])
+        for place, row in enumerate(few):
+            row[columns.PROMPT] = text.prompt_NLD[place].tobytes()
+            row[columns.POOLED] = b"" if text.pooled_NP is None else text.pooled_NP[place].tobytes()
+
+
+def _few(values: Sequence[Item], at_once: int) -> Iterator[Sequence[Item]]:
+    for first in range(0, len(values), at_once):
+        yield values[first : first + at_once]
+
+
+def _fed(rows: list[dict[str, Any]]) -> pa.Table:
+    empty = dict.fromkeys((columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED), b"")
+    return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=columns.FED)

@@ -1,0 +1,118 @@
+"""Encoded shards: where they lie, what they were made of, and whether they are what a run needs.
+
+`<latents>/<resolution>/shard-XXXXX.parquet` has the rows of the source's shard of the same number, in the same order
+(columns.LATENTS); beside each lies a note of its size and hash. `about.json` says what they are made of, before the
+first of them; `manifest.json` says it again and lists them, after the last. `empty.safetensors` is what the text
+encoders make of no caption.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.pretrain.data.manifest import MANIFEST, Manifest
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encoder import Encoder, Text
+from giornata.protocol.pretraining import Mode, PretrainConfig
+
+ABOUT, EMPTY = "about.json", "empty.safetensors"
+PROMPT, POOLED = "prompt_LD", "pooled_P"
+AGAIN = "name another folder in encode.latents, or remove this one and run `giornata pretrain encode`"
+
+
+def latents_storage(config: PretrainConfig, resolution: int) -> Storage:
+    """Where the shards of this resolution are."""
+    own = config.encode.latents
+    top = Storage.at(config.storage) / "latents" if own is None else Storage.at(own)
+    return top / str(resolution)
+
+
+def read_manifest(storage: Storage, *, hint: str = "") -> Manifest:
+    """The manifest of a folder of shards. Raises InvalidInput when there is none."""
+    try:
+        content = storage.read(MANIFEST)
+    except FileNotFoundError:
+        raise InvalidInput([Fault(where=str(storage), message=f"holds no {MANIFEST}", hint=hint)]) from None
+    return Manifest.from_bytes(content, where=str(storage / MANIFEST))
+
+
+def source_manifest(config: PretrainConfig) -> Manifest:
+    """Of the normalised shards. Raises InvalidInput."""
+    return read_manifest(Storage.at(config.data.shards), hint="make it with `giornata pretrain ingest`")
+
+
+def stores_text(config: PretrainConfig) -> bool:
+    """Whether text embeddings go beside the latents."""
+    return config.encode.store_text and config.encode.mode is not Mode.HYBRID
+
+
+def wanted_about(config: PretrainConfig, resolution: int, source: Manifest) -> dict[str, Any]:
+    """All that latents depend on and that is known without opening an encoder."""
+    data, model = config.data, config.model
+    drawn = data.random_flip or not data.center_crop
+    return {
+        "source": source.digest,
+        "resolution": resolution,
+        "enable_bucket": data.enable_bucket,
+        "bucket_reso_steps": data.bucket_reso_steps if data.enable_bucket else None,
+        "center_crop": data.center_crop,
+        "random_flip": data.random_flip,
+        "seed": config.seed if drawn or model.random_encoders else None,
+        "architecture": model.architecture.value,
+        "random_encoders": model.random_encoders,
+        "text": stores_text(config),
+    }
+
+
+def about(config: PretrainConfig, resolution: int, source: Manifest, encoder: Encoder) -> dict[str, Any]:
+    """As `wanted_about`, with the encoder itself."""
+    return {**wanted_about(config, resolution, source), "encoder": encoder.digest, "scaling": list(encoder.scaling)}
+
+
+def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) -> Manifest:
+    """Of latents that this run can read. Raises InvalidInput when there are none, or none of this source, of these
+    options, or without the text that the mode reads. The model's name is not compared but its architecture: `encode`
+    compares the weights."""
+    storage = latents_storage(config, resolution)
+    found = read_manifest(storage, hint="make them with `giornata pretrain encode`")
+    wanted = wanted_about(config, resolution, source)
+    if not wanted["text"]:
+        wanted.pop("text")  # more than is needed is no fault
+    if config.encode.mode is Mode.OFFLINE and not config.encode.store_text:
+        hint = "say encode.store_text, or mode hybrid"
+        raise InvalidInput([Fault(where="encode.store_text", message="mode offline reads text", hint=hint)])
+    refuse_others(storage, found.about, wanted)
+    return found
+
+
+def refuse_others(storage: Storage, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise InvalidInput with a fault for everything in which `found` is not as `wanted`."""
+    faults = [
+        Fault(where=str(storage), message=f"{name} is {found.get(name)!r}, and {value!r} is wanted", hint=AGAIN)
+        for name, value in wanted.items()
+        if found.get(name) != value
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def write_empty(storage: Storage, text: Text) -> None:
+    """Keep the embedding of the empty caption: `text` is of that one."""
+    arrays = {PROMPT: text.prompt_NLD[0]} | ({} if text.pooled_NP is None else {POOLED: text.pooled_NP[0]})
+    storage.write(EMPTY, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+
+
+def read_empty(storage: Storage) -> Text:
+    """What `write_empty` kept, as the embedding of one caption. Raises FileNotFoundError."""
+    arrays = load(storage.read(EMPTY))
+    pooled_P = arrays.get(POOLED)
+    return Text(prompt_NLD=arrays[PROMPT][None], pooled_NP=None if pooled_P is None else pooled_P[None])
+
+
+def to_bytes(values: Mapping[str, Any]) -> bytes:
+    """JSON as it lies in the folder."""
+    return (json.dumps(values, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,248 @@
+"""Rows as they arrive, to what a trainer takes for one step: batches of one size each, and what could not be read.
+
+Shapes: B rows of one size, H, W in pixels; C = 4 latent channels, h, w = H / 8, W / 8; L = 77 tokens; D, P widths of
+the text.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from giornata.diffusion.buckets import Size
+from giornata.pretrain.data import columns
+from giornata.pretrain.encoding.encode_rows import pictures_of_a_size
+from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.feeding.batch import Batch, Feed
+from giornata.pretrain.feeding.ledger import Use
+from giornata.protocol.pretraining import LATENT_SIDE_PX
+
+LATENT_CHANNELS = 4
+TOKENS = 77
+"""Of every text encoder here: CLIP's."""
+SMALL = (
+    columns.PORTION,
+    columns.ROW,
+    columns.EPOCH,
+    columns.KEY,
+    columns.CAPTION,
+    columns.REASON,
+    columns.HEIGHT,
+    columns.WIDTH,
+    columns.CROP_TOP,
+    columns.CROP_LEFT,
+    columns.TARGET_HEIGHT,
+    columns.TARGET_WIDTH,
+)
+ARRAYS = (columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED, columns.PIXELS)
+RowBatch = Any
+"""A pyarrow Table, or a mapping of columns to numpy arrays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """A row that can be read and waits for its batch. `arrays` are bytes or Arrow buffers, by column; `number` counts
+    arrivals."""
+
+    number: int
+    values: Mapping[str, Any]
+    arrays: Mapping[str, Any]
+
+    @property
+    def use(self) -> Use:
+        return self.values[columns.PORTION], self.values[columns.ROW]
+
+    @property
+    def size(self) -> Size:
+        """(height, width) of the cut."""
+        return self.values[columns.TARGET_HEIGHT], self.values[columns.TARGET_WIDTH]
+
+
+class Feeder:
+    """Takes row batches from a stream (`iter_batches(batch_format="pyarrow")` of a Ray iterator, or any other) as
+    they are needed, and no further. What it gives depends on the order of the rows, not on how they were batched.
+
+    `encoder` is for rows that come with PIXELS instead of latents: it works here, in the trainer. `clock_s` counts
+    seconds.
+    """
+
+    def __init__(
+        self,
+        stream: Iterable[RowBatch],
+        *,
+        encoder: Encoder | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream, self._encoder, self._clock_s = iter(stream), encoder, clock_s
+        self._rows: Iterator[Row] = iter(())
+        self._waiting: dict[Size, list[Row]] = {}
+        self._unreadable: list[Use] = []
+        self._arrived, self._wait_s, self._encode_s, self._ended = 0, 0.0, 0.0, False
+
+    def take(self, rows: int, batch_rows: int | None = None) -> Feed:
+        """The next `rows` rows; fewer, and at last none, when the stream ends.
+
+        With `batch_rows` batches have that many rows (the last one of a feed what is then missing to `rows`): a row
+        of a size of which there are not as many yet waits for a later feed. What still waits when the stream ends is
+        given in smaller batches. Without it these are the very next rows, those that cannot be read among them, in
+        one batch for each size: for runs whose steps are compared.
+        """
+        self._wait_s = self._encode_s = 0.0
+        batches: list[Batch] = []
+        while not batches:
+            cut = self._next_rows(rows) if batch_rows is None else self._full_batches(rows, batch_rows)
+            batches = [batch for batch in map(self._batch, cut) if len(batch)]
+            if not cut:
+                break
+        unreadable, self._unreadable = self._unreadable, []
+        return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s, encode_s=self._encode_s)
+
+    # ---- which rows go together ----
+
+    def _next_rows(self, wanted: int) -> list[list[Row]]:
+        # Rows that cannot be read have had their place in the step: no other comes for them.
+        while sum(map(len, self._waiting.values())) + len(self._unreadable) < wanted and self._arrive():
+            pass
+        # More may wait than are wanted, after feeds that were made with `batch_rows`.
+        readable = max(0, wanted - len(self._unreadable))
+        first = sorted(chain.from_iterable(self._waiting.values()), key=lambda row: row.number)[:readable]
+        taken: dict[Size, list[Row]] = {}
+        for row in first:
+            self._waiting[row.size].remove(row)
+            taken.setdefault(row.size, []).append(row)
+        return list(taken.values())
+
+    def _full_batches(self, wanted: int, batch_rows: int) -> list[list[Row]]:
+        taken: list[list[Row]] = []
+        while wanted > 0:
+            few = self._ready(min(batch_rows, wanted))
+            if not few:
+                break
+            taken.append(few)
+            wanted -= len(few)
+        return taken
+
+    def _ready(self, count: int) -> list[Row]:
+        """`count` rows of one size; of several such sizes, the one whose first row has waited longest. At the end of
+        the stream as many as there are."""
+        while True:
+            for waiting in self._oldest_first():
+                if len(waiting) >= count or self._ended:
+                    few, waiting[:count] = waiting[:count], []
+                    return few
+            if self._ended:
+                return []
+            self._arrive()
+
+    def _oldest_first(self) -> list[list[Row]]:
+        return sorted((rows for rows in self._waiting.values() if rows), key=lambda rows: rows[0].number)
+
+    # ---- arrivals ----
+
+    def _arrive(self) -> bool:
+        """Let one row come in. False when there is none any more."""
+        while not self._ended:
+            row = next(self._rows, None)
+            if row is None:
+                self._next_table()
+            elif row.values[columns.REASON]:
+                self._unreadable.append(row.use)
+                return True
+            else:
+                self._waiting.setdefault(row.size, []).append(row)
+                return True
+        return False
+
+    def _next_table(self) -> None:
+        began_s = self._clock_s()
+        table = next(self._stream, None)
+        self._wait_s += self._clock_s() - began_s
+        if table is None:
+            self._ended = True
+            return
+        arrived = _as_table(table)
+        if columns.ENCODE_S in arrived.column_names:
+            self._encode_s += pc.sum(arrived.column(columns.ENCODE_S)).as_py() or 0.0
+        self._rows = iter(self._rows_of(arrived))
+
+    def _rows_of(self, table: pa.Table) -> list[Row]:
+        values = table.select(SMALL).to_pylist()
+        arrays = {name: table.column(name) for name in ARRAYS if name in table.column_names}
+        first, self._arrived = self._arrived, self._arrived + len(values)
+        return [
+            Row(
+                number=first + place,
+                values=row,
+                arrays={name: column[place].as_buffer() for name, column in arrays.items()},
+            )
+            for place, row in enumerate(values)
+        ]
+
+    # ---- tensors ----
+
+    def _batch(self, rows: Sequence[Row]) -> Batch:
+        if columns.PIXELS in rows[0].arrays:
+            return self._encoded_here(rows)
+        height, width = rows[0].size
+        shape = (LATENT_CHANNELS, height // LATENT_SIDE_PX, width // LATENT_SIDE_PX)
+        pooled_BP = _halves(rows, columns.POOLED, (-1,)) if rows[0].arrays[columns.POOLED].size else None
+        return Batch(
+            **_names(rows),
+            mean_BCHW=_halves(rows, columns.MEAN, shape),
+            logvar_BCHW=_halves(rows, columns.LOGVAR, shape),
+            prompt_BLD=_halves(rows, columns.PROMPT, (TOKENS, -1)),
+            pooled_BP=pooled_BP,
+        )
+
+    def _encoded_here(self, rows: Sequence[Row]) -> Batch:
+        if self._encoder is None:
+            raise RuntimeError("these rows are pictures: whoever trains them needs an encoder")
+        posterior = self._encoder.encode_images(
+            pictures_of_a_size([row.arrays[columns.PIXELS] for row in rows], rows[0].size)
+        )
+        sound_B = np.isfinite(posterior.mean_BChw).all((1, 2, 3)) & np.isfinite(posterior.logvar_BChw).all((1, 2, 3))
+        self._unreadable += [row.use for row, sound in zip(rows, sound_B, strict=True) if not sound]
+        kept = [row for row, sound in zip(rows, sound_B, strict=True) if sound]
+        text = self._encoder.encode_text([row.values[columns.CAPTION] for row in kept or rows])
+        return Batch(
+            **_names(kept),
+            mean_BCHW=torch.from_numpy(posterior.mean_BChw[sound_B]),
+            logvar_BCHW=torch.from_numpy(posterior.logvar_BChw[sound_B]),
+            prompt_BLD=torch.from_numpy(text.prompt_NLD),
+            pooled_BP=None if text.pooled_NP is None else torch.from_numpy(text.pooled_NP),
+        )
+
+
+def _names(rows: Sequence[Row]) -> dict[str, Any]:
+    order = (
+        columns.HEIGHT,
+        columns.WIDTH,
+        columns.CROP_TOP,
+        columns.CROP_LEFT,
+        columns.TARGET_HEIGHT,
+        columns.TARGET_WIDTH,
+    )
+    time_ids = [[row.values[name] for name in order] for row in rows]
+    return {
+        "uses": tuple(row.use for row in rows),
+        "keys": tuple(row.values[columns.KEY] for row in rows),
+        "epochs": tuple(row.values[columns.EPOCH] for row in rows),
+        "time_ids_B6": torch.tensor(time_ids, dtype=torch.float32).reshape(-1, 6),
+    }
+
+
+def _halves(rows: Sequence[Row], name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """float16 of one column, stacked."""
+    return torch.from_numpy(np.stack([np.frombuffer(row.arrays[name], np.float16).reshape(shape) for row in rows]))
+
+
+def _as_table(batch: RowBatch) -> pa.Table:
+    if isinstance(batch, pa.Table):
+        return batch
+    return pa.table({name: pa.array(list(values)) for name, values in batch.items()})

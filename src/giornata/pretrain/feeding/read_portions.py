@@ -1,0 +1,118 @@
+"""Portions to rows: what Ray's reading tasks run. Imports no model code, for every node's CPUs start with it."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.intervals import Intervals
+from giornata.pretrain.data.read_rows import read_rows
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.transforms import Cutting, cut_rows
+from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
+
+ROWS_AT_ONCE = 64
+"""Rows that a reading task hands on at a time."""
+SPANS = "spans"
+PORTIONS = pa.schema(
+    {
+        columns.PORTION: pa.int64(),
+        columns.EPOCH: pa.int32(),
+        columns.SHARD: pa.int32(),
+        SPANS: pa.list_(pa.int64()),
+    }
+)
+"""SPANS: the starts and stops of intervals of rows, one after the other."""
+GROUP = "group"
+"""Of the graph's source: PORTIONS of one task as a file of Arrow's. One small binary is a row that Ray carries as it
+is, where tables of lists would each cost a task of their own to be described."""
+STORED = tuple(columns.LATENTS.names)
+WITHOUT_TEXT = tuple(name for name in STORED if name not in {columns.PROMPT, columns.POOLED})
+OF_PICTURES = (columns.KEY, columns.IMAGE, columns.CAPTION, columns.WIDTH, columns.HEIGHT)
+
+
+def packed(portions: list[Portion]) -> bytes:
+    """One GROUP."""
+    rows = [
+        {
+            columns.PORTION: portion.number,
+            columns.EPOCH: portion.epoch,
+            columns.SHARD: portion.shard,
+            SPANS: [end for span in portion.rows.spans for end in span],
+        }
+        for portion in portions
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, PORTIONS) as stream:
+        stream.write_table(pa.Table.from_pylist(rows, schema=PORTIONS))
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def unpacked(group: bytes) -> list[Portion]:
+    """The portions of a GROUP."""
+    with pa.ipc.open_stream(group) as stream:
+        rows = stream.read_all().to_pylist()
+    return [
+        Portion(
+            number=row[columns.PORTION],
+            epoch=row[columns.EPOCH],
+            shard=row[columns.SHARD],
+            rows=Intervals(tuple(zip(row[SPANS][::2], row[SPANS][1::2], strict=True))),
+        )
+        for row in rows
+    ]
+
+
+class ReadLatents:
+    """Portions to their rows of encoded shards."""
+
+    def __init__(
+        self, storage: Storage, names: tuple[str, ...], rows_of: RowsOfPhase, columns_read: tuple[str, ...]
+    ) -> None:
+        self._storage, self._names, self._rows_of, self._columns = storage, names, rows_of, columns_read
+
+    def __call__(self, groups: pa.Table) -> Iterator[pa.Table]:
+        """Tables of ROWS_AT_ONCE rows."""
+        missing = [name for name in STORED if name not in self._columns]
+        for portion in _portions(groups):
+            for table in _use_rows(portion, self._rows_of, self._storage, self._names, self._columns):
+                for name in missing:
+                    table = table.append_column(name, pa.array([b""] * len(table), type=pa.binary()))  # noqa: PLW2901
+                yield table.select(columns.FED.names).cast(columns.FED)
+
+
+class ReadPictures:
+    """Portions to pictures that are cut for the encoder."""
+
+    def __init__(self, storage: Storage, names: tuple[str, ...], rows_of: RowsOfPhase, cutting: Cutting) -> None:
+        self._storage, self._names, self._rows_of, self._cutting = storage, names, rows_of, cutting
+
+    def __call__(self, groups: pa.Table) -> Iterator[pa.Table]:
+        """Tables of ROWS_AT_ONCE rows."""
+        for portion in _portions(groups):
+            for table in _use_rows(portion, self._rows_of, self._storage, self._names, OF_PICTURES):
+                yield cut_rows(self._cutting, table.to_pylist(), epoch_in_draws=True)
+
+
+def _portions(groups: pa.Table) -> Iterator[Portion]:
+    for group in groups.column(GROUP).to_pylist():
+        yield from unpacked(group)
+
+
+def _use_rows(
+    portion: Portion, rows_of: RowsOfPhase, storage: Storage, names: tuple[str, ...], wanted: tuple[str, ...]
+) -> Iterator[pa.Table]:
+    """The portion's rows of its shard, in order of training, with the columns of their use."""
+    order, done = rows_of.in_order(portion), 0
+    for table in read_rows(storage, names[portion.shard], order, columns=wanted, at_once=ROWS_AT_ONCE):
+        use = {
+            columns.PORTION: [portion.number] * len(table),
+            columns.EPOCH: [portion.epoch] * len(table),
+            columns.SHARD: [portion.shard] * len(table),
+            columns.ROW: order[done : done + len(table)],
+        }
+        done += len(table)
+        for name, values in use.items():
+            table = table.append_column(columns.FED.field(name), pa.array(values, columns.FED.field(name).type))  # noqa: PLW2901
+        yield table

@@ -1,0 +1,244 @@
+"""Writes checkpoints while training goes on, and reads them back, whatever number of trainers there is then.
+
+Tensors are written by torch.distributed.checkpoint as safetensors, each trainer its shards with their places in the
+whole: nothing that is read back is ever unpickled. Everything else is JSON. When a checkpoint
+exists, giornata.pretrain.training.committed says.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.tensor import DTensor
+
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.training.committed import (
+    FOLDER,
+    STATE,
+    CheckpointDamaged,
+    Committed,
+    Facts,
+    commit,
+    mark_damaged,
+    name_of,
+    newest,
+    retire,
+)
+from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.progress import Progress
+
+log = logging.getLogger(__name__)
+
+MOST_FAILURES = 3
+"""So many checkpoints in a row may fail to be written before the run ends. Until one succeeds, a crash goes back to
+the last that did."""
+
+
+class CheckpointsFail(RuntimeError):
+    """Storage does not take checkpoints any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """What this trainer did with rows since the last checkpoint."""
+
+    trained: Sequence[Use] = ()
+    quarantined: Sequence[Use] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`; None
+    when all phases are done.
+
+    `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
+    `not_written` is called when there will be none, by whoever waits for it.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    progress: Progress
+    ledger: Ledger | None
+    uses: Uses = Uses()
+    alongside: Callable[[], None] = lambda: None
+    not_written: Callable[[], None] = lambda: None
+
+
+class Checkpoints:
+    """Of one run. Calls are made by all trainers at the same place; one checkpoint is under way at a time."""
+
+    def __init__(self, run: Storage, scratch: Path, peers: Peers, *, limit: int) -> None:
+        self._run, self._limit, self._rank, self._world = run, limit, peers.rank, peers.world
+        self._scratch = scratch / f"trainer-{peers.rank}"
+        self._channel = peers.channel()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-checkpoint")
+        # The host's copies are kept from one checkpoint to the next.
+        self._stager = DefaultStager(StagingOptions(False, False, False, False))
+        self._under_way: tuple[Future[bool], Snapshot] | None = None
+        self._failures = 0
+        self.last: tuple[int, int] | None = None
+        """(step, phase) of the newest that was written."""
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Copy everything to the host's memory and write it in the background; waits for the checkpoint before.
+
+        Raises what that one raised: TrainedTwice, CheckpointsFail.
+        """
+        self.wait()
+        staged = self._stager.stage({name: _plain(each) for name, each in snapshot.tensors.items()})
+        copied = replace(snapshot, tensors=staged, progress=Progress(**_copied(snapshot.progress)))
+        self._under_way = self._thread.submit(self._write, copied), copied
+
+    def wait(self) -> None:
+        """Until nothing is under way. Raises what that raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            written, snapshot = under_way
+            if not written.result():
+                snapshot.not_written()
+
+    def close(self) -> None:
+        """Give back threads and memory, once nothing is under way."""
+        self._thread.shutdown(wait=True)
+        self._stager.close()
+
+    def _write(self, snapshot: Snapshot) -> bool:
+        name = name_of(snapshot.progress.step, snapshot.progress.phase)
+        why = self._clean(name)
+        # Whatever fails later, these rows are not handed over again.
+        handed = self._channel.gather_objects((snapshot.uses, why))
+        for uses, _ in handed:
+            if snapshot.ledger is not None:
+                snapshot.ledger.record(uses.trained, quarantined=uses.quarantined)
+        if snapshot.ledger is not None:
+            snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
+        if faults := [fault for _, fault in handed if fault]:
+            return self._conclude(name, faults, snapshot.progress)
+        files = dict[str, Facts]()
+        try:
+            files = self._write_shards(name, snapshot.tensors)
+        except (OSError, CheckpointException) as error:
+            why = f"trainer {self._rank}: {error}"
+        found = self._channel.gather_objects((why, files))
+        faults = [fault for fault, _ in found if fault]
+        if not faults and self._rank == 0:
+            shards = {file: facts for _, each in found for file, facts in each.items()}
+            faults = self._commit(name, snapshot, shards)
+        return self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress)
+
+    def _clean(self, name: str) -> str | None:
+        """Half of a checkpoint that another attempt began would be read together with ours. By the first trainer,
+        before anybody writes."""
+        try:
+            if self._rank == 0:
+                self._run.remove_all(f"{FOLDER}/{name}")
+        except OSError as error:
+            return f"cleaning up: {error}"
+        return None
+
+    def _write_shards(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Facts]:
+        """This trainer's part, first here and then in the storage."""
+        here, there = self._scratch / name, f"{FOLDER}/{name}"
+        shutil.rmtree(here, ignore_errors=True)
+        try:
+            writer = dcp.HuggingFaceStorageWriter(str(here), save_distributed=True)
+            dcp.save(
+                dict(tensors), storage_writer=writer, process_group=self._channel.group, no_dist=self._world == 1
+            )
+            files = {path.name: Facts.of(path) for path in sorted(here.glob("*.safetensors"))}
+            for file in files:
+                self._run.put(here / file, f"{there}/{file}")
+            return files
+        finally:
+            shutil.rmtree(here, ignore_errors=True)
+
+    def _commit(self, name: str, snapshot: Snapshot, shards: Mapping[str, Facts]) -> list[str]:
+        """By the first trainer. Returns what went wrong."""
+        aside = self._scratch / STATE
+        try:
+            snapshot.alongside()
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(snapshot.progress.to_json(), sort_keys=True) + "\n", encoding="utf-8")
+            self._run.put(aside, f"{FOLDER}/{name}/{STATE}")
+            files = {**shards, STATE: Facts.of(aside)}
+            progress = snapshot.progress
+            commit(self._run, Committed(name=name, step=progress.step, phase=progress.phase, files=files))
+            retire(self._run, limit=self._limit)
+        except OSError as error:
+            return [f"commit: {error}"]
+        return []
+
+    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> bool:
+        if not faults:
+            self._failures, self.last = 0, (progress.step, progress.phase)
+            return True
+        self._failures += 1
+        log.warning("checkpoint %s of %s was not written: %s", name, self._run, "; ".join(faults))
+        if self._failures >= MOST_FAILURES:
+            raise CheckpointsFail(f"{self._failures} checkpoints in a row were not written: {'; '.join(faults)}")
+        return False
+
+
+def load_tensors(
+    run: Storage, checkpoint: Committed, tensors: Mapping[str, torch.Tensor], scratch: Path, channel: Channel
+) -> None:
+    """Fill the tensors, sharded as they are, from a checkpoint. Called by all trainers.
+
+    Raises CheckpointDamaged, on all of them, after marking it.
+    """
+    with _at_hand(run, checkpoint, scratch / f"trainer-{channel.rank}", channel) as folder:
+        reader = dcp.HuggingFaceStorageReader(str(folder))
+        dcp.load(dict(tensors), storage_reader=reader, process_group=channel.group, no_dist=channel.world == 1)
+
+
+def choose(run: Storage, channel: Channel) -> Committed | None:
+    """The newest usable checkpoint as the first trainer sees it, for all."""
+    chosen = channel.gather_objects(newest(run) if channel.rank == 0 else None)[0]
+    return chosen if chosen is None or isinstance(chosen, Committed) else None
+
+
+@contextmanager
+def _at_hand(run: Storage, checkpoint: Committed, scratch: Path, channel: Channel) -> Iterator[Path]:
+    """A local folder with the checkpoint's shards, verified: where they are, or copied. Where they are read in place
+    each trainer verifies some."""
+    there, local = run / f"{FOLDER}/{checkpoint.name}", "://" not in run.address
+    folder = Path(there.path()) if local else scratch / f"load-{checkpoint.name}"
+    shards = [file for file in sorted(checkpoint.files) if file != STATE]
+    try:
+        if not local:
+            for file in shards:
+                there.get(file, folder / file)
+        mine = shards[channel.rank :: channel.world] if local else shards
+        broken = [file for file in mine if Facts.of(folder / file) != checkpoint.files[file]]
+        everybodys = sorted({file for files in channel.gather_objects(broken) for file in files})
+        if everybodys:
+            why = f"{', '.join(everybodys)}: not the bytes that were written"
+            if channel.rank == 0:
+                mark_damaged(run, checkpoint.name, why)
+            channel.gather([0])  # nobody looks for another before this one is marked
+            raise CheckpointDamaged(f"checkpoint {checkpoint.name} of {run}: {why}")
+        yield folder
+    finally:
+        if not local:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """As it can be written: safetensors knows one order in memory."""
+    return tensor.detach() if isinstance(tensor, DTensor) else tensor.detach().contiguous()
+
+
+def _copied(progress: Progress) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(json.dumps(progress.to_json()))
+    del values["version"]
+    return values

@@ -1,0 +1,311 @@
+"""The training loop of one trainer: through the phases, from wherever the last checkpoint was.
+
+`train` is called in every trainer's process. It knows torch and nothing of what started it: rows come as feeds,
+metrics go to a callable, a notice of preemption is asked for. What all trainers have to do alike (stop, leave out a
+step, end a phase) they agree on before each step.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+
+from giornata.pretrain.feeding.ahead import Ahead
+from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portioner
+from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses
+from giornata.pretrain.training.encoder_pool import Change, EncoderWatch
+from giornata.pretrain.training.meter import Meter, usd_per_s
+from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
+from giornata.pretrain.training.models import flops_per_picture
+from giornata.pretrain.training.peers import Peers
+from giornata.pretrain.training.progress import begun_phases, origin_of
+from giornata.pretrain.training.trainer import Trainer
+from giornata.pretrain.training.training_run import Run
+
+__all__ = ["Outcome", "RowsMissing", "Run", "TooManyUnreadable", "train"]
+
+ALLOWED_UNREADABLE = 16
+"""So few rows that cannot be read never stop a run."""
+
+
+class RowsMissing(RuntimeError):
+    """The feeds have ended and rows of the phase were in none of them."""
+
+
+class TooManyUnreadable(RuntimeError):
+    """More rows than data.max_quarantined_share cannot be read although they were ingested."""
+
+
+class Outcome(StrEnum):
+    """How a call of `train` ended. Always with a checkpoint of everything that was trained."""
+
+    FINISHED = "finished"  # all phases
+    RESIZED = "resized"  # the number of encoders changes; start again to go on
+    PREEMPTED = "preempted"  # stopped on a notice; start again to go on
+
+
+def train(run: Run) -> Outcome:
+    """Train until all phases are done, a preemption is announced, or the number of encoders is to change.
+
+    Raises CheckpointDamaged (start again: the one before is taken), InvalidInput when the checkpoint is of another
+    configuration or data set, TrainedTwice, RowsMissing, TooManyUnreadable, TooManyBadSteps, CheckpointsFail, and
+    whatever the feeds raise. Whatever it raises, the next start goes on from the last checkpoint.
+    """
+    with ExitStack() as stack:
+        return Loop(run, stack).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """On the next step, over all trainers."""
+
+    rows: int
+    passes: int
+    unreadable: int
+    waited_s: float
+    encode_s: float
+    preempted: bool
+    ended: bool
+
+
+class Loop:
+    """One call of `train`."""
+
+    def __init__(self, run: Run, stack: ExitStack) -> None:
+        self._run, self._stack, self._peers = run, stack, Peers()
+        self._began_s, self._startup_s = run.clock_s(), 0.0
+        self._channel = self._peers.channel()
+        limit = run.config.train.checkpoints_total_limit
+        self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit)
+        stack.callback(self._checkpoints.close)
+        self._trainer = Trainer(run, self._peers, self._channel, stack)
+        self._log = MetricsLog(run.storage, tensorboard=run.config.tracking.tensorboard)
+        self._trained: list[Use] = []
+        self._quarantined: list[Use] = []
+        self._restore()
+
+    def run(self) -> Outcome:
+        """Through all phases that are left."""
+        while self._progress.phase < len(self._run.config.phases):
+            outcome = self._phase()
+            if outcome is not Outcome.FINISHED:
+                self._save()
+                self._checkpoints.wait()
+                return outcome
+            self._change_phase()
+        self._checkpoints.wait()
+        return Outcome.FINISHED
+
+    def _restore(self) -> None:
+        self._progress = self._trainer.restore()
+        phase, ledgers = self._progress.phase, self._progress.ledgers
+        self._ledger: Ledger | None = None
+        if self._run.start is not None:
+            self._checkpoints.last = self._run.start.step, self._run.start.phase
+        if phase < len(self._run.phases):
+            rows_of = self._run.phases[phase]
+            begun = len(ledgers) > phase
+            self._ledger = Ledger.from_json(ledgers.pop(), rows_of) if begun else Ledger(rows_of)
+        if self._peers.rank == 0:
+            drop_after(self._run.storage, self._progress.step)
+
+    def _phase(self) -> Outcome:
+        """Until its last row was trained."""
+        run, progress = self._run, self._progress
+        samples = run.phases[progress.phase].samples
+        self._micro_batch = self._trainer.prepare(progress)
+        self._watch = EncoderWatch(run.config, progress, trainers=self._peers.world)
+        self._meter = self._new_meter()
+        used = -1
+        while progress.used < samples:
+            if progress.used == used:
+                self._save()  # the next start asks for these rows alone
+                self._checkpoints.wait()
+                name = run.config.phases[progress.phase].name
+                raise RowsMissing(f"{samples - used} rows of phase {name} were never fed")
+            used = progress.used
+            outcome = self._until_feeds_end()
+            if outcome is not Outcome.FINISHED:
+                return outcome
+            self._merge()
+        return Outcome.FINISHED
+
+    def _until_feeds_end(self) -> Outcome:
+        run, progress = self._run, self._progress
+        if self._ledger is None:
+            raise RuntimeError("a phase goes on without a ledger")
+        # The feeds' own: ours grows in the background.
+        trained = Ledger.from_json(self._ledger.to_json(), run.phases[progress.phase])
+        make = portioner(self._trainer.draws, progress.phase, self._micro_batch, run.device)
+        ahead = Ahead(run.feeds(progress.phase, trained), make, run.clock_s)
+        try:
+            while progress.used < run.phases[progress.phase].samples:
+                taken, waited_s = ahead.take()
+                mine = taken or NOTHING
+                agreed = self._agree(mine, waited_s)
+                if agreed.preempted:
+                    return Outcome.PREEMPTED
+                if agreed.ended:
+                    break
+                self._step(mine, agreed)
+                if self._at_checkpoint(agreed) and self._resized():
+                    return Outcome.RESIZED
+        finally:
+            ahead.close()
+        return Outcome.FINISHED
+
+    def _agree(self, mine: Portioned, waited_s: float) -> Agreed:
+        numbers = [
+            len(mine.uses),
+            len(mine.examples),
+            len(mine.unreadable),
+            int(waited_s * 1e6),
+            int(mine.encode_s * 1e6),
+            int(self._run.preempted()),
+            int(mine.empty),
+        ]
+        everybodys = zip(*self._channel.gather(numbers), strict=True)
+        rows, passes, unreadable, waited_us, encode_us, preempted, ended = everybodys
+        return Agreed(
+            rows=sum(rows),
+            passes=max(passes),
+            unreadable=sum(unreadable),
+            waited_s=max(waited_us) / 1e6,
+            encode_s=sum(encode_us) / 1e6,
+            preempted=any(preempted),
+            ended=all(ended),
+        )
+
+    def _step(self, mine: Portioned, agreed: Agreed) -> None:
+        """Train what was fed; all trainers together."""
+        run, progress, numbers = self._run, self._progress, dict[str, float]()
+        sound = True
+        if agreed.rows:
+            examples = filled(mine.examples, self._trainer.blank, agreed.passes)
+            sound, numbers = self._trainer.step(progress, examples, agreed.rows)
+        (self._trained if sound else self._quarantined).extend(mine.uses)
+        self._quarantined.extend(mine.unreadable)
+        run.traced(progress.phase, progress.step, mine.uses if sound else ())
+        progress.used += agreed.rows + agreed.unreadable
+        progress.unreadable += agreed.unreadable
+        if agreed.rows:
+            self._tell(numbers, agreed)
+        self._check_unreadable()
+
+    def _at_checkpoint(self, agreed: Agreed) -> bool:
+        """Save if a checkpoint is due after this step; whether one was."""
+        progress, run = self._progress, self._run
+        steps, samples = run.config.train.checkpoint_steps, run.phases[progress.phase].samples
+        if not agreed.rows or progress.step % steps or progress.used >= samples:
+            return False
+        self._change = self._decided(samples - progress.used)
+        self._save()
+        return True
+
+    def _decided(self, rows_left: int) -> Change | None:
+        """Whether the number of encoders is to change: the first trainer's decision, for all."""
+        if not self._watch.corrects:
+            return None
+        mine: Change | None = None
+        if self._peers.rank == 0:
+            mine = self._watch.decide(self._progress, rows_left=rows_left, restart_s=self._startup_s)
+        kept = (mine, self._progress.encoders, self._progress.encoders_seen, self._progress.encoder_changes)
+        change, *values = self._channel.gather_objects(kept)[0]
+        self._progress.encoders, self._progress.encoders_seen, self._progress.encoder_changes = values
+        return change
+
+    def _resized(self) -> bool:
+        """Whether the next start is to have another number of encoders."""
+        if self._change is None:
+            return False
+        if self._peers.rank == 0:
+            self._run.resized(self._change)
+        return True
+
+    def _tell(self, numbers: Mapping[str, float], agreed: Agreed) -> None:
+        progress = self._progress
+        lap_s = self._meter.lap_s()
+        self._startup_s = self._startup_s or self._run.clock_s() - self._began_s
+        progress.spent_usd += lap_s * self._meter.usd_per_s
+        watched = self._watch.step(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, encode_s=agreed.encode_s)
+        row = {
+            "step": float(progress.step),
+            "phase": float(progress.phase),
+            "samples": float(progress.samples),
+            "spent_usd": progress.spent_usd,
+            "skipped_steps": float(progress.skipped_steps),
+            "unreadable": float(progress.unreadable),
+            **numbers,
+            **self._meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
+            **watched,
+            **self._trainer.validated(progress),
+        }
+        progress.spent_usd += self._meter.lap_s() * self._meter.usd_per_s  # what validation took
+        if self._checkpoints.last is not None:
+            row["checkpoint_step"] = float(self._checkpoints.last[0])
+        if self._peers.rank == 0:
+            self._log.add(row)
+        self._run.report(row)
+
+    def _check_unreadable(self) -> None:
+        share, found = self._run.config.data.max_quarantined_share, self._progress.unreadable
+        if found > (max(ALLOWED_UNREADABLE, share * self._progress.used) if share else 0):
+            phase = self._run.config.phases[self._progress.phase].name
+            raise TooManyUnreadable(
+                f"{found} of {self._progress.used} rows of phase {phase} could not be read: more than"
+                f" data.max_quarantined_share = {share:g}; look at the shards in {self._run.config.data.shards}"
+            )
+
+    def _save(self) -> None:
+        """Begin a checkpoint of everything so far; none where the last one is of this very step."""
+        progress, begun = self._progress, begun_phases(self._progress)
+        progress.origin = origin_of(self._run.config, begun, self._run.digests)
+        self._checkpoints.wait()
+        if self._checkpoints.last == (progress.step, progress.phase):
+            return
+        uses = Uses(trained=self._trained, quarantined=self._quarantined)
+        self._trained, self._quarantined = [], []
+        segment = self._log.taken()
+        self._checkpoints.begin(
+            Snapshot(
+                tensors=self._trainer.tensors(),
+                progress=progress,
+                ledger=self._ledger,
+                uses=uses,
+                alongside=segment.write,
+                not_written=lambda: self._log.put_back(segment),
+            )
+        )
+
+    def _merge(self) -> None:
+        """Bring the ledger up to date at once."""
+        self._checkpoints.wait()
+        mine = Uses(trained=self._trained, quarantined=self._quarantined)
+        self._trained, self._quarantined = [], []
+        for uses in self._channel.gather_objects(mine):
+            if self._ledger is not None:
+                self._ledger.record(uses.trained, quarantined=uses.quarantined)
+
+    def _change_phase(self) -> None:
+        """The phase is complete: a checkpoint that says so, exactly here."""
+        progress, ledger = self._progress, self._ledger
+        if ledger is None or not ledger.complete:
+            raise RowsMissing(f"phase {progress.phase} was fed as many rows as it has, and not those")
+        progress.ledgers.append(ledger.to_json())
+        progress.next_phase()
+        last = progress.phase == len(self._run.phases)
+        self._ledger = None if last else Ledger(self._run.phases[progress.phase])
+        self._save()
+
+    def _new_meter(self) -> Meter:
+        run = self._run
+        phase = run.config.phases[self._progress.phase]
+        return Meter(
+            clock_s=run.clock_s,
+            trainers=self._peers.world,
+            usd_per_s=usd_per_s(run.config, self._peers.world, self._watch.encoders),
+            flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
+            # What a picture costs is counted for all of its tokens.
+            peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,
+        )

@@ -1,0 +1,118 @@
+"""How far a run is: what lies in a checkpoint beside its tensors, as JSON."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.pretraining import PretrainConfig
+
+VERSION = 1
+FREE_OF_TRAIN = frozenset(
+    {
+        "parallel",
+        "torch_compile",
+        "channels_last",
+        "gradient_checkpointing",
+        "checkpoint_steps",
+        "checkpoints_total_limit",
+        "validation_steps",
+        "validation_prompts",
+        "max_loss_ratio",
+        "max_bad_steps",
+    }
+)
+"""These may change between two starts of a run: they change nothing of what is learnt but in its last bits."""
+
+
+OPTIONAL = frozenset({"encoders", "encoders_seen", "encoder_changes"})
+"""What a checkpoint of this version need not have."""
+FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """`phase` is the place of the phase that goes on; of a finished run the number of phases. `step` counts through
+    all phases, `samples` rows that made an update. `used`, `unreadable` and `step_in_phase` are of this phase, `used`
+    with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.feeding.ledger).
+
+    `encoders` is the corrected number beside this phase, None while it is the configuration's; `encoders_seen` what
+    was observed with which numbers in this phase, `encoder_changes` every change of the run
+    (giornata.pretrain.training.encoder_pool)."""
+
+    phase: int = 0
+    step_in_phase: int = 0
+    step: int = 0
+    updates: int = 0
+    ema_steps: int = 0
+    samples: int = 0
+    used: int = 0
+    unreadable: int = 0
+    skipped_steps: int = 0
+    skipped_rows: int = 0
+    spent_usd: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    bad_in_row: int = 0
+    ledgers: list[dict[str, Any]] = field(default_factory=list)
+    origin: dict[str, str] = field(default_factory=dict)
+    micro_batches: dict[str, int] = field(default_factory=dict)
+    encoders: int | None = None
+    encoders_seen: list[dict[str, Any]] = field(default_factory=list)
+    encoder_changes: list[dict[str, Any]] = field(default_factory=list)
+
+    def next_phase(self) -> None:
+        """This one is done."""
+        self.phase += 1
+        self.step_in_phase = self.used = self.unreadable = 0
+        self.encoders, self.encoders_seen = None, []
+
+    def to_json(self) -> dict[str, Any]:
+        """As it lies in a checkpoint."""
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], *, where: str) -> Self:
+        """Raises InvalidInput for another version's; `where` is for the message."""
+        known = {each.name for each in fields(cls)}
+        given = set(values) - {"version"}
+        if values.get("version") != VERSION or not known - OPTIONAL <= given <= known:
+            message = f"is a checkpoint of version {values.get('version')!r}, and only {VERSION} is known"
+            raise InvalidInput([Fault(where=where, message=message)])
+        return cls(**{name: values[name] for name in given})
+
+
+def config_digest(config: PretrainConfig, begun_phases: int) -> str:
+    """sha256 of what a run may not change once so many of its phases were begun. Trainers, prices, storage, later
+    phases, where encoders work and whatever only sets the pace may change."""
+    values = config.to_json()
+    train = {name: each for name, each in values["train"].items() if name not in FREE_OF_TRAIN}
+    phases = [{k: v for k, v in each.items() if k not in FREE_OF_PHASES} for each in values["phases"][:begun_phases]]
+    data = {name: each for name, each in values["data"].items() if name not in {"shards", "max_quarantined_share"}}
+    model = {name: values["model"][name] for name in ("architecture", "prediction_type")}
+    fixed = {"seed": values["seed"], "train": train, "phases": phases, "data": data, "model": model}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def origin_of(config: PretrainConfig, begun_phases: int, digests: Mapping[str, str]) -> dict[str, str]:
+    """What the weights are made from: digests of configuration, data and encoders."""
+    return {"config": config_digest(config, begun_phases), **digests}
+
+
+def begun_phases(progress: Progress) -> int:
+    """How many phases have at least one step."""
+    return progress.phase + (1 if progress.step_in_phase else 0)
+
+
+def check_origin(progress: Progress, config: PretrainConfig, digests: Mapping[str, str], *, where: str) -> None:
+    """Raises InvalidInput, with all differences, when the checkpoint is of another run."""
+    now = origin_of(config, begun_phases(progress), digests)
+    differing = [name for name in sorted({*now, *progress.origin}) if now.get(name) != progress.origin.get(name)]
+    hint = "take back the change, or give the run another name"
+    messages = {"config": "the configuration of seed, model, data, training or finished phases has changed"}
+    if differing:
+        raise InvalidInput(
+            Fault(where=where, message=messages.get(name, f"{name} differs from what it was made with"), hint=hint)
+            for name in differing
+        )

@@ -1,0 +1,119 @@
+"""Forward and backward passes of one step: the gradient is the mean over the rows of the whole step.
+
+Each row's loss is divided by the rows that all trainers have together in this step, so that the result does not
+depend on how many trainers there are, in how many parts each computes its share, or on the last step's being short.
+
+Shapes: B rows of one pass; N = BINS levels of noise.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from giornata.diffusion.objective import Objective
+from giornata.pretrain.feeding.examples import Example
+from giornata.pretrain.training.parallel import Spread
+from giornata.pretrain.training.peers import Channel
+from giornata.pretrain.training.token_routing import TokenRouting
+
+BINS = 10
+"""The timesteps in as many equal ranges, from little noise to much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Of all rows of a step, over all trainers. `by_level` has None where no row had that much noise."""
+
+    mean: float
+    by_level: tuple[float | None, ...]
+    rows: int
+
+    def numbers(self, prefix: str = "") -> dict[str, float]:
+        """As metrics: `loss`, and `loss_level_<n>`."""
+        levels = {f"{prefix}loss_level_{n}": each for n, each in enumerate(self.by_level) if each is not None}
+        return {f"{prefix}loss": self.mean, **levels}
+
+
+class Passes:
+    """Runs examples through the model. While it trains, tokens are routed where that is asked for."""
+
+    def __init__(
+        self, spread: Spread, objective: Objective, channel: Channel, routing: TokenRouting | None = None
+    ) -> None:
+        self._spread, self._objective, self._channel, self._routing = spread, objective, channel, routing
+
+    def train(self, examples: Sequence[Example], *, rows: int) -> Losses:
+        """Leaves the gradient in the parameters. `rows` are those of all trainers in this step; every trainer has as
+        many examples."""
+        sums_2N = torch.zeros(2, BINS, device=self._spread.device)
+        for place, example in enumerate(examples):
+            last = place == len(examples) - 1
+            with self._spread.passing(last=last), self._routed(example):
+                loss_B = self._each(example, sums_2N)
+                # DDP and FSDP2 take the mean over the trainers.
+                (loss_B.sum() * (example.weight * self._channel.world / rows)).backward()
+        return self._losses(sums_2N)
+
+    def _routed(self, example: Example) -> AbstractContextManager[None]:
+        return nullcontext() if self._routing is None else self._routing.routing(example.places)
+
+    @torch.no_grad()
+    def judge(self, examples: Sequence[Example]) -> Losses:
+        """The losses alone. Every trainer has as many examples."""
+        sums_2N = torch.zeros(2, BINS, device=self._spread.device)
+        for example in examples:
+            self._each(example, sums_2N)
+        return self._losses(sums_2N)
+
+    def _each(self, example: Example, sums_2N: torch.Tensor) -> torch.Tensor:
+        there = example.to(self._spread.device)
+        noisy, embedding = there.noisy, there.embedding
+        with self._spread.computing():
+            loss_B = self._objective.each(_Fed(self._spread), noisy, embedding)
+        if example.weight:
+            levels_B = noisy.timesteps_B * BINS // self._objective.scheduler.config.num_train_timesteps
+            sums_2N[0].index_add_(0, levels_B, loss_B.detach())
+            sums_2N[1].index_add_(0, levels_B, torch.ones_like(loss_B))
+        return loss_B
+
+    def _losses(self, sums_2N: torch.Tensor) -> Losses:
+        loss_N, rows_N = self._channel.sum(sums_2N)
+        levels = zip(loss_N.tolist(), rows_N.tolist(), strict=True)
+        rows = int(rows_N.sum())
+        return Losses(
+            mean=float(loss_N.sum()) / max(1, rows),
+            by_level=tuple(loss / count if count else None for loss, count in levels),
+            rows=rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """The model as the objective calls it; casts what it is shown to the model's precision."""
+
+    spread: Spread
+
+    def __call__(
+        self,
+        shown_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        prompt_BLD: torch.Tensor,
+        *,
+        added_cond_kwargs: dict[str, torch.Tensor] | None,
+        return_dict: bool,
+    ) -> tuple[torch.Tensor]:
+        dtype = self.spread.dtype
+        if added_cond_kwargs is not None:
+            added_cond_kwargs = added_cond_kwargs | {"text_embeds": added_cond_kwargs["text_embeds"].to(dtype)}
+        if self.spread.channels_last:
+            shown_BCHW = shown_BCHW.contiguous(memory_format=torch.channels_last)
+        found: tuple[torch.Tensor] = self.spread.model(
+            shown_BCHW.to(dtype),
+            timesteps_B,
+            prompt_BLD.to(dtype),
+            added_cond_kwargs=added_cond_kwargs,
+            return_dict=return_dict,
+        )
+        return found
