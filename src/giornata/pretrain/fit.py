@@ -2,8 +2,8 @@
 
 What a run has reached lies in its own storage, in checkpoints that are committed by us
 (giornata.pretrain.training.committed), and not in Ray Train's: the trainers and the data sets of a new start read the
-same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on this Ray
-or on another.
+same newest one, whoever starts them. So a run that was killed goes on when the same command is given again, on this
+Ray or on another.
 """
 
 import logging

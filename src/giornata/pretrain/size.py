@@ -16,7 +16,7 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate, sizes_of
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.training.encoder_pool import BESIDE, encoders_asked
+from giornata.pretrain.training.encoder_pool import BESIDE
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 STEPS, BATCHES = 30, 10
@@ -112,7 +112,7 @@ def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
 
 def report_of(config: PretrainConfig, measured: Measured, notes: Sequence[str]) -> dict[str, Any]:
     """`measured`, `sizes` by phase, and `notes` for people."""
-    asked = {phase.name: encoders_asked(config, place) for place, phase in enumerate(config.phases)}
+    asked = {phase.name: config.encoders_of(place) for place, phase in enumerate(config.phases)}
     workers = config.workers
     return {
         "measured": asdict(measured),

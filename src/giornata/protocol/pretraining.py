@@ -241,3 +241,8 @@ class PretrainConfig:
     def samples(self) -> int:
         """Pictures of the whole schedule, repeats included."""
         return sum(phase.samples for phase in self.phases)
+
+    def encoders_of(self, phase: int) -> int:
+        """Encoders beside a phase, in modes that have any. `phase` may be one after the last."""
+        own = self.phases[phase].encoders if phase < len(self.phases) else None
+        return own or self.encode.encoders

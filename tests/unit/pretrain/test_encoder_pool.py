@@ -15,7 +15,7 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encoder_actors import WorkTime
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.training.encoder_pool import WARM_UP_STEPS, Change, EncoderWatch, encoders_asked, encoders_now
+from giornata.pretrain.training.encoder_pool import WARM_UP_STEPS, Change, EncoderWatch, encoders_now
 from giornata.pretrain.training.progress import Progress, config_digest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
@@ -132,7 +132,7 @@ def test_phases_have_their_own_numbers_and_a_lower_bound_is_kept() -> None:
     config = config_of()
     first, second = config.phases
     config = replace(config, phases=(first, replace(second, encoders=5)))
-    assert [encoders_asked(config, place) for place in (0, 1)] == [2, 5]
+    assert [config.encoders_of(place) for place in (0, 1)] == [2, 5]
     corrected = Progress(encoders=7)
     assert encoders_now(config, corrected, 0) == 7
     tighter = replace(config, encode=replace(config.encode, max_encoders=6))

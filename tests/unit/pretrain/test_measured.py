@@ -30,7 +30,6 @@ from giornata.pretrain.planning.request import PlanRequest, sd2_base
 from giornata.pretrain.recipes import sd2_base as sd2_run
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.size import rate_of, sized_config
-from giornata.pretrain.training.encoder_pool import encoders_asked
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 FACTS = load_facts()
@@ -229,7 +228,7 @@ def test_a_run_takes_the_number_of_encoders() -> None:
     run = sd2_run()
     online_run = replace(run, encode=replace(run.encode, mode=Mode.ONLINE))
     taken = with_measured_encoders(online_run, measured())
-    assert [encoders_asked(taken, place) for place in (0, 1)] == [59, 49]
+    assert [taken.encoders_of(place) for place in (0, 1)] == [59, 49]
     with pytest.raises(InvalidInput) as refused:
         with_measured_encoders(run, measured(trainers=8))
     assert {fault.where for fault in refused.value.faults} == {"--measured: mode", "--measured: workers.trainers"}

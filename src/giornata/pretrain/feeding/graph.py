@@ -24,7 +24,6 @@ from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
 from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
-from giornata.pretrain.training.encoder_pool import encoders_asked
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
 
 ROWS_OF_A_TASK = 16_384
@@ -58,12 +57,13 @@ def fed(
 ) -> ray.data.Dataset:
     """The rows of `portions` as columns.FED; in mode colocated as giornata.pretrain.encoding.transforms.CUT, for the
     trainer to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the
-    configuration's; `encoders` is how many work beside the run, by default as many as the configuration says for this phase.
+    configuration's; `encoders` is how many work beside the run, by default as many as the configuration says for
+    this phase.
 
     Raises InvalidInput when there are no shards, or no latents of them for these options.
     """
     mode, source = mode or config.encode.mode, source or source_manifest(config)
-    encoders = encoders or encoders_asked(config, phase)
+    encoders = encoders or config.encoders_of(phase)
     config = replace(config, encode=replace(config.encode, mode=mode, encoders=encoders))
     resolution = config.phases[phase].resolution
     dataset = _source(portions, rows_of_a_task)

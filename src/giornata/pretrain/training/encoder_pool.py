@@ -23,16 +23,10 @@ WARM_UP_STEPS = 3
 MOST_SEEN = 50
 
 
-def encoders_asked(config: PretrainConfig, phase: int) -> int:
-    """How many the configuration says for a phase of modes that have any. `phase` may be one after the last."""
-    own = config.phases[phase].encoders if phase < len(config.phases) else None
-    return own or config.encode.encoders
-
-
 def encoders_now(config: PretrainConfig, progress: Progress, phase: int) -> int:
     """How many there are in a start from this progress: the corrected number, within what the configuration allows
     now, or the one that it says."""
-    most, asked = config.encode.max_encoders, encoders_asked(config, phase)
+    most, asked = config.encode.max_encoders, config.encoders_of(phase)
     if most is None or progress.encoders is None or phase != progress.phase:
         return asked
     return min(most, progress.encoders)
