@@ -15,6 +15,7 @@ from types import ModuleType
 
 import psutil
 import pytest
+from safetensors.numpy import load_file
 from tests.system.pretrain.runs import (
     EXIT_STOPPED,
     SAMPLES,
@@ -30,7 +31,7 @@ from tests.system.pretrain.runs import (
 
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import COMMIT, STATE, name_of, newest
+from giornata.pretrain.training.committed import COMMIT, FOLDER, name_of, newest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
@@ -95,11 +96,14 @@ def changed_and_not_begun(seen: Seen) -> bool:
     return seen.step == FIRST_STEPS and f"{CHANGE}/{COMMIT}" in seen.files
 
 
-def bytes_at_the_end(config: PretrainConfig) -> dict[str, str]:
-    """Hashes of everything that the newest checkpoint has but its counters, by file."""
-    found = newest(run_storage(config))
+def bytes_at_the_end(config: PretrainConfig) -> dict[str, bytes]:
+    """Every tensor of the newest checkpoint, by its name; in a file they lie in any order."""
+    run = run_storage(config)
+    found = newest(run)
     assert found is not None
-    return {name: facts.sha256 for name, facts in found.files.items() if name != STATE}
+    folder = Path(run.path()) / FOLDER / found.name
+    files = [name for name in found.files if name.endswith(".safetensors")]
+    return {name: array.tobytes() for file in files for name, array in load_file(folder / file).items()}
 
 
 def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:

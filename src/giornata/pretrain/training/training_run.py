@@ -28,8 +28,8 @@ class Run:
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
     from the beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all
-    trainers; `traced` is told (phase, step, rows) of what this trainer trained, `resized` of a change of the encoders'
-    number.
+    trainers; `traced` is told (phase, step, rows) of what this trainer trained, `resized` when the number of encoders
+    changes.
     """
 
     config: PretrainConfig
