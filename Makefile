@@ -1,8 +1,9 @@
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: some ten minutes
-# make test      every test
+# make test      every test but those of pretrain-cluster
 # make sim       of these, the scenarios of the simulator, small
 # make pretrain  of these, pre-training on a real Ray: kills, fewer trainers, every mode
+# make pretrain-cluster  pre-training on clusters whose nodes come and go, and encoders that become more: some eight minutes
 # make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: under two minutes
 # make soak      random schedules against the real store, a million operations (or OPS=…): an hour or more
@@ -21,7 +22,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults pretrain fuzz \
+.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults pretrain \
+        pretrain-cluster fuzz \
         odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
@@ -78,9 +80,14 @@ system: $(STAMP)
 faults: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/system/faults
 
+CLUSTER_TESTS := tests/system/pretrain/test_cluster.py tests/system/pretrain/test_encoders_corrected.py
+
 # One Ray for all, which takes as long to start as most of these tests take. It would lower its workers' priority.
 pretrain: $(STAMP)
-	@RAY_worker_niceness=0 $(BIN)/python -m pytest -q tests/system/pretrain
+	@RAY_worker_niceness=0 $(BIN)/python -m pytest -q tests/system/pretrain $(CLUSTER_TESTS:%=--ignore %)
+
+pretrain-cluster: $(STAMP)
+	@RAY_worker_niceness=0 $(BIN)/python -m pytest -q $(CLUSTER_TESTS)
 
 fuzz: $(STAMP)
 	@GIORNATA_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q --timeout 3600 tests/contract/api/test_fuzz.py

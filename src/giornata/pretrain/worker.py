@@ -4,7 +4,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
     device, source = ray.train.torch.get_device(), source_manifest(config)
     phases, storage = rows_of_phases(config, source), run_storage(config)
     start, frozen = choose(storage, channel), frozen_parts(config, source, device)
+    if config.encode.mode is not Mode.COLOCATED:
+        frozen = replace(frozen, encoder=None)  # it would lie in the device's memory while others encode
     trace = _trace(config, storage.path(), 0 if start is None else start.step, channel)
     total = sum(-(-phase.samples // config.train.global_batch_size) for phase in config.phases)
 
@@ -65,7 +67,10 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         board.pin.remote({"event": "encoders", **asdict(change)})
 
     def held(phase: int) -> list[Batch]:
-        return held_batches(config, phase, phases[phase], source, frozen.encoder, rank=peers.rank, world=peers.world)
+        encoder = frozen.encoder
+        if encoder is None and config.encode.mode is not Mode.OFFLINE:
+            encoder = open_encoder(config.model, seed=config.seed, device=device)
+        return held_batches(config, phase, phases[phase], source, encoder, rank=peers.rank, world=peers.world)
 
     return Run(
         config=config,
