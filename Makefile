@@ -23,8 +23,7 @@ export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
 .PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults pretrain \
-        pretrain-cluster fuzz \
-        odd-time soak soak-hour mutants tiny-shapes clean
+        pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
 help:
