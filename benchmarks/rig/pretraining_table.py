@@ -74,10 +74,10 @@ def modes_table(resolution: int, told: Mapping[str, Any]) -> str:
     share = (flops["vae"] + flops["text"]) / flops["training"]
     lines = [f"modes at {resolution} px; encoding is {share:.0%} of the FLOPs of training"]
     heads = ("images/s", "wait", "trainer's CPU ms", "others' CPU ms", f"CPU, {over} / this", f"images/s / {over}")
-    lines.append(f"{'':12}" + "".join(f"{head:>24}" for head in heads))
+    lines.append(f"{'':12}" + "".join(f"{head:>30}" for head in heads))
     for way, facts in told["ways"].items():
         names = ("images_per_s", "wait_share", "trainer_cpu_ms", "others_cpu_ms", "cpu_ratio", "wall_ratio")
-        lines.append(f"{way:12}" + "".join(f"{words(facts[name]):>24}" for name in names))
+        lines.append(f"{way:12}" + "".join(f"{words(facts[name]):>30}" for name in names))
     return "\n".join(lines)
 
 
