@@ -58,7 +58,7 @@ def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     from giornata.pretrain.training.training_run import Run
     from giornata.pretrain.worker import frozen_parts
     from rig.pretraining_sizes import config_of
-    from rig.processes import usage_of
+    from rig.processes import children_cpu_s, usage_of
 
     device = torch.device(work["device"])
     mode = "colocated" if work["way"] == LOADER else work["way"]
@@ -66,10 +66,14 @@ def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     source = source_manifest(config)
     phases, frozen = rows_of_phases(config, source), frozen_parts(config, source, device)
 
+    # Of Ray's, by process: it does not wait for those that end, such as encoders that have encoded everything.
+    seen_s: dict[int, float] = {}
+
     def others_s() -> float:
         if work["way"] == LOADER:
             return usage_of(os.getpid(), with_children=True).cpu_s - usage_of(os.getpid()).cpu_s
-        return usage_of(work["raylet"], with_children=True).cpu_s
+        seen_s.update(children_cpu_s(work["raylet"]))
+        return usage_of(work["raylet"]).cpu_s + sum(seen_s.values())
 
     laps = Laps(rows=work["rows"], others_s=others_s)
 

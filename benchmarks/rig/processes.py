@@ -25,8 +25,13 @@ def usage_of(pid: int, *, with_children: bool = False) -> Usage:
     fields = _fields(pid)
     usages = [_usage(fields, with_ended=with_children)]
     if with_children:
-        usages += [_usage(child, with_ended=True) for child in _children(pid)]
+        usages += [_usage(child, with_ended=True) for _, child in _children(pid)]
     return Usage(cpu_s=sum(each.cpu_s for each in usages), rss_bytes=sum(each.rss_bytes for each in usages))
+
+
+def children_cpu_s(pid: int) -> dict[int, float]:
+    """CPU seconds so far of each direct child that lives, by process id."""
+    return {child: _usage(fields, with_ended=True).cpu_s for child, fields in _children(pid)}
 
 
 def busy_s() -> float:
@@ -35,7 +40,7 @@ def busy_s() -> float:
     return (sum(ticks[:8]) - ticks[3] - ticks[4]) * _TICK_S  # but for idle and iowait; guests are in user already
 
 
-def _children(pid: int) -> Iterator[list[str]]:
+def _children(pid: int) -> Iterator[tuple[int, list[str]]]:
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             try:
@@ -43,7 +48,7 @@ def _children(pid: int) -> Iterator[list[str]]:
             except OSError:
                 continue  # it has just ended
             if int(fields[1]) == pid:
-                yield fields
+                yield int(directory.name), fields
 
 
 def _fields(pid: int) -> list[str]:

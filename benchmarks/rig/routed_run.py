@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.models import TOKENS, conditions, unet_on_meta, widths
+from giornata.pretrain.training.models import flops_of, unet_on_meta
 from giornata.pretrain.training.token_routing import TokenRouting
-from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
+from giornata.protocol.pretraining import Architecture, PretrainConfig
 
 NEVER = 10**9
 LEVEL = "validation_loss_level_"
@@ -100,18 +99,9 @@ def _point(row: Mapping[str, float], spent_s: Sequence[float]) -> dict[str, Any]
 def routed_flops(architecture: Architecture, resolution: int, share: float) -> int:
     """Of one picture forward and backward with that share of tokens passing by, as
     giornata.pretrain.training.models.flops_per_picture counts without."""
-    unet, meta, side = unet_on_meta(architecture), torch.device("meta"), resolution // LATENT_SIDE_PX
-    routing = TokenRouting(unet, share=share, seed=0) if share else None
-    with meta, FlopCounterMode(display=False) as counter, _routed(routing):
-        answer_BCHW = unet(
-            torch.zeros(1, 4, side, side),
-            torch.zeros(1, dtype=torch.int64),
-            torch.zeros(1, TOKENS, widths(unet)[0]),
-            added_cond_kwargs=conditions(unet, 1, meta),
-            return_dict=False,
-        )[0]
-        answer_BCHW.sum().backward()
-    return int(counter.get_total_flops())
+    unet = unet_on_meta(architecture)
+    with _routed(TokenRouting(unet, share=share, seed=0) if share else None):
+        return flops_of(unet, resolution)
 
 
 def _routed(routing: TokenRouting | None) -> Any:

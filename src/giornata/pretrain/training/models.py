@@ -134,8 +134,12 @@ def conditions(unet: UNet2DConditionModel, rows: int, device: torch.device) -> d
 def flops_per_picture(architecture: Architecture, resolution: int) -> int:
     """Of one forward and backward pass: 2 per multiplication of each matrix product and convolution. Counted on the
     model's operations without computing them."""
-    unet, meta = unet_on_meta(architecture), torch.device("meta")
-    side = resolution // LATENT_SIDE_PX
+    return flops_of(unet_on_meta(architecture), resolution)
+
+
+def flops_of(unet: UNet2DConditionModel, resolution: int) -> int:
+    """The same of this one, which is on the meta device."""
+    meta, side = torch.device("meta"), resolution // LATENT_SIDE_PX
     with meta, FlopCounterMode(display=False) as counter:
         answer_BCHW = unet(
             torch.zeros(1, 4, side, side),
