@@ -1,0 +1,53 @@
+"""The trainer's step for a GPU, without one: every tensor is on the device, and nothing waits for the device.
+
+See giornata's docs/architecture.md, section 6, and tests/gpu, which asks the same of a real one.
+"""
+
+from typing import Any
+
+import pytest
+from tests.fixtures.claimed_cuda.started import compiler, facts_of
+from tests.fixtures.claimed_cuda.training import NAMES, SOLO
+
+pytestmark = [
+    pytest.mark.skipif(compiler() is None, reason="no C++ compiler, which makes the claimed device"),
+    pytest.mark.timeout(1200),  # the first test waits for all cases: a minute of CPU
+]
+
+TO_THE_DEVICE = "a copy that blocks from cpu to cuda at objective.py"
+ONCE = {f"{TO_THE_DEVICE}, {where}" for where in ("question, by diffusers", "target, by diffusers", "_alphas")}
+"""The schedule of noise goes to the device in the first step, and stays."""
+BY_ITSELF: dict[str, list[str]] = {
+    "8-bit AdamW": ["the device is waited for at optimizer.py, step, by bitsandbytes"],
+    "prodigy": ["a number is read at optimizer.py, step, by prodigyopt"],
+}
+"""Optimizers whose packages wait in every step."""
+IN_FP32 = {"fp32", "DoRA, an average", "the base's own word, DoRA"}
+"""Lengths of DoRA's weights are taken in float32, whatever autocast says."""
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return facts_of("tests.fixtures.claimed_cuda.training", tmp_path_factory.mktemp("claimed"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_neither_mixes_devices_nor_waits(facts: dict[str, Any], name: str) -> None:
+    told = facts[name]
+    assert "error" not in told, told["error"]
+    first, *later = told["steps"]
+    expected = BY_ITSELF.get(name, [])
+    assert set(first) - set(expected) <= ONCE
+    assert later == [expected] * len(later)
+    assert later
+    assert told["devices"] == ["cuda"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in IN_FP32])
+def test_under_bf16_matrix_products_are_in_bf16(facts: dict[str, Any], name: str) -> None:
+    assert set(facts[name]["dtypes"]) == {"torch.bfloat16"}
+
+
+def test_without_it_they_are_in_float32(facts: dict[str, Any]) -> None:
+    assert SOLO["fp32"]["mixed_precision"] == "no"
+    assert set(facts["fp32"]["dtypes"]) == {"torch.float32"}
