@@ -9,7 +9,7 @@ which they were written down has no part in it.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -69,12 +69,13 @@ def holds(pattern: str, layer: str) -> bool:
 def chosen_layers(model: nn.Module, targets: Iterable[str], blocks: Iterable[str] | None = None) -> list[str]:
     """Names in `model` of the layers that end in one of `targets` and lie in one of `blocks`, if any are given."""
     targets, blocks = tuple(targets), None if blocks is None else tuple(blocks)
-    return [
-        name
-        for name in layers_of(model)
-        if any(ends_in(name, target) for target in targets)
-        and (blocks is None or any(lies_in(name, block) for block in blocks))
-    ]
+    return [name for name in layers_of(model) if is_chosen(name, targets, blocks)]
+
+
+def is_chosen(name: str, targets: Collection[str], blocks: Collection[str] | None) -> bool:
+    """Whether a layer of this name ends in one of `targets` and lies in one of `blocks`, if any are given."""
+    in_blocks = blocks is None or any(lies_in(name, block) for block in blocks)
+    return in_blocks and any(ends_in(name, target) for target in targets)
 
 
 def layers_of(model: nn.Module) -> list[str]:

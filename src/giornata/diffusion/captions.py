@@ -64,13 +64,20 @@ def encode(
             truncation=truncation,
             return_tensors="pt",
         ).input_ids
-        output = encoder(tokens_BL.to(encoder.device), output_hidden_states=True)
+        output = encoder(_moved(tokens_BL, encoder.device), output_hidden_states=True)
         layer = family.hidden_layer
         hidden.append(output.last_hidden_state if layer is None else output.hidden_states[layer])
         pooled_BP = output[0] if family.pooled else None
     if family.pooled and (pooled_BP is None or pooled_BP.ndim != 2):
         raise TypeError(f"the last text encoder gives no pooled output; {family.title} needs one with a projection")
     return Embedding(prompt_BLD=torch.cat(hidden, dim=-1), pooled_BP=pooled_BP)
+
+
+def _moved(tokens_BL: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device. On its way to a GPU it waits for nothing that is under way there."""
+    if device.type != "cuda":
+        return tokens_BL.to(device)
+    return tokens_BL.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,12 @@ def upright_size(source: Path | bytes) -> tuple[int, int]:
         return (width, height) if turned else (height, width)
 
 
+def stored_mode(source: Path | bytes) -> str:
+    """Pillow's mode of what the file holds ("RGB", "CMYK", "P", "I;16"), from the header. Raises Undecodable."""
+    with _readable(), Image.open(_file(source)) as opened:
+        return opened.mode
+
+
 def _file(source: Path | bytes) -> Path | io.BytesIO:
     return source if isinstance(source, Path) else io.BytesIO(source)
 

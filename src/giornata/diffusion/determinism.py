@@ -1,6 +1,7 @@
 """What the bits of a result still depend on: fixed where it can be, written down where it cannot."""
 
 import platform
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ import giornata
 Fingerprint = dict[str, Any]
 
 
+def let_cublas_repeat(environment: MutableMapping[str, str]) -> None:
+    """Set CUBLAS_WORKSPACE_CONFIG, unless it is set. For the environment of a process that calls `fix_determinism`,
+    before its first matrix product on a GPU: torch refuses those without it."""
+    environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 def fix_determinism(threads: int) -> None:
     """Make torch repeat itself. Called once by the engine's process, before any work.
 
-    CUDA also needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment of the process before its first use of
-    cuBLAS; whoever starts the engine sets it, and torch refuses matrix products without it. The number of threads
+    CUDA also needs `let_cublas_repeat`; the agent sets that for its engine. The number of threads
     decides how sums are split on a CPU, so it is a setting and never a guess at the number of cores.
     """
     torch.set_num_threads(threads)

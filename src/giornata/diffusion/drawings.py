@@ -21,6 +21,7 @@ RGB = tuple[int, int, int]
 Point = tuple[float, float]
 
 SUPERSAMPLING = 4
+CORNERS_OF_ELLIPSE = 96
 JITTER = 6  # of each colour channel, of 255
 RADIUS = (17 / 64, 23 / 64)  # of the side
 CENTRE = (27 / 64, 37 / 64)
@@ -55,9 +56,9 @@ class Pen:
         self.polygon(ellipse(centre, radius, radius), colour)
 
 
-def ellipse(centre: Point, half_width: float, half_height: float, *, corners: int = 96) -> list[Point]:
+def ellipse(centre: Point, half_width: float, half_height: float) -> list[Point]:
     """A closed ellipse as a polygon."""
-    angles = [2 * math.pi * corner / corners for corner in range(corners)]
+    angles = [2 * math.pi * corner / CORNERS_OF_ELLIPSE for corner in range(CORNERS_OF_ELLIPSE)]
     return [(centre[0] + half_width * math.cos(a), centre[1] + half_height * math.sin(a)) for a in angles]
 
 

@@ -136,7 +136,7 @@ def download_failed(
     elif isinstance(error, RemoteEntryNotFoundError):
         fault = Fault(where=field, message=f"{what} on the hub is not in diffusers layout: {error}", hint=hint)
     elif isinstance(error, HFValidationError):
-        fault = Fault(where=field, message=f"{name} is no folder here, and cannot be a hub id either", hint=hint)
+        fault = Fault(where=field, message=f"{name} is not a folder here, and cannot be a hub id either", hint=hint)
     elif isinstance(error, ValueError) and variant and variant in str(error):
         fault = Fault(where="spec.variant", message=f"{what} has no variant {variant}", hint="leave it out")
     else:

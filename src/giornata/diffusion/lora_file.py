@@ -195,5 +195,7 @@ def _value_faults(read: ReadLora, where: str) -> Iterable[Fault]:
         )
     for layer, scale in sorted(read.scales.items()):
         if not (math.isfinite(scale) and scale > 0):
-            yield Fault(where=where, message=f"the alpha of {layer} is no positive number", hint="leave the file out")
+            yield Fault(
+                where=where, message=f"the alpha of {layer} is not a positive number", hint="leave the file out"
+            )
             return

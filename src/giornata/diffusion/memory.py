@@ -7,8 +7,11 @@ in fp32), n for what normalisation layers read (4 on CUDA, whose autocast runs t
     convolution              its input, h; with weights of 8 bits only where it is adapted
     attention                queries and output of every place, keys and values of every key, h
     gated linear unit        its input (both halves) and the activated half, h
-    adapted layer            a copy of its input in the precision of the adapter's products, h
+    adapted layer            a copy of its input in the precision of the adapter's products, and what A gives out, h;
+                             with DoRA's magnitudes also what the layer and what its adapter give out, h
 
+Where an adapter is multiplied out to a matrix of the layer's own size (LoKr), that is kept too, h, once for all
+pictures that go through the model together.
 Frozen linear layers keep nothing. Nothing is kept before the first block with an adapted layer. A unit that gradient
 checkpointing computes again keeps its input wherever it stands, h; while one is computed again it takes what it would
 have kept.
@@ -16,7 +19,7 @@ have kept.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.diffusion.recompute import Recompute
@@ -41,53 +44,100 @@ class Precision:
         return cls(half=half, norm=4 if on_cuda else half, copies=mixed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worn:
+    """The adapter on one layer: its rank, whether it has magnitudes (DoRA), and whether it is multiplied out to a
+    matrix of the layer's own size before it is used (LoKr)."""
+
+    rank: int
+    magnitudes: bool = False
+    multiplied_out: bool = False
+
+    def trained(self, inputs: int, outputs: int) -> int:
+        """How many numbers it has on a layer of this size, a kernel counted among the inputs. Of LoKr: not more."""
+        return self.rank * (inputs + outputs) + (outputs if self.magnitudes else 0)
+
+    def kept_bytes(self, output_places: int, outputs: int, half: int) -> int:
+        """What autograd keeps of one picture besides the layer's input, in `half` bytes per element."""
+        low = 0 if self.multiplied_out else self.rank
+        return output_places * (low + (2 * outputs if self.magnitudes else 0)) * half
+
+
 def kept_bytes(
-    layers: Collection[Layer], adapted: Collection[str], precision: Precision, recompute: Recompute
+    layers: Sequence[Layer], adapted: Mapping[str, Worn], precision: Precision, recompute: Recompute
 ) -> int:
-    """What autograd keeps of one picture between forward and backward pass. `adapted` are names of layers."""
-    levels = (max(layer.block for layer in layers) - 1) // 2
-    lowest = range(levels - 1, levels + 2)
+    """What autograd keeps of one picture between forward and backward pass. `adapted` are layers by their names."""
     first = min((layer.block for layer in layers if layer.name in adapted), default=max(x.block for x in layers))
-    total, inputs = 0, dict[str, int]()
+    total, inputs, lowest = 0, dict[str, int](), _lowest(layers)
     for layer in layers:
-        again = recompute is Recompute.FULL or (recompute is Recompute.SELECTIVE and layer.block not in lowest)
-        if not layer.unit or not again:
-            total += _kept(layer, layer.name in adapted, precision) if layer.block >= first else 0
+        if not _is_computed_again(layer, lowest, recompute):
+            total += _kept(layer, adapted.get(layer.name), precision) if layer.block >= first else 0
         elif layer.kind is Kind.NORM:  # a unit begins with one, so this is the size of its input
             inputs.setdefault(layer.unit, layer.places * layer.inputs * precision.half)
     return total + sum(inputs.values())
 
 
-def largest_unit_bytes(layers: Iterable[Layer], adapted: Collection[str], precision: Precision) -> int:
+def largest_unit_bytes(layers: Iterable[Layer], adapted: Mapping[str, Worn], precision: Precision) -> int:
     """What one unit takes for one picture while it is computed again."""
     units: dict[str, int] = defaultdict(int)
     for layer in layers:
-        units[layer.unit] += _kept(layer, layer.name in adapted, precision) if layer.unit else 0
+        units[layer.unit] += _kept(layer, adapted.get(layer.name), precision) if layer.unit else 0
     return max(units.values())
 
 
-def _kept(layer: Layer, adapted: bool, precision: Precision) -> int:
+def multiplied_out_bytes(
+    layers: Sequence[Layer], adapted: Mapping[str, Worn], precision: Precision, recompute: Recompute
+) -> int:
+    """What autograd keeps of adapters that are multiplied out, however many pictures there are; with gradient
+    checkpointing, the most of it that there is at a time."""
+    standing, units, lowest = 0, defaultdict[str, int](int), _lowest(layers)
+    for layer in layers:
+        worn = adapted.get(layer.name)
+        size_bytes = layer.weights * precision.half if worn is not None and worn.multiplied_out else 0
+        if _is_computed_again(layer, lowest, recompute):
+            units[layer.unit] += size_bytes
+        else:
+            standing += size_bytes
+    return standing + max(units.values(), default=0)
+
+
+def _lowest(layers: Iterable[Layer]) -> range:
+    """The blocks of the lowest level, where activations are small."""
+    levels = (max(layer.block for layer in layers) - 1) // 2
+    return range(levels - 1, levels + 2)
+
+
+def _is_computed_again(layer: Layer, lowest: range, recompute: Recompute) -> bool:
+    if not layer.unit or recompute is Recompute.OFF:
+        return False
+    return recompute is Recompute.FULL or layer.block not in lowest
+
+
+def _kept(layer: Layer, worn: Worn | None, precision: Precision) -> int:
     n, h = layer.places, precision.half
     match layer.kind:
         case Kind.NORM:
             kept = n * layer.inputs * precision.norm * (2 if layer.activated else 1)
         case Kind.CONV:
-            kept = 0 if layer.eight_bits and not adapted else n * layer.inputs * h
+            kept = 0 if layer.eight_bits else n * layer.inputs * h
         case Kind.ATTENTION:
             kept = 2 * (n + layer.keys) * layer.outputs * h
         case Kind.GATE:
             kept = n * (layer.inputs + layer.outputs) * h
         case _:
             kept = 0
-    if adapted and layer.kind is Kind.LINEAR and (precision.copies or _reads_what_is_new(layer.name)):
-        kept += n * layer.inputs * h
+    if worn is not None:
+        kept += n * layer.inputs * h if precision.copies or _reads_what_is_new(layer) else 0
+        kept += worn.kept_bytes(layer.output_places, layer.outputs, h)
     return kept
 
 
-def _reads_what_is_new(name: str) -> bool:
-    """Without casts, layers that read the same tensor share it: queries stand for keys and values, and what an
-    attention gives out is kept by it already."""
-    return name.endswith(("to_q", "proj", "proj_in", "proj_out", "net.2"))
+def _reads_what_is_new(layer: Layer) -> bool:
+    """Without casts, layers that read the same tensor share it: queries stand for keys and values, what an attention
+    gives out is kept by it already, and so is the input of a convolution unless it is in 8 bits."""
+    if layer.kind is Kind.CONV:
+        return layer.eight_bits
+    return layer.name.endswith(("to_q", "proj", "proj_in", "proj_out", "net.2"))
 
 
 def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: Precision) -> int:

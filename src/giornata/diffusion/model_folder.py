@@ -1,8 +1,8 @@
 """What a folder in diffusers layout must hold to be a base model. Standard library only: loads no torch.
 
-Two kinds of trouble are told apart. A *layout* fault means that the folder is no model that can be trained, wherever
-it lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this copy are
-missing or cut short: another machine may hold a good copy.
+Two kinds of trouble are told apart. A *layout* fault means that the folder is not a model that can be trained,
+wherever it lies: the job asked for the wrong thing. A *damage* fault means that it is one, but that bytes of this
+copy are missing or cut short: another machine may hold a good copy.
 """
 
 import json
@@ -18,6 +18,7 @@ FIELD = "spec.pretrained_model_name_or_path"
 VAE_STEM = "diffusion_pytorch_model"
 ONLY_THESE = "only " + " and ".join(family.title for family in FAMILIES) + " models can be trained"
 MAX_HEADER_BYTES = 100_000_000
+BEGINNING_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +90,13 @@ def damaged(path: Path) -> list[Fault]:
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
+            beginning = file.read(BEGINNING_BYTES)
+            if instead := _something_else(path, beginning):
+                return [instead]
+            header_bytes = int.from_bytes(beginning[:8], "little")
             if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
                 return [Fault(where=str(path), message="is not a safetensors file, or is cut short", hint=hint)]
+            file.seek(8)
             header = json.loads(file.read(header_bytes))
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     except OSError as error:
@@ -105,12 +110,24 @@ def damaged(path: Path) -> list[Fault]:
     return [Fault(where=str(path), message=message, hint=hint)]
 
 
+def _something_else(path: Path, beginning: bytes) -> Fault | None:
+    """What lies where weights should, when it is one of the things that downloads leave there."""
+    text = beginning.lstrip().lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
+        hint = "the address was that of a page, or asks for a login: fetch the file itself"
+        return Fault(where=str(path), message="is a web page, not a safetensors file", hint=hint)
+    if text.startswith(b"version https://git-lfs"):
+        hint = "fetch what it stands for: git lfs pull"
+        return Fault(where=str(path), message="is a pointer of Git LFS, not the weights", hint=hint)
+    return None
+
+
 def family_of_folder(path: Path) -> Family:
     """The family of a folder that was found to be fine. Raises ValueError for one that was not."""
     index, _ = _json_object(path / "model_index.json")
     family = family_of_index((index or {}).get("_class_name"))
     if family is None:
-        raise ValueError(f"{path} is no model that can be trained")
+        raise ValueError(f"{path} is not a model that can be trained")
     return family
 
 

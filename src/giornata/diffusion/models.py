@@ -8,6 +8,7 @@ import torch
 from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+from transformers.utils import logging
 
 from giornata.diffusion.families import Family
 from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_file, fetched_pipeline, fetched_vae, looks_like_path
@@ -75,6 +76,7 @@ def load_base(
     NODE_DOWNLOAD when the hub is out of reach, or when files of this copy are cut short; NODE_DISK when the disk
     cannot be read.
     """
+    logging.disable_progress_bar()  # its bars would be lines of the job's log
     hub = hub or HuggingFaceHub()
     place = _located(spec, hub)
     family = _inspected(spec, place)

@@ -187,11 +187,18 @@ class Objective:
         return edm.noisy(batch.latents_BCHW, batch.noise_BCHW, self._sigmas(batch.timesteps_B))
 
     def _sigmas(self, timesteps_B: torch.Tensor) -> torch.Tensor:
-        return edm.sigmas(self.scheduler.alphas_cumprod, timesteps_B)
+        return edm.sigmas(self._alphas(timesteps_B.device), timesteps_B)
 
     def _snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
-        alphas_B = self.scheduler.alphas_cumprod.to(timesteps_B.device)[timesteps_B]
+        alphas_B = self._alphas(timesteps_B.device)[timesteps_B]
         return alphas_B / (1.0 - alphas_B)
+
+    def _alphas(self, device: torch.device) -> torch.Tensor:
+        """alphas_T of the schedule. They stay where they were asked for, as the scheduler's own `add_noise` has it: a
+        copy in every step would wait for the device."""
+        alphas_T: torch.Tensor = self.scheduler.alphas_cumprod.to(device)
+        self.scheduler.alphas_cumprod = alphas_T
+        return alphas_T
 
     def _distance(
         self, predicted_BCHW: torch.Tensor, target_BCHW: torch.Tensor, timesteps_B: torch.Tensor

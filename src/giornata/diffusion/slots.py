@@ -275,7 +275,7 @@ def _replaced(base: BaseModel, targets: tuple[str, ...], *, text_encoders: bool)
     found = [(prefix, model, *each) for prefix, model, suffixes in models for each in _targets(model, suffixes)]
     other = sorted(name for _, _, name, layer in found if type(layer) not in {nn.Linear, EightBitLinear})
     if other or not found:
-        message = f"{other[0]} is no plain linear layer" if other else "name no layer of the UNet"
+        message = f"{other[0]} is not a plain linear layer" if other else "name no layer of the UNet"
         fault = Fault(where="spec.target_modules", message=message, hint="train this job alone")
         raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
     adapted = {

@@ -43,7 +43,7 @@ def place_model(directory: Path, write: Callable[[Path], object], *, family: Fam
             if not _complete(directory, family):  # somebody else may have been quicker
                 fault = Fault(
                     where=str(directory),
-                    message=f"is there already, and is no complete {family.title} model",
+                    message=f"is there already, and is not a complete {family.title} model",
                     hint="remove it, or name another folder",
                 )
                 raise InvalidInput([fault]) from error

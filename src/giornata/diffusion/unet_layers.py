@@ -39,7 +39,8 @@ class Kind(Enum):
 class Layer:
     """One layer. `block` counts the UNet's blocks in the order in which they run; `unit` names the part of it that
     is computed again as a whole, empty when there is none. `places` are the places of its input, `multiplies` the
-    multiplications of its forward pass per picture. For `eight_bits` see giornata.diffusion.eight_bits."""
+    multiplications of its forward pass per picture, `kernel` the places that a convolution looks at for one
+    output. For `eight_bits` see giornata.diffusion.eight_bits."""
 
     name: str
     kind: Kind
@@ -52,6 +53,17 @@ class Layer:
     keys: int = 0
     activated: bool = False
     eight_bits: bool = False
+    kernel: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Elements of its matrix, or of its convolution."""
+        return self.inputs * self.outputs * self.kernel
+
+    @property
+    def output_places(self) -> int:
+        """Of a linear layer or a convolution: places of its output."""
+        return self.multiplies // self.weights
 
 
 def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
@@ -96,7 +108,8 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
     n = place.places
     match module:
         case nn.Conv2d():
-            weights = module.in_channels * module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            common["kernel"] = module.kernel_size[0] * module.kernel_size[1]
+            weights = module.in_channels * module.out_channels * common["kernel"]
             out = n // (module.stride[0] * module.stride[1])
             sizes = {"inputs": module.in_channels, "outputs": module.out_channels}
             common["eight_bits"] = isinstance(module, EightBitConv2d)

@@ -2,6 +2,7 @@
 
 import errno
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from giornata.domain.errors import Fault
@@ -11,6 +12,8 @@ from giornata.engine.workload import WorkloadFailed
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # What CUDA says when its context is lost: every later call of the process fails as well.
 BROKEN_DEVICE = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "device-side assert", "CUDA driver")
+# Of memory that CUDA, cuBLAS or cuDNN did not get, in words and not by a class of its own; the context lives on.
+NO_MEMORY = ("CUDA error: out of memory", "CUDA driver error: out of memory", "_STATUS_ALLOC_FAILED")
 LONGEST_MESSAGE = 3500
 FRAMES = 6
 
@@ -30,11 +33,11 @@ def judge(error: BaseException) -> Verdict:
     if isinstance(error, WorkloadFailed):
         broken = error.reason is Reason.NODE_DRIVER
         return Verdict(reason=error.reason, message=error.message, faults=error.faults, device_broken=broken)
-    if isinstance(error, MemoryError) or _is_named(error, "OutOfMemoryError"):
+    if isinstance(error, MemoryError) or _is_named(error, "OutOfMemoryError") or _says(error, NO_MEMORY):
         return Verdict(reason=Reason.NODE_VRAM, message=f"out of memory: {_brief(error)}")
     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
         return Verdict(reason=Reason.NODE_DISK, message=f"the node's disk: {_brief(error)}")
-    if _is_named(error, "AcceleratorError") or _speaks_of_the_device(error):
+    if _is_named(error, "AcceleratorError") or _says(error, BROKEN_DEVICE):
         return Verdict(reason=Reason.NODE_DRIVER, message=_brief(error), device_broken=True)
     return Verdict(reason=Reason.CRASHED, message=_with_traceback(error))
 
@@ -43,8 +46,8 @@ def _is_named(error: BaseException, name: str) -> bool:
     return any(each.__name__ == name for each in type(error).__mro__)
 
 
-def _speaks_of_the_device(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in BROKEN_DEVICE)
+def _says(error: BaseException, signs: Sequence[str]) -> bool:
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def _brief(error: BaseException) -> str:

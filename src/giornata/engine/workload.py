@@ -20,10 +20,10 @@ class Wish(Enum):
     STOP = "stop"  # write nothing more
 
 
-def in_short(faults: Sequence[Fault], most: int = 2) -> str:
-    """The first few faults in one line. All of them travel beside the message, so it need not repeat them."""
-    more = len(faults) - most
-    return "; ".join(str(fault) for fault in faults[:most]) + (f"; and {more} more" if more > 0 else "")
+def in_short(faults: Sequence[Fault]) -> str:
+    """The first two faults in one line. All of them travel beside the message, so it need not repeat them."""
+    more = len(faults) - 2
+    return "; ".join(str(fault) for fault in faults[:2]) + (f"; and {more} more" if more > 0 else "")
 
 
 class Stopped(Exception):

@@ -4,191 +4,24 @@ Every second attempt gets its pictures in another order and under other names; e
 own that loads the model anew.
 """
 
+import random
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from diffusers import UNet2DConditionModel
 from tests.fixtures.kernels import needs_compiler
+from tests.fixtures.resumed_jobs import ELSEWHERE, JOBS, PICTURES
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from giornata.diffusion.formats import FILE_NAMES
 from giornata.engine.workload import Wish
+from giornata.protocol.specs import TrainSpec
 
-JOBS: dict[str, dict[str, Any]] = {
-    # 5 pictures: at batch 1 an epoch ends after step 5, at 2 x 2 in the middle of a batch
-    "everything": {
-        "train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "with_prior_preservation": True,
-        "class_prompt": "a toy",
-        "num_class_images": 2,
-        "train_text_encoder": True,
-        "text_encoder_lr": 1e-3,
-        "lr_scheduler": "cosine",
-        "lr_warmup_steps": 5,
-    },
-    "bf16": {"mixed_precision": "bf16", "output_dtype": "float16", "lr_scheduler": "linear"},
-    "own class pictures": {
-        "with_prior_preservation": True,
-        "class_prompt": "a toy",
-        "class_dataset": "ds_2",
-        "train_batch_size": 3,
-        "lr_scheduler": "polynomial",
-        "lr_power": 2.0,
-        "gradient_checkpointing": True,
-        "target_modules": ("to_q", "to_out.0", "ff.net.0.proj"),
-        "alpha": 1.5,
-    },
-    "selective gradient checkpointing": {
-        "gradient_checkpointing": "selective",
-        "mixed_precision": "bf16",
-        "report_to": ("tensorboard",),
-    },
-    "another objective": {
-        "sample_prompts": ("a photo of a sks toy", "a toy"),
-        "sample_steps": 2,
-        "prediction_type": "v_prediction",
-        "rescale_betas_zero_snr": True,
-        "snr_gamma": 5.0,
-        "loss_type": "smooth_l1",
-        "noise_offset": 0.05,
-        "min_timestep": 100,
-        "train_batch_size": 2,
-    },
-    "edm style": {
-        "do_edm_style_training": True,
-        "prediction_type": "v_prediction",
-        "gradient_accumulation_steps": 2,
-        "lr_scheduler": "cosine",
-    },
-    "new tokens": {
-        "train_text_encoder_ti": True,
-        "instance_prompt": "a photo of TOK",
-        "text_encoder_lr": 1e-3,
-        "mixed_precision": "bf16",
-        "shuffle_caption": True,
-    },
-    "two kinds of new tokens, and text encoders": {
-        "instance_prompt": "a photo of TOK in the style of PAINT",
-        "train_text_encoder_ti": True,
-        "train_text_encoder_ti_frac": 0.8,
-        "token_abstraction": "TOK, PAINT",
-        "num_new_tokens_per_abstraction": 3,
-        "initializer_concept": "dog",
-        "train_text_encoder": True,
-        "stop_text_encoder_training": 4,
-        "text_encoder_lr": 1e-3,
-        "use_ema": True,
-        "gradient_accumulation_steps": 2,
-    },
-    "averaged, and text encoders that stop": {
-        "use_ema": True,
-        "ema_decay": 0.9,
-        "use_rslora": True,
-        "train_text_encoder": True,
-        "text_encoder_lr": 1e-3,
-        "stop_text_encoder_training": 6,
-    },
-    "prodigy": {"optimizer": "Prodigy", "learning_rate": 1.0, "lr_scheduler": "cosine"},
-    "adafactor": {"optimizer_type": "Adafactor", "train_text_encoder": True},
-    "schedule-free": {"optimizer": "adamw_schedule_free", "mixed_precision": "bf16"},
-    "eight bits": {"use_8bit_adam": True, "rank": 64, "lr_scheduler": "cosine", "train_text_encoder": True},
-    "changing captions": {
-        "instance_prompt": "a sks toy, red, on a table, at noon",
-        "shuffle_caption": True,
-        "keep_tokens": 1,
-        "caption_dropout_rate": 0.3,
-    },
-    "dora, layer by layer": {
-        "use_dora": True,
-        "mixed_precision": "bf16",
-        "train_text_encoder": True,
-        "text_encoder_lr": 1e-3,
-        "text_encoder_target_modules": ("q_proj", "out_proj", "fc1"),
-        "target_modules": ("to_q", "to_out.0", "conv1"),
-        "rank_pattern": {"conv1": 4, r"text_encoder(_2)?\..*": 1},
-        "alpha_pattern": {"to_q": 8.0},
-        "lora_unet_blocks": ("down_blocks", "up_blocks.0.attentions.1"),
-    },
-    "lokr": {
-        "adapter_type": "lokr",
-        "decompose_both": True,
-        "decompose_factor": 8,
-        "rank": 1,
-        "target_modules": ("to_q", "to_out.0", "conv1"),
-        "train_text_encoder": True,
-        "output_formats": ("kohya",),
-    },
-    "from a lora": {"init_lora": "a file", "rank": 4, "use_dora": True, "use_ema": True},
-    # a micro-batch is of one size, and its class pictures of another
-    "buckets and repeats": {
-        "enable_bucket": True,
-        "bucket_reso_steps": 16,
-        "min_bucket_reso": 32,
-        "max_bucket_reso": 128,
-        "train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "with_prior_preservation": True,
-        "class_prompt": "a toy",
-        "class_dataset": "ds_2",
-    },
-    "masks and the base's own prediction": {
-        "alpha_mask": True,
-        "with_prior_preservation": True,
-        "prior_prediction": True,
-        "class_prompt": "a toy",
-        "train_batch_size": 2,
-        "mixed_precision": "bf16",
-        "caption_dropout_rate": 0.3,
-    },
-    "the base's own prediction, and text encoders": {
-        "with_prior_preservation": True,
-        "prior_prediction": True,
-        "class_prompt": "a toy",
-        "prior_loss_weight": 0.5,
-        "train_text_encoder": True,
-        "text_encoder_lr": 1e-3,
-        "stop_text_encoder_training": 6,
-        "gradient_checkpointing": True,
-    },
-    "Stable Diffusion 1.5, new tokens": {
-        "train_text_encoder_ti": True,
-        "text_encoder_lr": 1e-2,
-        "instance_prompt": "a photo of TOK",
-        "mixed_precision": "bf16",
-    },
-    "Stable Diffusion 1.5": {"train_batch_size": 2, "snr_gamma": 5.0, "use_ema": True, "ema_decay": 0.9},
-    "Stable Diffusion 1.5, everything": {
-        "gradient_accumulation_steps": 2,
-        "with_prior_preservation": True,
-        "class_prompt": "a toy",
-        "num_class_images": 2,
-        "train_text_encoder": True,
-        "text_encoder_lr": 1e-3,
-        "mixed_precision": "bf16",
-        "target_modules": ("to_q", "to_out.0", "proj_in", "conv1"),
-        "gradient_checkpointing": True,
-    },
-    "a base of whole numbers": {"base_quantization": "int8", "train_text_encoder": True, "text_encoder_lr": 1e-3},
-    "a base of 8-bit floats": {
-        "fp8_base": True,
-        "mixed_precision": "bf16",
-        "use_dora": True,
-        "target_modules": ("to_q", "conv1"),
-        "gradient_checkpointing": True,
-        "with_prior_preservation": True,
-        "prior_prediction": True,
-        "class_prompt": "a toy",
-    },
-    "compiled": {"compile": "on", "gradient_checkpointing": "selective", "base_quantization": "int8"},
-    "bf16 with text encoders": {"mixed_precision": "bf16", "train_text_encoder": True, "center_crop": True},
-}
-WIDE_AND_TALL = {"sizes": ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60)), "repeats": (1, 3)}
-PICTURES: dict[str, dict[str, Any]] = {
-    "buckets and repeats": WIDE_AND_TALL,
-    "masks and the base's own prediction": {"masked": True, "repeats": (2, 1)},
-}
 STOPS = [
     ("everything", 1),
     ("everything", 3),  # in the warm-up, and in the middle of an epoch
@@ -281,11 +114,15 @@ class Killed(BaseException):
 
 
 class DoomedReporter(RecordingReporter):
-    """Dies when step 10 is done."""
+    """Dies when that step is done."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
 
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
         super().progress(step, total, metrics)
-        if step == 10:
+        if step == self.at:
             raise Killed
 
 
@@ -294,11 +131,59 @@ def test_killed_and_resumed_from_what_there_was(studios: Any, resume_at: int) ->
     """Also from a checkpoint before the last: two steps or six are done again, to the same effect."""
     studio, whole = studios("bf16")
     every_four = studio.spec | {"checkpointing_steps": 4}
-    reporter = DoomedReporter()
+    reporter = DoomedReporter(at=10)
     with pytest.raises(Killed):
         studio.run(reporter, spec=every_four)
     assert sorted(reporter.checkpoints) == [4, 8]
     assert studio.run(spec=every_four, resume=studio.resume_point(reporter, resume_at)).artifacts == whole
+
+
+def kills(count: int, seed: int) -> list[tuple[str, int, int]]:
+    """(job, steps between its checkpoints, the step after which it is killed), drawn."""
+    draw = random.Random(seed)
+    names = [name for name in JOBS if name != "compiled"]
+    return [(draw.choice(names), draw.randint(1, 4), draw.randint(5, 11)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("job", "every", "killed_at"), kills(5, seed=1))
+def test_killed_at_any_step(studios: Any, job: str, every: int, killed_at: int) -> None:
+    studio, whole = studios(job)
+    spec = studio.spec | {"checkpointing_steps": every}
+    reporter = DoomedReporter(at=killed_at)
+    with pytest.raises(Killed):
+        studio.run(reporter, spec=spec)
+    newest = max(reporter.checkpoints)
+    assert killed_at - every <= newest <= killed_at
+    assert studio.run(spec=spec, resume=studio.resume_point(reporter, newest)).artifacts == whole
+
+
+def test_killed_between_two_passes_of_a_step(studios: Any) -> None:
+    """Its micro-batches are of different sizes, and cannot be one."""
+    studio, whole = studios("buckets and repeats")
+    spec, reporter = studio.spec | {"checkpointing_steps": 3}, RecordingReporter()
+    passes: Counter[int] = Counter()
+
+    def count(module: torch.nn.Module, _: object) -> None:
+        if isinstance(module, UNet2DConditionModel):
+            done = max(reporter.metrics, default=0)
+            passes[done] += 1
+            if done >= 7 and passes[done] == 2:
+                raise Killed
+
+    with register_module_forward_pre_hook(count), pytest.raises(Killed):
+        studio.run(reporter, spec=spec)
+    assert max(passes) >= 7
+    assert max(reporter.checkpoints) >= 6
+    resume = studio.resume_point(reporter, max(reporter.checkpoints))
+    assert studio.run(spec=spec, resume=resume).artifacts == whole
+
+
+def test_every_field_is_in_a_job_or_elsewhere() -> None:
+    fields = {name for name, field in TrainSpec.model_fields.items() if not field.exclude}
+    aliases = {"optimizer_type": "optimizer", "alpha_mask": "masked_loss", "fp8_base": "base_quantization"}
+    named = {aliases.get(name, name) for job in JOBS.values() for name in job}
+    assert fields - named - ELSEWHERE.keys() == set()
+    assert ELSEWHERE.keys() <= fields - named
 
 
 def test_interrupted_again_and_again(studios: Any) -> None:

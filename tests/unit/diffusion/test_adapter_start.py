@@ -202,7 +202,7 @@ def test_what_is_no_adapter_of_this_model_is_told_apart(
         "nan": "not finite",
         "half": "lacks",
         "shape": "made for other layers",
-        "alpha": "no positive number",
+        "alpha": "not a positive number",
     }
     for name, message in told.items():
         assert message in faults_of(tiny_base, spec, tmp_path / name), name

@@ -34,7 +34,7 @@ from giornata.diffusion.slots import Slots
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.train.fit import is_target, sizes_of
+from giornata.workloads.train.fit import sizes_of, worn_on
 
 INT8, FP8, NONE = BaseQuantization.INT8, BaseQuantization.FP8, BaseQuantization.NONE
 KINDS = (INT8, FP8)
@@ -318,7 +318,7 @@ def test_the_estimate_knows_what_is_not_kept(tiny_base: BaseModel, targets: tupl
     reckoned = {}
     for base in (held, plain):
         found = layers_of(base.unet, 256)
-        adapted = {layer.name for layer in found if is_target(layer.name, targets)}
+        adapted = worn_on(found, spec)
         precision = Precision.of(mixed=False, on_cuda=False)
         reckoned[base.unet] = 2 * kept_bytes(found, adapted, precision, Recompute.OFF)
         counted = kept_for_backward(base, add_adapters(base, spec), weights=False, side=32)

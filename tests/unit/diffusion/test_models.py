@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from giornata.diffusion.model_folder import damaged
 from giornata.diffusion.models import BaseModel, check_model_folder, load_base, vae_dtype
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -227,6 +228,21 @@ def test_damaged_weights_name_the_file_and_blame_the_machine(
     failure = refused(copy)
     assert failure.reason is Reason.NODE_DOWNLOAD
     assert [fault.where for fault in failure.faults] == [str(copy / name)]
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"\n<!DOCTYPE html>\n<title>Sign in</title>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git lfs pull"),
+        (b"\x10\x00\x00\x00\x00\x00\x00\x00<html", "cut short"),
+    ],
+)
+def test_what_downloads_leave_in_the_place_of_weights_is_named(tmp_path: Path, content: bytes, word: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    (fault,) = damaged(path)
+    assert word in str(fault)
 
 
 def test_a_missing_shard_is_damage(copy: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from giornata.diffusion import randomness
-from giornata.diffusion.randomness import integer, normal, permutation, uniform
+from giornata.diffusion.randomness import integer, normal, normals, permutation, uniform
 
 
 def test_the_numbers_are_these_for_ever() -> None:
@@ -96,3 +96,20 @@ def test_an_empty_range_is_refused() -> None:
 @given(seed=st.integers(0, 2**63 - 1), n=st.integers(0, 200), epoch=st.integers(0, 2**31))
 def test_a_permutation_holds_every_place_once(seed: int, n: int, epoch: int) -> None:
     assert sorted(permutation(seed, "p", epoch, n=n)) == list(range(n))
+
+
+def test_many_draws_are_each_as_it_is_alone() -> None:
+    counters_N: list[tuple[int | str, ...]] = [(1, "a"), (1, "b"), (2,), ()]
+    for shape in ((), (3,), (4, 5)):
+        drawn = normals(7, "noise", counters_N, shape=shape)
+        assert drawn.shape == (4, *shape)
+        for each, counters in zip(drawn, counters_N, strict=True):
+            assert torch.equal(each, normal(7, "noise", *counters, shape=shape))
+    assert normals(7, "noise", [], shape=(3,)).shape == (0, 3)
+
+
+@given(st.integers(0, 2**128 - 1))
+def test_a_key_is_philoxs_own(key: int) -> None:
+    ours, numpys = np.random.Philox(randomness._Key(key)), np.random.Philox(key=key)
+    assert (ours.state["state"]["key"] == numpys.state["state"]["key"]).all()
+    assert (ours.random_raw(6) == numpys.random_raw(6)).all()

@@ -215,7 +215,7 @@ def test_the_tiny_model_is_drawn_by_plain_diffusers_and_listens(tiny_sd15_folder
 
 
 def test_another_family_in_the_way_is_not_taken_for_it(tiny_sd15_folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="no complete Stable Diffusion XL model"):
+    with pytest.raises(InvalidInput, match="not a complete Stable Diffusion XL model"):
         build_tiny_model(tiny_sd15_folder)
 
 

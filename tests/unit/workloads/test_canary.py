@@ -172,3 +172,24 @@ def test_it_holds_no_model_and_every_engine_of_ours_can_do_it() -> None:
     assert "train,canary" in commands["train"]
     own = AgentSettings(**settings, kinds=(), workloads={"x-own": ("program",)}).engine_commands()
     assert list(own) == ["x-own"]  # an engine of somebody else's cannot do it
+
+
+def test_a_kind_of_your_own_may_also_be_named_among_the_kinds() -> None:
+    settings: dict[str, Any] = {"url": "http://x", "key": "k", "machine_id": "m", "name": "n", "work_dir": Path("w")}
+    own = {"x-own": ("program",)}
+    both = AgentSettings(**settings, kinds=("x-own", "pretrain"), workloads=own)
+    assert both.faults() == ()
+    commands = both.engine_commands()
+    assert commands["x-own"] == ("program",)
+    assert (
+        "pretrain,canary" in commands["pretrain"]
+    )  # and not x-own, which the engine that comes with us would refuse
+    alone = AgentSettings(**settings, kinds=("x-own",), workloads=own)
+    assert list(alone.engine_commands()) == ["x-own"]
+
+
+def test_a_kind_of_your_own_without_a_command_is_refused_by_its_name() -> None:
+    settings: dict[str, Any] = {"url": "http://x", "key": "k", "machine_id": "m", "name": "n", "work_dir": Path("w")}
+    (fault,) = AgentSettings(**settings, kinds=("train", "x-own")).faults()
+    assert (fault.where, fault.hint) == ("kinds", "say what its engine is: --workload 'x-own=COMMAND'")
+    assert "'x-own'" in fault.message

@@ -11,9 +11,11 @@ from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.workloads.pretrain.ray_jobs import RunState
-from giornata.workloads.pretrain.workload import AWAY_S, PretrainWorkload
+from giornata.workloads.pretrain.tail import Listening
+from giornata.workloads.pretrain.workload import AWAY_S, RETOLD_STEPS, PretrainWorkload
 
 JOB = "job_1"
+UNHEARD = Listening()
 
 
 class Reported:
@@ -49,12 +51,18 @@ class Reported:
 
 
 class PlayedRay:
-    """A cluster that says what it is told to: each entry is what one look at the state brings."""
+    """A cluster that says what it is told to: each entry is what one look at the state brings. `late` are lines that
+    come after the last look, one at each sleep."""
 
-    def __init__(self, looks: list[RunState | Exception | str], *, under_way: str | None = None) -> None:
-        self._looks, self._under_way = looks, under_way
+    def __init__(
+        self, looks: list[RunState | Exception | str], *, under_way: str | None = None, late: list[str] | None = None
+    ) -> None:
+        self._looks, self._under_way, self._late = looks, under_way, late or []
         self.submitted: list[str] = []
         self.stopped: list[str] = []
+        self.deaf = 0
+        """So many requests to stop are not heard."""
+        self.listening = UNHEARD
         self._line: Callable[[str], None] = print
 
     def running(self, job_id: str) -> str | None:
@@ -66,8 +74,17 @@ class PlayedRay:
         self.submitted.append(command)
         return "submission-1"
 
-    def follow(self, submission_id: str, line: Callable[[str], None]) -> None:
-        self._line = line
+    def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
+        self._line, self.listening = line, Listening()
+        if not self._late:
+            self.listening.whole.set()
+        return self.listening
+
+    def time_passes(self) -> None:
+        if len(self._looks) == 1 and self._late:
+            self._line(self._late.pop(0))
+            if not self._late:
+                self.listening.whole.set()
 
     def state(self, submission_id: str) -> RunState:
         while not isinstance(self._looks[0], RunState | Exception):
@@ -81,6 +98,9 @@ class PlayedRay:
         return "ray's words"
 
     def stop(self, submission_id: str) -> None:
+        if self.deaf:
+            self.deaf -= 1
+            raise ConnectionError("away")
         self.stopped.append(submission_id)
 
 
@@ -94,14 +114,18 @@ def spec(folder: Path) -> dict[str, Any]:
 
 def play(ray: PlayedRay, reporter: Reported, folder: Path, *, resumed_at: int | None = None) -> Any:
     now = [0.0]
-    workload = PretrainWorkload(
-        cluster=lambda: ray,
-        clock_s=lambda: now[0],
-        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
-    )
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        ray.time_passes()
+
+    workload = PretrainWorkload(cluster=lambda: ray, clock_s=lambda: now[0], sleep=sleep)
     resume = None if resumed_at is None else ResumePoint(step=resumed_at, path=folder / "pointer.json")
     start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec(folder), directory=folder, resume=resume)
-    return workload.run(start, reporter)  # type: ignore[arg-type]
+    try:
+        return workload.run(start, reporter)  # type: ignore[arg-type]
+    finally:
+        assert ray.listening.left.is_set() == (ray.listening is not UNHEARD)
 
 
 def test_it_submits_follows_and_reports(tmp_path: Path) -> None:
@@ -161,10 +185,74 @@ def test_a_wish_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Pat
 
 
 def test_a_run_that_does_not_stop_is_left_behind(tmp_path: Path) -> None:
-    ray, reporter = PlayedRay([RunState.RUNNING]), Reported({1: Wish.STOP})
+    ray, reporter = PlayedRay([RunState.RUNNING]), Reported({1: Wish.CHECKPOINT_AND_STOP})
     with pytest.raises(Stopped):
         play(ray, reporter, tmp_path)
     assert reporter.asked == 1  # then nothing more was asked of it
+    assert len(ray.stopped) == 1
+
+
+def test_a_lease_that_is_lost_stops_the_run_and_nobody_waits_for_its_end(tmp_path: Path) -> None:
+    ray, reporter = PlayedRay([RunState.RUNNING, RuntimeError("not asked again")]), Reported({1: Wish.STOP})
+    with pytest.raises(Stopped):
+        play(ray, reporter, tmp_path)
+    assert ray.stopped == ["submission-1"]
+
+
+@pytest.mark.parametrize("wish", [Wish.STOP, Wish.CHECKPOINT_AND_STOP])
+def test_a_wish_that_ray_did_not_hear_is_told_again(tmp_path: Path, wish: Wish) -> None:
+    ray, reporter = PlayedRay([*[RunState.RUNNING] * 5, RunState.STOPPED]), Reported({1: wish})
+    ray.deaf = 2
+    with pytest.raises(Stopped):
+        play(ray, reporter, tmp_path)
+    assert ray.stopped == ["submission-1"]
+    assert len([line for line in reporter.logs if "not told to stop submission-1" in line]) == 2
+
+
+def test_what_the_run_said_last_is_waited_for(tmp_path: Path) -> None:
+    """Ray says that it has ended before it hands over the last lines, and on a busy machine long before."""
+    late = ["a word", *["more words"] * 20, told("result", trained_once=512)]
+    outcome = play(PlayedRay([RunState.SUCCEEDED], late=late), Reported(), tmp_path)
+    assert outcome.summary == {"trained_once": 512}
+
+
+def test_last_words_that_never_come_are_not_waited_for_long(tmp_path: Path) -> None:
+    ray = PlayedRay([RunState.SUCCEEDED], late=["word"] * 100_000)
+    assert play(ray, Reported(), tmp_path).summary == {}
+
+
+def test_an_attempt_that_follows_does_not_count_steps_again_that_are_safe(tmp_path: Path) -> None:
+    """But for the last of them, whose metrics may have been lost with the attempt before."""
+    safe = RETOLD_STEPS + 6
+    lines = [told("progress", step=step, metrics={}) for step in range(1, safe + 3)]
+    followed, begun = Reported(), Reported()
+    play(PlayedRay([*lines, RunState.SUCCEEDED], under_way="submission-0"), followed, tmp_path, resumed_at=safe)
+    assert followed.steps == list(range(7, safe + 3))
+    # A run that is begun anew goes on from what its own storage has, which may be less.
+    play(PlayedRay([*lines[2:], RunState.SUCCEEDED]), begun, tmp_path, resumed_at=safe)
+    assert begun.steps == list(range(3, safe + 3))
+
+
+def test_another_number_of_encoders_is_in_the_log(tmp_path: Path) -> None:
+    change = told("encoders", step=12, before=1, encoders=2, reason="trainers wait 40 %", phase=0)
+    reporter = Reported()
+    play(PlayedRay([change, RunState.SUCCEEDED]), reporter, tmp_path)
+    assert reporter.logs == ["step 12: 1 encoders become 2: trainers wait 40 %"]
+
+
+def test_evaluations_and_what_is_not_measured_are_in_the_log(tmp_path: Path) -> None:
+    lines = [
+        told("note", words="no validation loss: train.validation_rows = 0"),
+        told("evaluation", checkpoint="step-4", step=4, numbers={"evaluation/fid": 9.5}),
+        told("evaluation", checkpoint="step-8", failed="no memory"),
+    ]
+    reporter = Reported()
+    play(PlayedRay([*lines, RunState.SUCCEEDED]), reporter, tmp_path)
+    assert reporter.logs == [
+        "no validation loss: train.validation_rows = 0",
+        'step-4 evaluated: {"evaluation/fid": 9.5}',
+        "step-8 not evaluated: no memory",
+    ]
 
 
 def test_a_failed_run_fails_the_attempt_with_its_last_words(tmp_path: Path) -> None:

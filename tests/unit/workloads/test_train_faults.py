@@ -13,6 +13,9 @@ from giornata.workloads.train.faults import blamed, reason_of
 FAULTS: list[tuple[BaseException, Reason | None]] = [
     (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), Reason.NODE_VRAM),
     (RuntimeError("CUDA error: out of memory"), Reason.NODE_VRAM),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), Reason.NODE_VRAM),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), Reason.NODE_VRAM),
+    (RuntimeError("out of memory"), None),
     (RuntimeError("CUDA error: unspecified launch failure"), Reason.NODE_DRIVER),
     (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), Reason.NODE_DRIVER),
     (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), Reason.NODE_DRIVER),

@@ -61,9 +61,6 @@ def draw_prompts(
     prompts: Sequence[str],
     *,
     seed: int,
-    steps: int = STEPS,
-    guidance: float = GUIDANCE,
-    tick: Callable[[int], None] = lambda _: None,
 ) -> list[Image.Image]:
     """A picture per prompt; the noise is a function of the seed and of the place in the list."""
     drawn: list[Image.Image] = []
@@ -76,17 +73,16 @@ def draw_prompts(
             latents=torch.stack(noise),
             height=SIZE_PX,
             width=SIZE_PX,
-            num_inference_steps=steps,
-            guidance_scale=guidance,
+            num_inference_steps=STEPS,
+            guidance_scale=GUIDANCE,
         ).images
-        tick(len(drawn))
     return drawn
 
 
-def score(pipeline: StableDiffusionXLPipeline, *, seed: int, tick: Callable[[int], None] = lambda _: None) -> Scores:
+def score(pipeline: StableDiffusionXLPipeline, *, seed: int) -> Scores:
     """The whole grid with one seed."""
     asked = grid()
-    drawn = draw_prompts(pipeline, [shape.caption for shape in asked], seed=seed, tick=tick)
+    drawn = draw_prompts(pipeline, [shape.caption for shape in asked], seed=seed)
     scorer = Scorer()
     readings = [scorer.read(picture) for picture in drawn]
     shuffled = random.Random(f"{seed}:shuffled").sample(asked, len(asked))

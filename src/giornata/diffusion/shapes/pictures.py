@@ -54,7 +54,8 @@ def _star() -> list[Point]:
     return [(radius * math.cos(a), radius * math.sin(a)) for radius, a in zip(radii, angles, strict=True)]
 
 
-def _cross(length: float = 0.98, half_width: float = 0.36) -> list[Point]:
+def _cross() -> list[Point]:
+    length, half_width = 0.98, 0.36
     quarter = [(half_width, -length), (half_width, -half_width), (length, -half_width)]
     points = list(quarter)
     for _ in range(3):

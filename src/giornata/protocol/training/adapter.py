@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
 
 from giornata.protocol.model import Message, Sha256
+from giornata.protocol.training.meaning import meaningless
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
@@ -70,15 +71,21 @@ class AdapterFields(Message):
 
     adapter_type: Annotated[AdapterType, BeforeValidator(_adapter_type)] = Field(
         AdapterType.LORA,
-        description="lora, or lokr (Kronecker products).",
+        description="LoRA, or LyCORIS's Kronecker products.",
         validation_alias=AliasChoices("adapter_type", "network_module", "algo"),
     )
-    rank: int = Field(16, ge=1, le=512, validation_alias=AliasChoices("rank", "network_dim"))
+    rank: int = Field(
+        16,
+        ge=1,
+        le=512,
+        description="Of the adapter's matrices: its room and its size.",
+        validation_alias=AliasChoices("rank", "network_dim"),
+    )
     alpha: float | None = Field(
         None,
         gt=0,
         le=4096,
-        description="Defaults to rank.",
+        description="The adapter is scaled by alpha / rank. Default: as rank, so by 1.",
         validation_alias=AliasChoices("alpha", "network_alpha"),
     )
     target_modules: tuple[str, ...] = Field(
@@ -133,9 +140,19 @@ class AdapterFields(Message):
     train_text_encoder_ti_frac: float = Field(
         0.5, gt=0, le=1, description="Part of the steps in which the new tokens learn, at text_encoder_lr."
     )
-    num_new_tokens_per_abstraction: int = Field(2, ge=1, le=16)
+    num_new_tokens_per_abstraction: int = Field(
+        2,
+        ge=1,
+        le=16,
+        description="New tokens for each word of token_abstraction.",
+        validation_alias=AliasChoices("num_new_tokens_per_abstraction", "num_vectors_per_token"),
+    )
     token_abstraction: Annotated[tuple[Abstraction, ...], BeforeValidator(_listed)] = Field(
-        ("TOK",), min_length=1, max_length=8, description="What captions say for the new tokens."
+        ("TOK",),
+        min_length=1,
+        max_length=8,
+        description="What captions say for the new tokens.",
+        validation_alias=AliasChoices("token_abstraction", "token_string"),
     )
     initializer_concept: str | None = Field(
         None,
@@ -152,19 +169,18 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
     lokr = spec.adapter_type is AdapterType.LOKR
     return [
-        (
-            spec.stop_text_encoder_training is not None and not spec.train_text_encoder,
-            "stop_text_encoder_training means nothing without train_text_encoder",
+        *meaningless(
+            spec,
+            "stop_text_encoder_training",
+            "text_encoder_target_modules",
+            because="without train_text_encoder",
+            unless=spec.train_text_encoder,
         ),
         *_token_contradictions(spec),
-        (
-            spec.text_encoder_target_modules != TEXT_TARGETS and not spec.train_text_encoder,
-            "text_encoder_target_modules mean nothing without train_text_encoder",
-        ),
+        *meaningless(spec, "ema_decay", because="without use_ema", unless=spec.use_ema),
         (lokr and spec.use_dora, "use_dora goes with adapter_type lora only"),
         (lokr and spec.use_rslora, "use_rslora goes with adapter_type lora only"),
-        (not lokr and spec.decompose_both, "decompose_both means nothing without adapter_type lokr"),
-        (not lokr and spec.decompose_factor != -1, "decompose_factor means nothing without adapter_type lokr"),
+        *meaningless(spec, "decompose_both", "decompose_factor", because="without adapter_type lokr", unless=lokr),
         (spec.decompose_factor == 0, "decompose_factor is at least 1, or -1"),
         (
             lokr and "diffusers" in spec.output_formats,
@@ -176,16 +192,9 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
 
 def _token_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     wanted, words = spec.train_text_encoder_ti, spec.token_abstraction
-    fields = AdapterFields.model_fields
     within = any(one in other for place, one in enumerate(words) for other in words[:place] + words[place + 1 :])
     return [
-        *(
-            (
-                not wanted and getattr(spec, name) != fields[name].default,
-                f"{name} means nothing without train_text_encoder_ti",
-            )
-            for name in TOKEN_FIELDS
-        ),
+        *meaningless(spec, *TOKEN_FIELDS, because="without train_text_encoder_ti", unless=wanted),
         (wanted and within, "token_abstraction has a word that is part of another"),
         (
             wanted and any(word in (spec.class_prompt or "") for word in words),

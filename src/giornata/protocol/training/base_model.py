@@ -40,7 +40,9 @@ class BaseModelFields(Message):
     revision: str | None = Field(None, max_length=128, description="Branch, tag or commit on the hub.")
     variant: str | None = Field(None, max_length=32, description="Weight files' variant, such as fp16.")
     pretrained_vae_model_name_or_path: ModelName | None = Field(
-        None, description="Another VAE, such as madebyollin/sdxl-vae-fp16-fix."
+        None,
+        description="Another VAE, such as madebyollin/sdxl-vae-fp16-fix.",
+        validation_alias=AliasChoices("pretrained_vae_model_name_or_path", "vae"),
     )
     hub_token_secret: SecretName | None = Field(
         None, description="Name of the project's secret that opens a gated model; its value is not in the spec."

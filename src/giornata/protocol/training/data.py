@@ -1,14 +1,25 @@
 """The pictures and what is said of them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from giornata.protocol.model import Message
+from giornata.protocol.training.meaning import meaningless
 from giornata.protocol.training.text import Prompt
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
+
+
+def _side(given: Any) -> Any:
+    """One number for the two equal ones by which kohya's scripts say it: 1024,1024."""
+    sides = given.split(",") if isinstance(given, str) else given
+    if not isinstance(sides, list | tuple):
+        return given
+    if len({str(side).strip() for side in sides}) > 1:
+        raise ValueError("one side for a square; pictures keep their own proportions with enable_bucket")
+    return str(sides[0]).strip() if sides else given
 
 
 class DataFields(Message):
@@ -28,7 +39,9 @@ class DataFields(Message):
         description="How often a subject's picture goes without its caption.",
         validation_alias=AliasChoices("caption_dropout_rate", "proportion_empty_prompts"),
     )
-    resolution: int = Field(1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels.")
+    resolution: Annotated[int, BeforeValidator(_side)] = Field(
+        1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels."
+    )
     center_crop: bool = Field(False, description="Crop in the middle; otherwise where the seed says.")
     random_flip: bool = Field(
         False,
@@ -53,7 +66,13 @@ class DataFields(Message):
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
     return [
-        (spec.keep_tokens > 0 and not spec.shuffle_caption, "keep_tokens means nothing without shuffle_caption"),
+        *meaningless(
+            spec,
+            "keep_tokens",
+            "caption_separator",
+            because="without shuffle_caption",
+            unless=spec.shuffle_caption,
+        ),
         *_bucket_contradictions(spec),
     ]
 
@@ -61,14 +80,10 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
 def _bucket_contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     if not spec.enable_bucket:
         names = ("bucket_reso_steps", "min_bucket_reso", "max_bucket_reso")
-        fields = DataFields.model_fields
-        return [
-            (getattr(spec, name) != fields[name].default, f"{name} means nothing without enable_bucket")
-            for name in names
-        ]
+        return meaningless(spec, *names, because="without enable_bucket", unless=False)
     steps = spec.bucket_reso_steps
     sides = ("resolution", "min_bucket_reso", "max_bucket_reso")
-    odd = [(getattr(spec, name) % steps != 0, f"{name} is no multiple of bucket_reso_steps") for name in sides]
+    odd = [(getattr(spec, name) % steps != 0, f"{name} is not a multiple of bucket_reso_steps") for name in sides]
     return [
         *odd,
         (spec.min_bucket_reso > spec.resolution, "min_bucket_reso is above resolution"),

@@ -28,7 +28,7 @@ def is_url(name: str) -> bool:
 
 def hub_file(name: str) -> HubFile | None:
     """The file that `owner/name/file.safetensors` or `https://huggingface.co/owner/name/resolve/REVISION/file`
-    stands for; None for whatever is no file on the hub."""
+    stands for; None for whatever is not a file on the hub."""
     if not is_single_file(name):
         return None
     if is_url(name):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import AliasChoices, Field
 
 from giornata.protocol.model import Message
+from giornata.protocol.training.meaning import meaningless
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
@@ -45,7 +46,7 @@ class ObjectiveFields(Message):
         validation_alias=AliasChoices("snr_gamma", "min_snr_gamma"),
     )
     debiased_estimation_loss: bool = Field(False, description="Weigh the loss by 1 / sqrt(SNR).")
-    loss_type: LossType = LossType.L2
+    loss_type: LossType = Field(LossType.L2, description="How the prediction is compared with its target.")
     huber_schedule: HuberSchedule = Field(HuberSchedule.SNR, description="For loss_type huber and smooth_l1.")
     huber_c: float = Field(0.1, gt=0, le=1, description="For loss_type huber and smooth_l1.")
     noise_offset: float = Field(
@@ -73,7 +74,14 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
         ),
         (
             spec.rescale_betas_zero_snr and spec.prediction_type == "epsilon",
-            "rescale_betas_zero_snr needs prediction_type v_prediction: of pure noise, noise is no riddle",
+            "rescale_betas_zero_snr needs prediction_type v_prediction: noise cannot be learned from pure noise",
+        ),
+        *meaningless(
+            spec,
+            "huber_c",
+            "huber_schedule",
+            because="without loss_type huber or smooth_l1",
+            unless=spec.loss_type in PSEUDO_HUBER,
         ),
         *_edm_contradictions(spec),
         (spec.min_timestep >= spec.max_timestep, "min_timestep is not below max_timestep"),

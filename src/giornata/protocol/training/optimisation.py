@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from giornata.protocol.model import Message
+from giornata.protocol.training.meaning import meaningless
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
@@ -67,8 +68,10 @@ class OptimisationFields(Message):
         description="Instead of max_train_steps, which it is turned into at submission by the number of pictures.",
         validation_alias=AliasChoices("num_train_epochs", "max_train_epochs"),
     )
-    train_batch_size: int = Field(1, ge=1, le=256)
-    gradient_accumulation_steps: int = Field(1, ge=1, le=1024)
+    train_batch_size: int = Field(1, ge=1, le=256, description="Pictures in a micro-batch.")
+    gradient_accumulation_steps: int = Field(
+        1, ge=1, le=1024, description="Micro-batches in an optimizer step; one batch where memory allows."
+    )
     share_batch: bool = Field(
         True,
         description="May train in one batch with other jobs, each for itself, which is cheaper. false: alone, for "
@@ -82,19 +85,37 @@ class OptimisationFields(Message):
     use_8bit_adam: bool = Field(
         False, exclude=True, description="diffusers' way to say optimizer adamw_8bit, which is how it is kept."
     )
-    learning_rate: float = Field(1e-4, gt=0, le=10, validation_alias=AliasChoices("learning_rate", "unet_lr"))
-    text_encoder_lr: float = Field(5e-6, gt=0, le=10)
-    lr_scheduler: LrScheduler = LrScheduler.CONSTANT
-    lr_warmup_steps: int = Field(0, ge=0)
-    lr_num_cycles: int = Field(
-        1, ge=1, le=1000, validation_alias=AliasChoices("lr_num_cycles", "lr_scheduler_num_cycles")
+    learning_rate: float = Field(
+        1e-4,
+        gt=0,
+        le=10,
+        description="Of the UNet's adapter.",
+        validation_alias=AliasChoices("learning_rate", "unet_lr"),
     )
-    lr_power: float = Field(1.0, gt=0, le=10, validation_alias=AliasChoices("lr_power", "lr_scheduler_power"))
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.999, ge=0, lt=1)
-    adam_weight_decay: float = Field(1e-4, ge=0, le=1)
-    adam_epsilon: float = Field(1e-8, gt=0, le=1)
-    max_grad_norm: float = Field(1.0, gt=0, le=1e6)
+    text_encoder_lr: float = Field(
+        5e-6, gt=0, le=10, description="Of the text encoders' adapters, and of new tokens."
+    )
+    lr_scheduler: LrScheduler = Field(LrScheduler.CONSTANT, description="diffusers' schedules, over all steps.")
+    lr_warmup_steps: int = Field(0, ge=0, description="Steps in which the rate rises from 0.")
+    lr_num_cycles: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="For lr_scheduler cosine_with_restarts.",
+        validation_alias=AliasChoices("lr_num_cycles", "lr_scheduler_num_cycles"),
+    )
+    lr_power: float = Field(
+        1.0,
+        gt=0,
+        le=10,
+        description="For lr_scheduler polynomial.",
+        validation_alias=AliasChoices("lr_power", "lr_scheduler_power"),
+    )
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Inertia of the first moment.")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Inertia of the second moment.")
+    adam_weight_decay: float = Field(1e-4, ge=0, le=1, description="Decoupled from the gradient, as AdamW has it.")
+    adam_epsilon: float = Field(1e-8, gt=0, le=1, description="Keeps the division by the second moment finite.")
+    max_grad_norm: float = Field(1.0, gt=0, le=1e6, description="Gradients are clipped to this norm.")
     mixed_precision: Annotated[Literal["no", "bf16"], BeforeValidator(_precision)] = Field(
         "bf16", description="Autocast; adapter weights stay fp32. fp16 is taken for bf16."
     )
@@ -142,6 +163,7 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             spec.lr_scheduler is LrScheduler.CONSTANT and spec.lr_warmup_steps > 0,
             "lr_scheduler constant has no warm-up; use constant_with_warmup, or lr_warmup_steps 0",
         ),
+        *_meaningless(spec),
         (
             prodigy and spec.learning_rate < 0.1,
             "learning_rate is a factor of the rate that prodigy finds by itself; use 1.0",
@@ -176,5 +198,37 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             schedule_free and spec.train_text_encoder_ti,
             "train_text_encoder_ti does not go with adamw_schedule_free, whose average knows nothing of the new "
             "tokens' rescaling",
+        ),
+    ]
+
+
+def _meaningless(spec: "TrainSpec") -> list[tuple[bool, str]]:
+    schedule = spec.lr_scheduler
+    return [
+        *meaningless(
+            spec,
+            "lr_num_cycles",
+            because="without lr_scheduler cosine_with_restarts",
+            unless=schedule is LrScheduler.COSINE_WITH_RESTARTS,
+        ),
+        *meaningless(
+            spec,
+            "lr_power",
+            because="without lr_scheduler polynomial",
+            unless=schedule is LrScheduler.POLYNOMIAL,
+        ),
+        *meaningless(
+            spec,
+            "text_encoder_lr",
+            because="without train_text_encoder or train_text_encoder_ti",
+            unless=spec.train_text_encoder or spec.train_text_encoder_ti,
+        ),
+        *meaningless(
+            spec,
+            "adam_beta1",
+            "adam_beta2",
+            "adam_epsilon",
+            because="with optimizer adafactor, which has no such thing",
+            unless=spec.optimizer is not Optimizer.ADAFACTOR,
         ),
     ]

@@ -18,11 +18,21 @@ class ResultFields(Message):
         description="Steps between checkpoints; auto weighs their cost against the fleet's interruptions.",
         validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
     )
-    checkpoints_keep_latest: int = Field(2, ge=1, le=100)
+    checkpoints_keep_latest: int = Field(
+        2,
+        ge=1,
+        le=100,
+        description="How many of the newest checkpoints are kept.",
+        validation_alias=AliasChoices("checkpoints_keep_latest", "checkpoints_total_limit"),
+    )
     checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
-    output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(("kohya", "diffusers"), min_length=1)
+    output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(
+        ("kohya", "diffusers"), min_length=1, description="Whose key names the files have."
+    )
     model_card: bool = Field(True, description="Also write README.md, the page that model hubs show.")
-    output_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
+    output_dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float16", description="Of the weights in the files."
+    )
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:

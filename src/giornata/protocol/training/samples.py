@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from giornata.protocol.model import Message
+from giornata.protocol.training.meaning import meaningless
 from giornata.protocol.training.text import Prompt
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ class SampleFields(Message):
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
-    fields, prompts = SampleFields.model_fields, spec.sample_prompts
+    prompts = spec.sample_prompts
     return [
-        *(
-            (
-                not prompts and getattr(spec, name) != fields[name].default,
-                f"{name} means nothing without sample_prompts",
-            )
-            for name in ("sample_steps", "sample_guidance_scale")
+        *meaningless(
+            spec,
+            "sample_steps",
+            "sample_guidance_scale",
+            because="without sample_prompts",
+            unless=bool(prompts),
         ),
         (
             any(KOHYAS_OPTION.search(f"{prompt} ") for prompt in prompts),

@@ -6,6 +6,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from giornata.protocol.model import Message
 from giornata.protocol.secrets import SecretName
+from giornata.protocol.training.meaning import meaningless
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
@@ -55,11 +56,4 @@ class TrackingFields(Message):
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
     """(whether it is one, what to say of it)."""
-    fields = TrackingFields.model_fields
-    return [
-        (
-            WANDB not in spec.report_to and getattr(spec, name) != fields[name].default,
-            f'{name} means nothing without report_to ["wandb"]',
-        )
-        for name in WANDB_FIELDS
-    ]
+    return meaningless(spec, *WANDB_FIELDS, because='without report_to ["wandb"]', unless=WANDB in spec.report_to)

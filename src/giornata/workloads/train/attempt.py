@@ -79,10 +79,11 @@ class Attempt:
         kernels = self._kernels(ready)
         with (
             wearing(self.base, self.spec, self.start) as (adapters, optimizer),
-            self.keeper(ready, **kernels.entry, **{LAYER: lora_layer(self.spec)}) as keeper,
+            self.keeper(ready) as keeper,
         ):
             self.restore(adapters, optimizer, keeper)
             if ready.supplies is not None:
+                self.begin(ready, keeper, **kernels.entry, **{LAYER: lora_layer(self.spec)})
                 steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
                 kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
             keeper.settle()
@@ -107,8 +108,6 @@ class Attempt:
             materials, extra = self._materials(instances, classes)
             ours |= extra
             supplies = self._supplies(materials, first_step)
-        elif header is not None and "class_pictures" in header.fingerprint:
-            ours["class_pictures"] = header.fingerprint["class_pictures"]  # none are needed any more
         return Prepared(
             instances=instances,
             data_hash=data_hash,
@@ -187,28 +186,31 @@ class Attempt:
         optimizer.restore(resume.step, checkpoint.tensors)
         keeper.losses += checkpoint.tensors[LOSSES].tolist() if LOSSES in checkpoint.tensors else []
 
-    def keeper(self, ready: Prepared, **extra: Any) -> Keeper:
-        """Who writes the checkpoints. `extra` goes into their fingerprint."""
-        header, ours = ready.header, ready.fingerprint | extra
-        history: tuple[dict[str, Any], ...] = ({"from_step": 0, "fingerprint": ours},)
-        if header is not None:
-            history = header.history
-            changed = differences(header.fingerprint, ours)
-            if changed:
-                self.reporter.notice(RESUMED_ELSEWHERE, {"step": header.step, "differences": changed})
-                history = (*history, {"from_step": header.step, "fingerprint": ours})
+    def keeper(self, ready: Prepared) -> Keeper:
+        """Who writes the checkpoints, once `begin` has said what their bits depend on."""
+        header = ready.header
         return Keeper(
             spec=self.spec,
             data_hash=ready.data_hash,
             base_sha256=self.base_sha256,
-            fingerprint=ours,
-            history=history,
+            history=() if header is None else header.history,
             directory=self.start.directory,
             reporter=self.reporter,
             clock=self.clock,
             announced=None if header is None else header.step,
             family=self.base.family,
         )
+
+    def begin(self, ready: Prepared, keeper: Keeper, **extra: Any) -> None:
+        """Before the first step of the attempt: write down what its bits depend on, and say so where that is
+        something else than before. `extra` goes into the fingerprint.
+
+        Not for an attempt without steps: its weights depend on what was before it alone.
+        """
+        ours = ready.fingerprint | extra
+        if ready.header is not None and (changed := differences(ready.header.fingerprint, ours)):
+            self.reporter.notice(RESUMED_ELSEWHERE, {"step": ready.first_step, "differences": changed})
+        keeper.changed(ready.first_step, ours)
 
     # ---- the steps
 
@@ -238,7 +240,8 @@ class Attempt:
             meter.resume()
 
         def changed(step: int, footprint: Footprint) -> None:
-            keeper.changed(step, without_footprint(keeper.fingerprint) | to_fingerprint(footprint, spec))
+            ours = without_footprint(keeper.fingerprint) | to_fingerprint(footprint, spec)
+            keeper.changed(step, ours, last_counts=True)
             pace.hasten()  # so that all later attempts hear of it
 
         first, feeds = ready.first_step, partial(self.feed, supplies)

@@ -13,6 +13,7 @@ from giornata.engine.workload import WorkloadFailed
 
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 _OS_ERROR = re.compile(r"os error (\d+)")  # how safetensors, written in Rust, words an errno
+_NO_MEMORY = re.compile(r"out of memory|_STATUS_ALLOC_FAILED")  # cuBLAS and cuDNN say the latter of their workspaces
 _DRIVER = re.compile(r"CUDA error|CUDA driver|cuDNN error|CUBLAS_STATUS|CUDNN_STATUS|NVML|HIP error")
 
 
@@ -26,7 +27,7 @@ def reason_of(error: BaseException) -> Reason | None:
         found = _OS_ERROR.search(str(error))
         return Reason.NODE_DISK if found and int(found.group(1)) in _DISK else None
     if isinstance(error, RuntimeError):
-        if "out of memory" in str(error) and "CUDA" in str(error):
+        if _NO_MEMORY.search(str(error)) and re.search("CUDA|cuDNN", str(error)):
             return Reason.NODE_VRAM
         return Reason.NODE_DRIVER if _DRIVER.search(str(error)) else None
     return None

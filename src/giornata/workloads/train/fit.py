@@ -6,24 +6,27 @@ The choice is a function of the spec, the model and the size of the device, neve
 on the same hardware the same job is always laid out in the same way.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
 from torch import nn
 
 from giornata.diffusion import memory
+from giornata.diffusion.adapter_plan import chosen_layers, is_chosen, size_of
 from giornata.diffusion.eight_bits import working_bytes
-from giornata.diffusion.memory import GIB, Precision, in_gib
+from giornata.diffusion.lora import UNET, public_name
+from giornata.diffusion.memory import GIB, Precision, Worn, in_gib
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.unet_layers import Kind, Layer, layers_of
+from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer, layers_of
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.adapter import AdapterType
 from giornata.workloads.train.footprint import Footprint, below_on, ladder
 
 CONTEXT_BYTES = int(0.75 * GIB)
@@ -32,7 +35,6 @@ tensors that are reckoned here. Not measured by us."""
 FRAGMENTED = 0.05
 """Part of a device that an allocator cannot use. A guess that errs on the safe side."""
 OTHERS_MATTER_BYTES = GIB
-LORA_PER_TEXT_LAYER = 4
 FP32_BYTES = 4
 
 
@@ -75,7 +77,8 @@ def unbounded(_: torch.device) -> Room | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """What a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient checkpointing;
-    `materials` is 2 with class pictures and 1 without."""
+    `materials` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however many pictures go
+    through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out."""
 
     weights_bytes: int
     trained_bytes: int
@@ -83,11 +86,13 @@ class Sizes:
     unit_bytes: dict[Recompute, int]
     preparing_bytes: int
     materials: int
+    multiplied_out_bytes: dict[Recompute, int] = field(default_factory=dict)
 
     def activation_bytes(self, footprint: Footprint) -> int:
         """What is held between a forward pass and its backward pass."""
-        pictures = footprint.rows * self.materials
-        return pictures * (self.kept_bytes[footprint.recompute] + self.unit_bytes[footprint.recompute])
+        pictures, recompute = footprint.rows * self.materials, footprint.recompute
+        of_pictures = pictures * (self.kept_bytes[recompute] + self.unit_bytes[recompute])
+        return of_pictures + self.multiplied_out_bytes.get(recompute, 0)
 
     def training_bytes(self, footprint: Footprint) -> int:
         """The most that a step takes."""
@@ -103,26 +108,62 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     mixed, on_cuda = spec.mixed_precision == "bf16", base.device.type == "cuda"
     precision = Precision.of(mixed=mixed, on_cuda=on_cuda)
     layers = layers_of(base.unet, spec.resolution)
-    adapted = {layer.name for layer in layers if is_target(layer.name, spec.target_modules)}
-    texts = [_width_and_depth(model) for model in base.text_encoders] if spec.train_text_encoder else []
-    kept = {
-        each: memory.kept_bytes(layers, adapted, precision, each) + memory.text_bytes(texts, precision)
-        for each in Recompute
-    }
+    adapted = worn_on(layers, spec)
+    text_kept, text_trained, text_multiplied_out = _of_texts(base, spec, precision)
     unit_bytes = memory.largest_unit_bytes(layers, adapted, precision)
-    trained = sum(_lora_parameters(layer, spec.rank) for layer in layers if layer.name in adapted)
-    trained += sum(LORA_PER_TEXT_LAYER * spec.rank * 2 * width * depth for width, depth in texts)
+    trained = text_trained + sum(
+        adapted[layer.name].trained(layer.inputs * layer.kernel, layer.outputs)
+        for layer in layers
+        if layer.name in adapted
+    )
     copies = 2 + len(KINDS[spec.optimizer].tensors) + (1 if spec.use_ema else 0)  # weights, gradients, moments
+    cast_bytes = precision.half if mixed else 0  # autocast's copy of the weights
     modules: tuple[nn.Module, ...] = (base.unet, base.vae, *base.text_encoders)
     return Sizes(
         weights_bytes=sum(held.nbytes for held in chain.from_iterable(_tensors(m) for m in modules))
         + working_bytes(base.unet),
-        trained_bytes=trained * FP32_BYTES * copies,
-        kept_bytes=kept,
+        trained_bytes=trained * (FP32_BYTES * copies + cast_bytes),
+        kept_bytes={each: memory.kept_bytes(layers, adapted, precision, each) + text_kept for each in Recompute},
         unit_bytes={each: 0 if each is Recompute.OFF else unit_bytes for each in Recompute},
         preparing_bytes=_preparing_bytes(base, spec),
         materials=2 if spec.with_prior_preservation else 1,
+        multiplied_out_bytes={
+            each: memory.multiplied_out_bytes(layers, adapted, precision, each) + text_multiplied_out
+            for each in Recompute
+        },
     )
+
+
+def worn_on(layers: Iterable[Layer], spec: TrainSpec) -> dict[str, Worn]:
+    """The adapters of a job on the layers of its UNet, by their names."""
+    return {
+        layer.name: _worn(f"{UNET}.{layer.name}", spec)
+        for layer in layers
+        if layer.kind in {Kind.LINEAR, Kind.CONV}
+        and is_chosen(layer.name, spec.target_modules, spec.lora_unet_blocks)
+    }
+
+
+def _worn(public_name: str, spec: TrainSpec) -> Worn:
+    multiplied_out = spec.adapter_type is AdapterType.LOKR
+    return Worn(rank=size_of(spec, public_name).rank, magnitudes=spec.use_dora, multiplied_out=multiplied_out)
+
+
+def _of_texts(base: BaseModel, spec: TrainSpec, precision: Precision) -> tuple[int, int, int]:
+    """Of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and what autograd keeps
+    of adapters that are multiplied out. Gradients go through the encoders to new tokens too."""
+    kept = trained = multiplied_out = 0
+    if spec.train_text_encoder or spec.train_text_encoder_ti:
+        kept += memory.text_bytes([_width_and_depth(model) for model in base.text_encoders], precision)
+    if spec.train_text_encoder:
+        for prefix, model in zip(base.family.encoder_names, base.text_encoders, strict=True):
+            for name in chosen_layers(model, spec.text_encoder_target_modules):
+                layer, worn = model.get_submodule(name), _worn(public_name(prefix, name), spec)
+                kept += worn.kept_bytes(PROMPT_TOKENS, layer.out_features, precision.half)
+                trained += worn.trained(layer.in_features, layer.out_features)
+                weights = layer.in_features * layer.out_features
+                multiplied_out += weights * precision.half if worn.multiplied_out else 0
+    return kept, trained, multiplied_out
 
 
 def fitted(spec: TrainSpec, sizes: Sizes, room: Room | None, largest: Footprint) -> Footprint:
@@ -158,19 +199,9 @@ def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
     return WorkloadFailed(Reason.NODE_TOO_SMALL, str(fault), (fault,))
 
 
-def is_target(name: str, targets: tuple[str, ...]) -> bool:
-    """Whether an adapter goes on this layer."""
-    return any(name == target or name.endswith(f".{target}") for target in targets)
-
-
 def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     """Buffers too: weights of 8 bits are some."""
     return chain(module.parameters(), module.buffers())
-
-
-def _lora_parameters(layer: Layer, rank: int) -> int:
-    kernel = 9 if layer.kind is Kind.CONV else 1
-    return rank * (layer.inputs * kernel + layer.outputs)
 
 
 def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:

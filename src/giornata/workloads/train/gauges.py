@@ -9,7 +9,7 @@ from giornata.diffusion.flops import matmul_flops_per_s, training_flops
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import is_target
+from giornata.workloads.train.fit import worn_on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,13 +40,13 @@ def gauges_of(
 ) -> Gauges:
     """The gauges of one attempt. The high-water mark is set back."""
     layers = layers_of(base.unet, spec.resolution)
-    adapted = {layer.name for layer in layers if is_target(layer.name, spec.target_modules)}
+    ranks = {name: worn.rank for name, worn in worn_on(layers, spec).items()}
     on_cuda = base.device.type == "cuda"
     if on_cuda:
         torch.cuda.reset_peak_memory_stats(base.device)
     return Gauges(
         waited_s=waited_s,
-        flops_per_image=training_flops(layers, adapted, spec.rank),
+        flops_per_image=training_flops(layers, ranks),
         peak_flops_per_s=peak_flops_per_s,
         vram_peak_bytes=(lambda: torch.cuda.max_memory_allocated(base.device)) if on_cuda else None,
     )

@@ -145,8 +145,7 @@ class Joint:
     def _seated(self, attempt: Attempt, ready: Prepared, slot: Slot, threads: ExitStack) -> Seat | None:
         """The job in its slot, as far as it is; None for one whose steps were done already, which has ended now."""
         optimizer = SlotOptimizer(slot, attempt.spec)
-        composition = self._composition(slot.place, jobs=len(self._seats) + 1)
-        keeper = threads.enter_context(attempt.keeper(ready, **{JOINT: composition, LAYER: "slots"}))
+        keeper = threads.enter_context(attempt.keeper(ready))
         attempt.restore(slot.adapters, optimizer, keeper)
         if ready.supplies is None:
             self._over(attempt.start, attempt.finish(slot.adapters, optimizer, keeper, ready))
@@ -169,7 +168,7 @@ class Joint:
         )
 
     def _fit(self) -> None:
-        """Choose the width for those who are here, and write down for each what its bits depend on."""
+        """Choose the width for those who are here, and move them into it."""
         if not self._seats:
             return
         width = self._width(len(self._seats))
@@ -179,15 +178,12 @@ class Joint:
                 seat.slot.move(free.pop(0))
         self._slots.set_width(width)
         self._seats.sort(key=lambda seat: seat.slot.place)
-        for seat in self._seats:
-            composition = {JOINT: self._composition(seat.slot.place, jobs=len(self._seats))}
-            seat.keeper.changed(seat.step, seat.keeper.fingerprint | composition, last_counts=True)
 
     def _width(self, jobs: int) -> int:
         return min(self._slots.count, 1 << (jobs - 1).bit_length())
 
-    def _composition(self, place: int, *, jobs: int) -> dict[str, int]:
-        return {"place": place, "width": self._width(jobs), "rank": self._slots.rank}
+    def _composition(self, seat: Seat) -> dict[str, int]:
+        return {"place": seat.slot.place, "width": self._slots.width, "rank": self._slots.rank}
 
     def _over(self, start: Start, end: Outcome | Exception) -> None:
         if self._crew is not None:
@@ -211,6 +207,8 @@ class Joint:
         rows = self._gather()
         if rows:
             self._fit()
+            for seat in rows:  # now it is certain who is here
+                seat.note({JOINT: self._composition(seat), LAYER: "slots"})
             losses = self._compute(rows)
             for seat, loss in losses.items():
                 self._attend(seat, loss)

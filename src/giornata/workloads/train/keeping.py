@@ -40,8 +40,9 @@ class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included; `losses` are
-    those of all steps so far. As a context manager it waits for what is being written, whatever happened to the steps
-    meanwhile.
+    those of all steps so far. `history` is that of the checkpoint resumed from, empty at a job's start; `changed`
+    adds to it, before the first step too. As a context manager it waits for what is being written, whatever happened
+    to the steps meanwhile.
     """
 
     def __init__(
@@ -50,7 +51,6 @@ class Keeper:
         spec: TrainSpec,
         data_hash: str,
         base_sha256: str,
-        fingerprint: Fingerprint,
         history: tuple[dict[str, Any], ...],
         directory: Path,
         reporter: Reporter,
@@ -59,7 +59,7 @@ class Keeper:
         family: Family,
     ) -> None:
         self.data_hash, self.history, self.announced = data_hash, history, announced
-        self._spec, self._fingerprint = spec, fingerprint
+        self._spec = spec
         self._base_sha256, self._family = base_sha256, family
         self._directory, self._reporter, self._clock = directory, reporter, clock
         self.losses: list[float] = []
@@ -94,18 +94,17 @@ class Keeper:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What bits depend on as things are."""
-        return self._fingerprint
+        """What bits depend on as things are; empty before anybody has said."""
+        return _last(self.history)
 
     def changed(self, from_step: int, fingerprint: Fingerprint, *, last_counts: bool = False) -> None:
-        """From step `from_step` on, bits depend on something else. With `last_counts` only the last of several
-        fingerprints of one step is kept."""
-        if fingerprint == self._fingerprint:
-            return
-        replaced = last_counts and self.history[-1]["from_step"] == from_step
-        kept = self.history[:-1] if replaced else self.history
-        self._fingerprint = fingerprint
-        self.history = (*kept, {"from_step": from_step, "fingerprint": fingerprint})
+        """From step `from_step` on, bits depend on this. With `last_counts` an entry of the same step is forgotten:
+        what was computed under it was thrown away."""
+        forgotten = last_counts and bool(self.history) and self.history[-1]["from_step"] == from_step
+        kept = self.history[:-1] if forgotten else self.history
+        if fingerprint != _last(kept):
+            kept = (*kept, {"from_step": from_step, "fingerprint": fingerprint})
+        self.history = kept
 
     def __enter__(self) -> Self:
         return self
@@ -138,10 +137,15 @@ class Keeper:
             spec_sha256=spec_sha256(self._spec),
             data_sha256=self.data_hash,
             base_sha256=self._base_sha256,
-            fingerprint=self._fingerprint,
+            fingerprint=self.fingerprint,
             history=self.history,
             family=self._family.name,
         )
+
+
+def _last(history: tuple[dict[str, Any], ...]) -> Fingerprint:
+    found: Fingerprint = history[-1]["fingerprint"] if history else {}
+    return found
 
 
 def state_of(adapters: Adapters, optimizer: Learner) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ Shapes: B the job's rows of the batch; C, H, W of the latents.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -34,7 +35,8 @@ class Rows:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Seat:
-    """A job in a slot. `step` counts its optimizer steps that are done, `micro` the micro-batches since.
+    """A job in a slot. `step` counts its optimizer steps that are done, `micro` the micro-batches since; `begun` is
+    whether it has been in a batch.
 
     `threads` closes the feed and the keeper, which have one each.
     """
@@ -52,6 +54,7 @@ class Seat:
     threads: ExitStack
     step: int
     micro: int = 0
+    begun: bool = False
     losses: list[torch.Tensor] = field(default_factory=list)
 
     @property
@@ -81,6 +84,14 @@ class Seat:
         base = self.attempt.base
         with torch.no_grad():
             return captions.encode(base.tokenizers, base.text_encoders, texts, family=base.family)
+
+    def note(self, composition: dict[str, Any]) -> None:
+        """Before a batch that the job is in: write down what its bits depend on besides what it brought along."""
+        if self.begun:
+            self.keeper.changed(self.step, self.keeper.fingerprint | composition)
+        else:
+            self.attempt.begin(self.prepared, self.keeper, **composition)
+        self.begun = True
 
     def learn(self, loss: torch.Tensor) -> None:
         """After the backward pass of a micro-batch with this loss: make the optimizer step when it was the last one,
