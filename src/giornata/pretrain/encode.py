@@ -7,9 +7,12 @@ address, the shards are given to actors of Ray; otherwise they are encoded in th
 
 import argparse
 import json
+import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,9 @@ from giornata.pretrain.encoding.encoded import (
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.encoders import device_of_an_encoder, encoder_dtype, open_encoder
 from giornata.pretrain.recipes import read_config
+from giornata.pretrain.run_storage import rooted, run_storage
+from giornata.pretrain.training.meter import usd_per_s
+from giornata.pretrain.training.spending import Account
 from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
@@ -166,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--address", help="of a Ray cluster")
     given = parser.parse_args(arguments)
     try:
-        report = _run(read_config(given.config), given.address)
+        report = _run(rooted(read_config(given.config)), given.address)
     except InvalidInput as error:
         if given.report:
             given.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
@@ -180,17 +186,48 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
+    with counted(config) as tell:
+        return _encoded(config, address, tell)
+
+
+@contextmanager
+def counted(
+    config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, int], None]]:
+    """Within, what the encoders cost is kept with the run (giornata.pretrain.training.spending), whenever progress is
+    told, and at the end. A picture that was encoded for another run is not paid for again."""
+    now_ms = time.time_ns() // 1_000_000
+    account = Account(
+        run=run_storage(config),
+        name=f"encode-{now_ms:013d}-{uuid.uuid4().hex}",
+        began_s=clock_s(),
+        began_ms=now_ms,
+    )
+    per_s = usd_per_s(config, 0, config.encode.encoders)
+
+    def tell(done: int, of: int) -> None:
+        account.add(clock_s() - account.until_s, per_s)
+        _tell(done, of)
+
+    try:
+        yield tell
+    finally:
+        account.add(clock_s() - account.until_s, per_s)
+        account.close()
+
+
+def _encoded(config: PretrainConfig, address: str | None, tell: Callable[[int, int], None]) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         _refuse_without_gpu(device)
-        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=_tell)
+        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell)
     import ray
 
     # Here only its digest is wanted, and the empty caption: in the precision in which the actors work.
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
     ray.init(address=address, log_to_driver=False)
     try:
-        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=_tell)
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell)
     finally:
         ray.shutdown()
 

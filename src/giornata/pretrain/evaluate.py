@@ -7,17 +7,19 @@ with an Inception network another such distance (FID).
 
 import argparse
 import json
+import os
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import UNet2DConditionModel
 
-from giornata.diffusion.determinism import fix_determinism
+from giornata.diffusion.determinism import fix_determinism, let_cublas_repeat
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.encoding.encoded import source_manifest
@@ -31,8 +33,10 @@ from giornata.pretrain.training.export import export
 from giornata.pretrain.training.progress import Progress
 from giornata.pretrain.training.validation import held_losses, held_pictures
 from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining_checks import parse
 
 SEEDS = (0, 1, 2, 3)
+LEAST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +151,24 @@ def _closeness(config: PretrainConfig, pipeline: Any, eyes: Eyes, phase: int, mo
     return found
 
 
+def _out_of_the_way(config: PretrainConfig) -> PretrainConfig:
+    """Only processors that nobody else wants, a GPU only by leave, and no life after whoever started this."""
+    os.nice(LEAST_PRIORITY)
+    threading.Thread(target=_leave_with_parent, name="leave-with-parent", daemon=True).start()
+    return config if config.evaluate.use_gpu else replace(config, workers=replace(config.workers, use_gpu=False))
+
+
+def _leave_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # of a pipe that nobody writes to: it ends when the other end is gone
+    os._exit(1)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The report, or what went wrong, in the file --report."""
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.evaluate", description=__doc__)
-    parser.add_argument("config")
+    parser.add_argument("config", nargs="?")
+    parser.add_argument("--config-json", help="the configuration itself")
+    parser.add_argument("--beside", action="store_true", help="in nobody's way, and no longer than who began it")
     parser.add_argument("--checkpoint")
     parser.add_argument("--clip")
     parser.add_argument("--inception")
@@ -158,9 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--report", type=Path, required=True)
     given = parser.parse_args(arguments)
+    let_cublas_repeat(os.environ)
     fix_determinism(threads=1)
     try:
-        config = read_config(given.config)
+        config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
+        if given.beside:
+            config = _out_of_the_way(config)
         eyes = Eyes.of(given.clip, given.inception)
         report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), eyes=eyes, most=given.rows)
     except InvalidInput as error:

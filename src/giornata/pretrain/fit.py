@@ -8,12 +8,13 @@ Ray or on another.
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ray.exceptions import RayActorError
-from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig
+from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from giornata.pretrain.run_storage import progress_of, run_storage
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 NOTES = "ray-train"
 MOST_FRUITLESS = 3
 """So many times in a row Ray Train may be lost without a checkpoint in between; then it will not get better."""
+CRASHES = 10
+"""Of trainers, that Ray Train bears where the configuration sets no bound. Then it counts as lost: what fails always,
+such as shards that a node does not see, would otherwise be tried for ever, at the price of all trainers."""
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
@@ -35,16 +39,24 @@ BEGIN_ANEW: Mapping[str, str] = {
 """How trainers end well before all is trained. An error would count as one of the `max_failures` crashes."""
 
 
-def fit(config: PretrainConfig, *, board: Any) -> None:
+def fit(
+    config: PretrainConfig,
+    *,
+    board: Any,
+    command_ms: int = 0,
+    once: Callable[[PretrainConfig, Any], str] | None = None,
+) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
-    good."""
-    setbacks = Setbacks()
+    good. The command that trains began at `command_ms` and costs money since then; `once` is Ray Train's part: one
+    group of trainers and its restarts."""
+    setbacks, once = Setbacks(), once or partial(_fit_once, command_ms=command_ms)
     while True:
         try:
-            outcome = _fit_once(config, board)
-        except (ControllerError, RayActorError) as error:
-            # Ray Train itself was lost, or an actor that it needs and does not start again.
-            if not setbacks.bearable(progress_of(run_storage(config)).step):
+            outcome = once(config, board)
+        except (ControllerError, RayActorError, WorkerGroupError) as error:
+            # Ray Train itself was lost, or an actor that it needs and does not start again; or trainers crash on.
+            enough = isinstance(error, WorkerGroupError) and config.workers.max_failures >= 0
+            if enough or not setbacks.bearable(progress_of(run_storage(config)).step):
                 raise
             log.warning("Ray Train was lost, and is begun anew: %s", error)
             continue
@@ -66,21 +78,21 @@ class Setbacks:
         return self.fruitless < MOST_FRUITLESS
 
 
-def _fit_once(config: PretrainConfig, board: Any) -> str:
+def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
     """How the trainers ended."""
     workers, values, run = config.workers, config.to_json(), run_storage(config)
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(
         work,
-        train_loop_config={"config": values, "board": board},
+        train_loop_config={"config": values, "board": board, "command_ms": command_ms},
         torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
         scaling_config=_scaling(workers),
         run_config=RunConfig(
             name=config.name,
             storage_path=run.path(notes),
             storage_filesystem=run.filesystem,
-            failure_config=FailureConfig(max_failures=workers.max_failures),
+            failure_config=FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures),
         ),
         datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
         dataset_config=Streams(config),

@@ -5,7 +5,7 @@ Shapes: H, W = pixels; C = 3; L = 77 tokens.
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -101,22 +101,41 @@ def measure_reading(
     return found[1:] or found
 
 
-def measure_encoders(config: PretrainConfig, *, batches: int) -> tuple[str, dict[str, tuple[list[float], int]]]:
-    """On the Ray that is there, one encoder on a node such as the run's encoders want: its device, and by phase the
-    images/s of its batches and the bytes of a row."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredEncoder:
+    """One actor. `start_s`: until it had its model. By phase: rates of batches, and bytes of a row that it made."""
+
+    device: str
+    start_s: float
+    images_per_s: dict[str, list[float]]
+    row_bytes: dict[str, int]
+
+
+def measure_encoders(
+    config: PretrainConfig, *, batches: int, clock_s: Callable[[], float] = time.monotonic
+) -> MeasuredEncoder:
+    """On the Ray that is there, one encoder on a node such as the run's encoders want."""
     import ray
 
     from giornata.pretrain.feeding.graph import actor_options
 
     options = {name: value for name, value in actor_options(config).items() if name != "compute"}
+    began_s = clock_s()
     trial = ray.remote(EncoderOnTrial).options(**{"num_cpus": 1, **options}).remote(config)
     try:
+        device = ray.get(trial.device.remote())
+        start_s = clock_s() - began_s
         found = {
             phase.name: ray.get(trial.measure.remote(phase.resolution, batches=batches)) for phase in config.phases
         }
-        return ray.get(trial.device.remote()), found
     finally:
         ray.kill(trial)
+    return MeasuredEncoder(
+        device=device,
+        start_s=start_s,
+        images_per_s={name: rates for name, (rates, _) in found.items()},
+        row_bytes={name: row_bytes for name, (_, row_bytes) in found.items()},
+    )
 
 
 def measure_reading_on_ray(config: PretrainConfig) -> dict[str, list[float]]:

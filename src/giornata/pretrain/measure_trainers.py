@@ -23,6 +23,8 @@ from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.feeding.schedule import share
 from giornata.pretrain.training.loop import Run, train
 from giornata.pretrain.training.models import TOKENS, unet_on_meta, widths
+from giornata.pretrain.training.parallel import full_nodes
+from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -132,7 +134,10 @@ def synthetic_batch(architecture: Architecture, resolution: int, first: int, row
 
 def _empty(architecture: Architecture) -> EmptyPrompt:
     text, pooled = widths(unet_on_meta(architecture))
-    return EmptyPrompt(prompt_LD=torch.zeros(TOKENS, text), pooled_P=None if pooled is None else torch.zeros(pooled))
+    return EmptyPrompt(
+        prompt_LD=torch.zeros(TOKENS, text, dtype=torch.float16),
+        pooled_P=None if pooled is None else torch.zeros(pooled, dtype=torch.float16),
+    )
 
 
 def work(values: Mapping[str, Any]) -> None:
@@ -141,6 +146,7 @@ def work(values: Mapping[str, Any]) -> None:
     import ray.train.torch
 
     config, board = parse(values["config"]), values["board"]
+    channel = Peers().channel()
     device, context = ray.train.torch.get_device(), ray.train.get_context()
     rank = context.get_world_rank()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -155,7 +161,7 @@ def work(values: Mapping[str, Any]) -> None:
                 scratch=scratch,
                 rank=rank,
                 world=context.get_world_size(),
-                node_size=context.get_local_world_size(),
+                node_size=full_nodes([each for (each,) in channel.gather([context.get_local_world_size()])]),
             )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -173,12 +179,12 @@ def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tu
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from giornata.pretrain.board import Board
+    from giornata.pretrain.board import board_here
     from giornata.pretrain.fit import BACKENDS, NOTES
     from giornata.pretrain.run_storage import run_storage
 
     workers, run = config.workers, run_storage(config)
-    board, notes = Board.remote(), f"{NOTES}/{uuid.uuid4().hex}"  # type: ignore[attr-defined]
+    board, notes = board_here(), f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(
         work,
         train_loop_config={"config": config.to_json(), "board": board, "steps": steps},

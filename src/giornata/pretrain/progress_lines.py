@@ -81,8 +81,23 @@ class Words:
                 )
             case "encoders":
                 self._console.print(_resized(message), highlight=False)
+            case "note":
+                self._console.print(f"  {message['words']}", highlight=False)
+            case "evaluation":
+                self._console.print(f"  {evaluation_words(message)}", highlight=False, soft_wrap=True, markup=False)
             case "checkpoint" if not self._console.is_terminal:
                 self._console.print(f"  step {message['step']} is safe")
+
+
+def evaluation_words(message: dict[str, Any]) -> str:
+    """What came of an evaluation beside the run, in one line."""
+    name = message["checkpoint"]
+    if "failed" in message:
+        return f"{name} was not evaluated: {message['failed']}"
+    if "skipped" in message:
+        return f"{name} was not evaluated: {message['skipped']}"
+    numbers = [f"{tag.rpartition('/')[2].replace('_', ' ')} {each:.4g}" for tag, each in message["numbers"].items()]
+    return f"{name} is evaluated: {', '.join(numbers) or 'samples are drawn'}"
 
 
 def _resized(change: dict[str, Any]) -> str:

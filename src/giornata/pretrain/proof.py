@@ -16,6 +16,7 @@ from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.trace import FOLDER, Traced, read_traces
 from giornata.pretrain.training.progress import Progress
+from giornata.pretrain.training.spending import spent_usd
 from giornata.protocol.pretraining import PretrainConfig
 
 
@@ -69,7 +70,7 @@ def proof_of(config: PretrainConfig) -> Proof:
         undone=None if traced is None else traced.undone,
         attempts=None if traced is None else traced.attempts,
         steps=progress.step,
-        spent_usd=progress.spent_usd,
+        spent_usd=spent_usd(run, progress),
     )
 
 

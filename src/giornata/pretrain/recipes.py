@@ -15,6 +15,7 @@ from giornata.protocol.pretraining import (
     Architecture,
     Data,
     Encode,
+    Evaluate,
     Ingest,
     Mode,
     Model,
@@ -44,7 +45,6 @@ def sd2_base(storage: str = "pretrain") -> PretrainConfig:
             parallel=Parallel.FSDP2,
             mixed_precision=Precision.BF16,
             torch_compile=True,
-            channels_last=True,
             ema_start_samples=2_764_800_000,  # for the last 102.4 million, as MosaicML's run
             checkpoint_steps=1000,
             validation_steps=1000,
@@ -99,6 +99,7 @@ def shapes(storage: str = "pretrain") -> PretrainConfig:
             Phase(name="64", resolution=64, samples=12_000, learning_rate=1e-3, lr_warmup_steps=10),
         ),
         workers=Workers(use_gpu=False, trainers=1),
+        evaluate=Evaluate(checkpoints=2),
     )
 
 
@@ -115,6 +116,9 @@ def read_config(word: str) -> PretrainConfig:
     path = Path(word)
     if word in RECIPES and not path.exists():
         return RECIPES[word]()
+    if not path.exists():
+        hint = f"recipes: {', '.join(RECIPES)}"
+        raise InvalidInput([Fault(where="CONFIG", message=f"{word} is neither a recipe nor a file", hint=hint)])
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

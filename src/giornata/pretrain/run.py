@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -24,14 +25,14 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
-from giornata.pretrain.run_storage import progress_of, run_storage
+from giornata.pretrain.run_storage import progress_of, rooted, run_storage
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -50,14 +51,57 @@ def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop
     started, and GiornataError with Ray's words when it gives up."""
     check(config)
     if not finished(config):
-        from giornata.pretrain.cluster import connected
-
-        # Ray puts its own handler on SIGTERM, so ours comes after it.
-        with connected(address), stopping(stop):
-            _fit(config, listener, stop)
+        _trained(config, address, listener, stop)
     if finished(config):
         _export(config)
     return proof_of(config)
+
+
+def _trained(config: PretrainConfig, address: str | None, listener: Listener, stop: threading.Event) -> None:
+    """What is left of the phases, with evaluations beside it. Devices are given back before the last one is waited
+    for."""
+    from giornata.pretrain.beside import evaluating
+    from giornata.pretrain.cluster import connected
+
+    command_ms, tell = time.time_ns() // 1_000_000, one_by_one(listener)
+    for words in not_measured(config):
+        tell({"event": "note", "words": words})
+    with evaluating(config, run_storage(config), tell) as evaluations:
+
+        def heard(message: dict[str, Any]) -> None:
+            tell(message)
+            if evaluations is not None:
+                evaluations(message)
+
+        # Ray puts its own handler on SIGTERM, so ours comes after it.
+        with connected(address), stopping(stop):
+            _fit(config, heard, stop, command_ms)
+        if evaluations is not None and finished(config):
+            tell({"event": "note", "words": "all is trained; what is due is still evaluated (Ctrl-C leaves it out)"})
+            with stopping(stop):
+                evaluations.finish(stop, within_s=config.evaluate.timeout_s)
+
+
+def one_by_one(listener: Listener) -> Listener:
+    """The same for several threads."""
+    lock = threading.Lock()
+
+    def tell(message: dict[str, Any]) -> None:
+        with lock:
+            listener(message)
+
+    return tell
+
+
+def not_measured(config: PretrainConfig) -> list[str]:
+    """What this run will not tell of its model, and which setting would change that."""
+    train, found = config.train, list[str]()
+    missing = [name for name in ("validation_steps", "validation_rows") if not getattr(train, name)]
+    if missing:
+        found.append("no validation loss: " + " and ".join(f"train.{name} = 0" for name in missing))
+    if not config.evaluate.checkpoints:
+        found.append("no checkpoint is evaluated beside the run: evaluate.checkpoints = 0")
+    return found
 
 
 def check(config: PretrainConfig) -> None:
@@ -67,10 +111,8 @@ def check(config: PretrainConfig) -> None:
     rows_of_phases(config, source)
     if config.encode.mode in {Mode.OFFLINE, Mode.HYBRID}:
         for resolution in sorted({phase.resolution for phase in config.phases}):
-            try:
+            with collecting(faults):
                 encoded_manifest(config, resolution, source)
-            except InvalidInput as error:
-                faults += error.faults
     if faults:
         raise InvalidInput(faults)
 
@@ -124,7 +166,7 @@ def _warn(words: str) -> None:
     sys.stderr.write(f"W&B: {words}\n")
 
 
-def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event) -> None:
+def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event, command_ms: int) -> None:
     import ray
     from ray.train import TrainingFailedError
 
@@ -132,12 +174,12 @@ def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event) -> N
     from giornata.pretrain.fit import fit
 
     board, done = board_here(), threading.Event()
-    watching = threading.Thread(target=_watch, args=(board, listener, stop, done), daemon=True)
+    watching = threading.Thread(target=_watch, args=(config, board, listener, stop, done), daemon=True)
     watching.start()
     try:
         # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-fit") as aside:
-            aside.submit(fit, config, board=board).result()
+            aside.submit(fit, config, board=board, command_ms=command_ms).result()
     except (TrainingFailedError, ray.exceptions.RayError) as error:
         raise GiornataError(f"the run ended: {_words(error)}") from error
     finally:
@@ -145,7 +187,10 @@ def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event) -> N
         watching.join(timeout=10 * POLL_S)
 
 
-def _watch(board: Any, listener: Listener, stop: threading.Event, done: threading.Event) -> None:
+def _watch(
+    config: PretrainConfig, board: Any, listener: Listener, stop: threading.Event, done: threading.Event
+) -> None:
+    """Until it is done; at last tells of the checkpoint with which the trainers ended, of which no step tells."""
     import ray
 
     asked, kept, phase = False, 0, -1
@@ -167,11 +212,17 @@ def _watch(board: Any, listener: Listener, stop: threading.Event, done: threadin
                 phase = metrics["phase"]
                 listener({"event": "phase", "number": int(phase)})
             listener(message)
-            if metrics.get("checkpoint_step", 0) > kept:
-                kept = int(metrics["checkpoint_step"])
-                listener({"event": "checkpoint", "step": kept})
+            kept = _safe(int(metrics.get("checkpoint_step", 0)), kept, listener)
         if last:
+            _safe(progress_of(run_storage(config)).step, kept, listener)
             return
+
+
+def _safe(step: int, kept: int, listener: Listener) -> int:
+    """Tell of a checkpoint that is newer than the one before; the newer of the two."""
+    if step > kept:
+        listener({"event": "checkpoint", "step": step})
+    return max(step, kept)
 
 
 def _words(error: Exception) -> str:
@@ -215,14 +266,16 @@ def main(arguments: list[str] | None = None) -> int:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
         if given.measured is not None:
             config = with_measured_encoders(config, read_measured(given.measured))
+        config = rooted(config)
         with view:
             view.begin(config)
             with _curves(config, os.environ.get("WANDB_API_KEY")):
                 proof = run(config, address=given.address, listener=view, stop=threading.Event())
             view({"event": "result", **proof.to_json()})
     except InvalidInput as error:
+        if given.report is None:
+            sys.stderr.write(f"{error}\n")
         _report(given.report, {"faults": [asdict(fault) for fault in error.faults]})
-        sys.stderr.write(f"{error}\n")
         return 2
     except GiornataError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,11 +1,36 @@
 """Where a run keeps what it has: checkpoints, metrics, samples and the model, below its storage and its name."""
 
-from giornata.pretrain.data.storage import Storage
+from dataclasses import replace
+from pathlib import Path
+
+from giornata.pretrain.data.storage import Storage, absolute
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.progress import Progress
 from giornata.protocol.pretraining import PretrainConfig
+
+
+def rooted(config: PretrainConfig) -> PretrainConfig:
+    """With its folders by their whole paths, as this process has them. Trainers, encoders and tasks work where their
+    Ray was started, and would look for others."""
+    model, latents, evaluate = config.model, config.encode.latents, config.evaluate
+    model = replace(model, pretrained_model_name_or_path=_rooted(model.pretrained_model_name_or_path))
+    inception = None if evaluate.inception is None else absolute(evaluate.inception)
+    return replace(
+        config,
+        storage=absolute(config.storage),
+        data=replace(config.data, shards=absolute(config.data.shards)),
+        encode=replace(config.encode, latents=None if latents is None else absolute(latents)),
+        model=model,
+        evaluate=replace(evaluate, clip=_rooted(evaluate.clip), inception=inception),
+    )
+
+
+def _rooted(folder_or_id: str | None) -> str | None:
+    """A name of the hub stays one."""
+    here = folder_or_id is not None and Path(folder_or_id).expanduser().is_dir()
+    return absolute(folder_or_id) if here and folder_or_id is not None else folder_or_id
 
 
 def run_storage(config: PretrainConfig) -> Storage:

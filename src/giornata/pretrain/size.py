@@ -16,6 +16,7 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate, sizes_of
 from giornata.pretrain.recipes import read_config
+from giornata.pretrain.run_storage import rooted
 from giornata.pretrain.training.encoder_pool import BESIDE
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -34,7 +35,7 @@ def measure(
     _tell("trainers", config)
     trainer_device, by_step = measure_trainers(config, trainers=trainers, steps=steps)
     _tell("encoder", config)
-    encoder_device, by_batch = measure_encoders(config, batches=batches)
+    encoder = measure_encoders(config, batches=batches)
     _tell("reading", config)
     reading, notes = _reading(config)
     phases = tuple(
@@ -42,9 +43,9 @@ def measure(
             name=phase.name,
             resolution=phase.resolution,
             trainers=rate_of(by_step[phase.name]),
-            encoder=rate_of(by_batch[phase.name][0]),
+            encoder=rate_of(encoder.images_per_s[phase.name]),
             cpu=rate_of(reading[phase.name]) if reading.get(phase.name) else None,
-            row_bytes=by_batch[phase.name][1],
+            row_bytes=encoder.row_bytes[phase.name],
         )
         for phase in config.phases
     )
@@ -55,7 +56,8 @@ def measure(
         trainers=config.workers.trainers,
         trainers_measured=trainers,
         trainer_device=trainer_device,
-        encoder_device=encoder_device,
+        encoder_device=encoder.device,
+        encoder_start_s=encoder.start_s,
         headroom=headroom,
         availability=availability,
         phases=phases,
@@ -175,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace) -> dict[str, Any]:
-    whole = read_config(given.config)
+    whole = rooted(read_config(given.config))
     config, trainers, notes = sized_config(whole, given.trainers)
     from ray.train import TrainingFailedError
 

@@ -7,7 +7,7 @@ W&B, and those that are there already replace themselves.
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,9 @@ from subprocess import Popen, TimeoutExpired
 
 from pydantic import SecretStr
 
-from giornata.diffusion.wandb_run import TrackerFailed, Wait, WandbRun, deliver, thinned, upload
+from giornata.diffusion.wandb_run import Curve, TrackerFailed, Wait, WandbRun, deliver, thinned, upload
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.evaluations import evaluated
 from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -38,6 +39,7 @@ def wandb_curves(config: PretrainConfig, run: Storage) -> WandbRun:
         data=replace(config.data, shards=""),
         encode=replace(config.encode, latents=None),
         model=replace(config.model, pretrained_model_name_or_path=None),
+        evaluate=replace(config.evaluate, clip=None, inception=None),
     )
     rows = [
         (int(row["step"]), {f"train/{tag}": each for tag, each in row.items() if tag not in NOT_CURVES})
@@ -49,8 +51,20 @@ def wandb_curves(config: PretrainConfig, run: Storage) -> WandbRun:
         project=config.tracking.wandb_project,
         entity=None,
         config=told.to_json(),
-        rows=thinned(rows, of=steps_of(config)),
+        rows=with_evaluations(thinned(rows, of=steps_of(config)), evaluated(run)),
     )
+
+
+def with_evaluations(
+    rows: Sequence[tuple[int, Curve]], found: Sequence[tuple[int, Curve]]
+) -> list[tuple[int, Curve]]:
+    """Each in the row of its step or, where that was thinned out, in the next: rows keep their places."""
+    merged, left = list[tuple[int, Curve]](), list(found)
+    for step, values in rows:
+        here = [numbers for at, numbers in left if at <= step]
+        left = left[len(here) :]
+        merged.append((step, {name: each for numbers in (values, *here) for name, each in numbers.items()}))
+    return merged
 
 
 def steps_of(config: PretrainConfig) -> int:

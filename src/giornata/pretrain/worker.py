@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray.train
 import ray.train.torch
 import torch
 
 from giornata.pretrain.data.manifest import Manifest
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, Text
 from giornata.pretrain.encoding.encoders import open_encoder
@@ -29,23 +31,30 @@ from giornata.pretrain.training.checkpoints import choose
 from giornata.pretrain.training.encoder_pool import Change
 from giornata.pretrain.training.loop import Outcome, train
 from giornata.pretrain.training.models import peak_flops_per_s
+from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.spending import Attempt
 from giornata.pretrain.training.training_run import Run
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
+
+log = logging.getLogger(__name__)
 
 STOPPED = "stopped"
 
 
 def work(values: Mapping[str, Any]) -> str:
-    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON and the board. Returns
-    the outcome: STOPPED when somebody wished it, PREEMPTED when the cloud takes a node away."""
+    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, and
+    when the command that trains began (epoch ms). Returns the outcome: STOPPED when somebody wished it, PREEMPTED
+    when the cloud takes a node away."""
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, board = parse(values["config"]), values["board"]
     peers = Peers()
     channel = peers.channel()
     notices = Notices(board, channel)
-    outcome = train(_run(config, board, peers, channel, notices))
+    run = _run(config, board, peers, channel, notices)
+    attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
+    outcome = train(replace(run, attempt=attempt))
     stopped = any(channel.gather_objects(notices.stop))
     return STOPPED if outcome is Outcome.PREEMPTED and stopped else str(outcome)
 
@@ -89,9 +98,23 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         traced=trace,
         resized=resized,
         start=start,
-        node_size=ray.train.get_context().get_local_world_size(),
+        node_size=_node_size(config, channel),
         peak_flops_per_s=peak_flops_per_s(device),
     )
+
+
+def _attempt(storage: Storage, command_ms: int) -> Attempt:
+    process_ms = round(psutil.Process().create_time() * 1000)
+    now_ms = time.time_ns() // 1_000_000
+    return Attempt.begun(storage, command_ms=command_ms, process_ms=process_ms, now_ms=now_ms, now_s=time.monotonic)
+
+
+def _node_size(config: PretrainConfig, channel: Channel) -> int | None:
+    sizes = [each for (each,) in channel.gather([ray.train.get_context().get_local_world_size()])]
+    found = full_nodes(sizes)
+    if found is None and config.train.parallel is Parallel.HSDP and channel.rank == 0:
+        log.warning("nodes have %s trainers: with unequal nodes all shard together", sorted(set(sizes)))
+    return found
 
 
 def feeds(

@@ -1,4 +1,5 @@
-"""Named starting points: each is a function that returns fields of a train spec, to be overridden at will.
+"""Named starting points: each is a function that returns fields of a train spec, to be overridden at will; with
+`full_spec` all others have their defaults.
 
 The figures follow what the trainers of the field recommend for a handful of pictures; they are starting points, and
 not measured here on a real SDXL.
@@ -7,6 +8,8 @@ not measured here on a real SDXL.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
+
+from giornata.protocol.specs import TrainSpec
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 FEED_FORWARD = ("ff.net.0.proj", "ff.net.2")
@@ -75,3 +78,11 @@ def ancestor() -> dict[str, Any]:
 PRESETS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
     {preset.__name__: preset for preset in (subject, face, style, fast, ancestor)}
 )
+
+
+_OF_A_JOB = {"pretrained_model_name_or_path": "-", "dataset": "ds_0"}
+
+
+def full_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field of a train spec but for those that only a job can say, its model and its dataset. JSON values."""
+    return TrainSpec.model_validate({**fields, **_OF_A_JOB}).model_dump(mode="json", exclude=set(_OF_A_JOB))

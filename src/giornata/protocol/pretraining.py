@@ -15,6 +15,8 @@ FORBID = ConfigDict(extra="forbid")
 LATENT_SIDE_PX = 8
 """Pixels of a side for each of a latent's."""
 MOST_HASH_DISTANCE = 16
+PICTURE_MODES = ("RGB", "RGBA", "L", "LA", "P", "PA", "1", "CMYK", "YCbCr", "LAB", "HSV", "I", "I;16", "I;16B", "F")
+"""Pillow's modes of files that it opens."""
 
 
 class Mode(StrEnum):
@@ -60,6 +62,9 @@ class Ingest:
     min_side_px: int = 64
     max_aspect_ratio: float = 4.0
     min_caption_chars: int = 1
+    modes: tuple[str, ...] | None = None
+    """Modes of pictures that are kept, in Pillow's terms ("RGB", "L", "P", "CMYK", "I;16"); others go to quarantine.
+    None: all are kept, and become RGB with 8 bits."""
     rows_per_shard: int = 1000
     dedupe_hash_distance: int | None = None
     """Pictures whose perceptual hashes differ in at most this many of 64 bits are one; None: only equal bytes are."""
@@ -109,7 +114,7 @@ class Encode:
     latents: str | None = None
     """Folder or address of encoded shards; None: `latents` under the run's storage."""
     store_text: bool = True
-    """Offline: text embeddings are stored beside the latents. HYBRID needs none."""
+    """Text embeddings are stored beside the latents. OFFLINE needs them, HYBRID does not."""
     encode_batch_size: int = 16
     encoders: int = 1
     """Actors; a phase may have its own number. `giornata pretrain size` says how many are needed."""
@@ -154,6 +159,7 @@ class Train:
     mixed_precision: Precision = Precision.NO
     torch_compile: bool = False
     channels_last: bool = False
+    """Weights and activations in that layout; with DDP only, as FSDP2 takes contiguous weights."""
     gradient_checkpointing: bool = False
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -193,7 +199,7 @@ class Workers:
     use_gpu: bool = True
     accelerator_type: str | None = None
     max_failures: int = -1
-    """Restarts after a crash; -1: without end. Preemptions are not counted."""
+    """Restarts after a crash; -1: as many as it takes, while checkpoints come in between. Preemptions are none."""
     resize_interval_s: float = 60.0
     """How often it is looked whether there is room for more trainers. Growing begins the trainers anew, from the
     newest checkpoint."""
@@ -216,6 +222,27 @@ class Tracking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Of checkpoints, beside the run and never in its way: samples of train.validation_prompts, the validation loss
+    of the averaged weights, and scores where networks for them are named."""
+
+    __pydantic_config__ = FORBID
+
+    checkpoints: int = 0
+    """Every so manieth is evaluated, and each that completes a phase; 0: none, until somebody does it by hand."""
+    clip: str | None = None
+    """Folder or hub id of a CLIP model: CLIP score and CMMD."""
+    inception: str | None = None
+    """TorchScript file of the Inception network: FID."""
+    rows: int = 256
+    """Held-back rows that are drawn for these, at most."""
+    use_gpu: bool = False
+    """Where the run's command runs there is a GPU that neither trainers nor encoders use."""
+    timeout_s: float = 1800.0
+    """An evaluation that takes longer is ended. The end of the run waits no longer for the last one either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainConfig:
     """A whole run. `storage` (folder or s3:// address) holds checkpoints, samples and metrics under `name`."""
 
@@ -232,6 +259,7 @@ class PretrainConfig:
     encode: Encode = field(default_factory=Encode)
     workers: Workers = field(default_factory=Workers)
     tracking: Tracking = field(default_factory=Tracking)
+    evaluate: Evaluate = field(default_factory=Evaluate)
 
     def to_json(self) -> dict[str, Any]:
         """As `parse` takes it."""

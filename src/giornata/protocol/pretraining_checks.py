@@ -3,13 +3,20 @@
 import math
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.pretraining import LATENT_SIDE_PX, MOST_HASH_DISTANCE, Ingest, Mode, PretrainConfig
+from giornata.protocol.pretraining import (
+    LATENT_SIDE_PX,
+    MOST_HASH_DISTANCE,
+    PICTURE_MODES,
+    Ingest,
+    Mode,
+    Parallel,
+    PretrainConfig,
+)
+from giornata.protocol.pretraining_types import judged_too, typed
 
 
 def load(path: Path) -> PretrainConfig:
@@ -25,33 +32,20 @@ def load(path: Path) -> PretrainConfig:
 
 def parse(values: Mapping[str, Any]) -> PretrainConfig:
     """The configuration in these values. Raises InvalidInput with all faults, each with its field."""
-    try:
-        config = TypeAdapter(PretrainConfig).validate_python(dict(values))
-    except ValidationError as error:
-        raise InvalidInput(_told(error)) from None
-    if faults := config_faults(config):
+    config, faults = typed(PretrainConfig, values)
+    faults += [] if config is None else judged_too(config_faults(config), faults)
+    if faults or config is None:
         raise InvalidInput(faults)
     return config
 
 
 def parse_ingest(values: Mapping[str, Any]) -> Ingest:
     """The options of an ingest alone. Raises InvalidInput with all faults, each with its field."""
-    try:
-        options = TypeAdapter(Ingest).validate_python(dict(values))
-    except ValidationError as error:
-        raise InvalidInput(_told(error, under="ingest")) from None
-    if faults := _ingest_faults(options):
+    options, faults = typed(Ingest, values, under="ingest")
+    faults += [] if options is None else judged_too(_ingest_faults(options), faults)
+    if faults or options is None:
         raise InvalidInput(faults)
     return options
-
-
-def _told(error: ValidationError, *, under: str = "") -> list[Fault]:
-    return [
-        Fault(
-            where=".".join(str(part) for part in (under, *one["loc"]) if part != "") or "config", message=one["msg"]
-        )
-        for one in error.errors(include_url=False)
-    ]
 
 
 def config_faults(config: PretrainConfig) -> list[Fault]:
@@ -62,9 +56,27 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_phase_faults(config),
         *_train_faults(config),
         *_worker_faults(config),
+        *_mode_faults(config),
         *_correction_faults(config),
         *_bucket_faults(config),
         *_tracking_faults(config),
+        *_evaluate_faults(config),
+    ]
+
+
+def folder_faults(config: PretrainConfig) -> list[Fault]:
+    """Folders that would be others on each machine that reads them: for a run that is begun elsewhere."""
+    named = {
+        "storage": config.storage,
+        "data.shards": config.data.shards,
+        "encode.latents": config.encode.latents,
+        "evaluate.inception": config.evaluate.inception,
+    }
+    hint = "a path from the root that all nodes of the cluster see, or s3://bucket/path"
+    return [
+        Fault(where=where, message=f"{value!r} is another folder on each machine", hint=hint)
+        for where, value in named.items()
+        if value is not None and "://" not in value and not PurePosixPath(value).is_absolute()
     ]
 
 
@@ -84,8 +96,17 @@ def _ingest_faults(ingest: Ingest) -> list[Fault]:
         *_share("ingest.max_quarantined_share", ingest.max_quarantined_share),
         *_at_least("ingest.shuffle_bytes", ingest.shuffle_bytes, 1),
         *_hash_distance(ingest.dedupe_hash_distance),
+        *_modes(ingest.modes),
         *([] if ingest.caption_columns else [Fault(where="ingest.caption_columns", message="names no column")]),
     ]
+
+
+def _modes(modes: tuple[str, ...] | None) -> list[Fault]:
+    unknown = ", ".join(repr(mode) for mode in modes or () if mode not in PICTURE_MODES)
+    hint = f"any of {', '.join(PICTURE_MODES)}; leave it out to keep all"
+    if modes is not None and not modes:
+        return [Fault(where="ingest.modes", message="names none, so that nothing is kept", hint=hint)]
+    return [Fault(where="ingest.modes", message=f"{unknown} is no mode", hint=hint)] if unknown else []
 
 
 def _hash_distance(bits: int | None) -> list[Fault]:
@@ -137,6 +158,10 @@ def _train_faults(config: PretrainConfig) -> list[Fault]:
     if train.token_routing and train.torch_compile:
         hint = "choose one of the two"
         faults.append(Fault(where="train.token_routing", message="cannot be compiled (torch_compile)", hint=hint))
+    if train.channels_last and train.parallel is not Parallel.DDP:
+        hint = "leave it out, or set train.parallel to ddp"
+        message = f"cannot go with train.parallel {train.parallel}, which takes contiguous weights only"
+        faults.append(Fault(where="train.channels_last", message=message, hint=hint))
     if train.snr_gamma is not None:
         faults += _positive("train.snr_gamma", train.snr_gamma)
     if config.model.prediction_type not in {"epsilon", "v_prediction"}:
@@ -151,8 +176,8 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
     faults += _at_least("workers.resize_interval_s", workers.resize_interval_s, 1)
     faults += _at_least("encode.encoders", config.encode.encoders, 1)
     faults += _at_least("encode.encode_batch_size", config.encode.encode_batch_size, 1)
-    least = workers.trainers if workers.min_trainers is None else workers.min_trainers
-    if not 1 <= least <= max(workers.trainers, 1):
+    least = workers.min_trainers
+    if least is not None and not 1 <= least <= max(workers.trainers, 1):
         hint = "between 1 and workers.trainers"
         faults.append(Fault(where="workers.min_trainers", message=f"cannot be {least}", hint=hint))
     if workers.trainers >= 1 and config.train.global_batch_size < workers.trainers:
@@ -162,6 +187,13 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
         if (price := getattr(workers, name)) is not None:
             faults += _at_least(f"workers.{name}", price, 0)
     return faults
+
+
+def _mode_faults(config: PretrainConfig) -> list[Fault]:
+    if config.encode.mode is not Mode.OFFLINE or config.encode.store_text:
+        return []
+    hint = "leave it out, or set encode.mode to hybrid, which encodes text beside the run"
+    return [Fault(where="encode.store_text", message="mode offline reads the text that is stored", hint=hint)]
 
 
 def _correction_faults(config: PretrainConfig) -> list[Fault]:
@@ -203,6 +235,23 @@ def _tracking_faults(config: PretrainConfig) -> list[Fault]:
         return []
     hint = "name a folder as storage, or leave it out"
     return [Fault(where="tracking.trace_rows", message="needs a folder as storage", hint=hint)]
+
+
+def _evaluate_faults(config: PretrainConfig) -> list[Fault]:
+    evaluate, train = config.evaluate, config.train
+    faults = [
+        *_at_least("evaluate.checkpoints", evaluate.checkpoints, 0),
+        *_at_least("evaluate.rows", evaluate.rows, 1),
+        *_positive("evaluate.timeout_s", evaluate.timeout_s),
+    ]
+    for name in ("clip", "inception"):
+        if getattr(evaluate, name) is not None and not train.validation_rows:
+            hint = "hold some back: train.validation_rows"
+            faults.append(Fault(where=f"evaluate.{name}", message="has no rows to compare with", hint=hint))
+    if evaluate.checkpoints and not train.validation_rows and not train.validation_prompts:
+        hint = "name train.validation_prompts, or hold back train.validation_rows"
+        faults.append(Fault(where="evaluate.checkpoints", message="there is nothing to evaluate", hint=hint))
+    return faults
 
 
 def _at_least(where: str, value: float, least: float) -> list[Fault]:

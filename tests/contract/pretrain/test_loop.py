@@ -222,7 +222,7 @@ def test_rows_that_cannot_be_read_are_recorded_and_bounded(tmp_path: Path) -> No
 
 
 def broken(feed: Feed) -> Feed:
-    """Its first batch is no number any more."""
+    """Its first batch is not a number any more."""
     first = feed.batches[0]
     first.mean_BCHW[0] = float("nan")
     return feed

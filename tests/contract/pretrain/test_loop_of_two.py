@@ -24,9 +24,15 @@ def config_of(folder: Path, parallel: Parallel) -> PretrainConfig:
 
 
 def train_one(
-    folder: Path, parallel: Parallel, *, rank: int = 0, world: int = 1, stop_before: int | None = None
+    folder: Path,
+    parallel: Parallel,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    stop_before: int | None = None,
+    node_size: int | None = None,
 ) -> None:
-    """One trainer. The second's passes are smaller, and it alone hears of the preemption."""
+    """One trainer. The passes of all but the first are smaller, and the last one alone hears of the preemption."""
     config, asked = config_of(folder, parallel), iter(range(1000))
     if rank:
         config = replace(config, phases=tuple(replace(each, train_batch_size=3) for each in config.phases))
@@ -38,40 +44,42 @@ def train_one(
         feeds=pinned_feeds(config, rank=rank, world=world),
         held=lambda _: [held] if rank == 0 else [],
         preempted=lambda: next(asked) == stop_before and rank == world - 1,
+        node_size=node_size,
     )
     outcome = train(run)
     assert (outcome is Outcome.PREEMPTED) == (stop_before is not None)
 
 
-def _in_group(rank: int, meeting: str, plan: tuple[tuple[str, Parallel, int | None], ...]) -> None:
+def _in_group(rank: int, meeting: str, plan: tuple[tuple[str, Parallel, int | None, int | None], ...]) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORLD)
     try:
-        for folder, parallel, stop in plan:
-            train_one(Path(folder), parallel, rank=rank, world=WORLD, stop_before=stop)
+        for folder, parallel, stop, size in plan:
+            train_one(Path(folder), parallel, rank=rank, world=WORLD, stop_before=stop, node_size=size)
     finally:
         distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whole run of each kind; and one by one trainer, then two, then one."""
+    """One whole run of each kind, of HSDP with a node for each; and one by one trainer, then two, then one."""
     top = tmp_path_factory.mktemp("runs")
     for name in ("one", "resized"):
         (top / name).mkdir()
     train_one(top / "one", Parallel.DDP)
     train_one(top / "resized", Parallel.FSDP2, stop_before=1)
     plan = (
-        (str(top / "ddp"), Parallel.DDP, None),
-        (str(top / "fsdp2"), Parallel.FSDP2, None),
-        (str(top / "resized"), Parallel.HSDP, 3),
+        (str(top / "ddp"), Parallel.DDP, None, None),
+        (str(top / "fsdp2"), Parallel.FSDP2, None, None),
+        (str(top / "apart"), Parallel.HSDP, None, 1),
+        (str(top / "resized"), Parallel.HSDP, 3, None),
     )
     multiprocessing.spawn(_in_group, args=(str(top / "meeting"), plan), nprocs=WORLD)
     train_one(top / "resized", Parallel.DDP)
     return top
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "resized"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "apart", "resized"])
 def test_losses_and_weights_are_those_of_one_trainer(runs: Path, kind: str, tmp_path: Path) -> None:
     one, other = (list(metrics_of(Storage.at(runs / each))) for each in ("one", kind))
     assert [row["step"] for row in other] == list(range(1, 7))

@@ -8,16 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
 
 ACCELERATOR = "SPOT"
 """What nodes for trainers are said to have: encoders, and whatever reads data, find room on the first node only."""
 PATIENCE_S = 240.0
+RAYS_OWN = tuple(
+    f"ray::{name}"
+    for name in ("IDLE", "DashboardAgent", "RuntimeEnvAgent", "_StatsActor", "_AutoscalingCoordinatorActor")
+)
+"""The last two are Ray Data's, made once for a cluster."""
 STORE_BYTES = 150 << 20
 
 
@@ -49,10 +55,10 @@ class RayCluster:
         self._start("head", "--head", "--num-cpus=8", f"--temp-dir={self._folder}", *words)
         self._gcs = GcsClient(address=self.address)
 
-    def add(self) -> Node:
-        """One more trainer has room."""
-        resources = f'{{"accelerator_type:{ACCELERATOR}": 1}}'
-        words = (f"--address={self.address}", "--num-cpus=1", f"--resources={resources}")
+    def add(self, *, trainers: int = 1, kind: str = ACCELERATOR) -> Node:
+        """So many more trainers have room, that want this kind of accelerator."""
+        resources = f'{{"accelerator_type:{kind}": 1}}'
+        words = (f"--address={self.address}", f"--num-cpus={trainers}", f"--resources={resources}")
         return self._start(f"node-{len(self._nodes)}", *words)
 
     def rooms(self) -> int:
@@ -68,6 +74,16 @@ class RayCluster:
             int((time.time() + in_s) * 1000),
         )
         assert accepted, why
+
+    def at_work(self) -> dict[int, str]:
+        """Ray's processes of the first node that carry something out, by their ids; without Ray's own, which stay."""
+        found = {}
+        for process in psutil.Process(self._nodes[0].process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                line = " ".join(process.cmdline()).strip()
+                if line.startswith("ray::") and not line.startswith(RAYS_OWN):
+                    found[process.pid] = line
+        return found
 
     def end(self) -> None:
         """All nodes, the first one last."""
@@ -111,8 +127,9 @@ class RayCluster:
         return {info.node_name: key.hex() for key, info in self._gcs.get_all_node_info().items()}
 
 
-OPEN = {"RAY_AUTH_MODE": "disabled"}
-"""What Ray's libraries have where nobody says otherwise; `ray start` would want a token."""
+OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
+"""What Ray's libraries have where nobody says otherwise; `ray start` would want a token. Ray kills its workers where
+a machine has little memory left, whoever took it: here that may be other programs."""
 PORTS = (
     "--node-ip-address=127.0.0.1",
     "--min-worker-port=0",

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import ray
 import ray.data
+from tests.system.pretrain.clusters import RayCluster, ray_cluster
 
 LOGICAL_CPUS = 8
 OBJECT_STORE_BYTES = 200 << 20
@@ -33,6 +34,16 @@ def ray_of_the_tests() -> Iterator[ModuleType]:
         quiet_data()
         yield ray
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """A cluster of one node, to which tests add others; ended with the file's last test."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ray_cluster(Path(folder)) as it,
+    ):
+        yield it
 
 
 def quiet_data() -> None:

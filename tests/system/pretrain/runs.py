@@ -88,9 +88,9 @@ def after(step: int) -> Moment:
 
 
 @contextmanager
-def killing(config: PretrainConfig, *, at: Sequence[Moment]) -> Iterator[list[int]]:
-    """SIGKILL to the first trainer at each of these moments, once an attempt; the pids so far. Trainers are halted
-    while it is looked whether the moment is still there."""
+def killing(config: PretrainConfig, *, at: Sequence[Moment], rank: int = 0) -> Iterator[list[int]]:
+    """SIGKILL to the trainer of this rank at each of these moments, once an attempt; the pids so far. Trainers are
+    halted while it is looked whether the moment is still there."""
     killed: list[int] = []
     done = threading.Event()
 
@@ -101,11 +101,13 @@ def killing(config: PretrainConfig, *, at: Sequence[Moment]) -> Iterator[list[in
             if not found or found[0][0] in attempts or not moment(_seen(config, found)):
                 continue
             pids = [pid for _, pid, _ in found]
+            if rank >= len(pids):
+                continue
             with halted(pids):
                 if moment(_seen(config, traced(config))):
-                    os.kill(pids[0], signal.SIGKILL)
+                    os.kill(pids[rank], signal.SIGKILL)
                     attempts.add(found[0][0])
-                    killed.append(pids[0])
+                    killed.append(pids[rank])
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +9,15 @@ from typing import NamedTuple
 import pytest
 from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.seaweed import Seaweed, seaweed  # noqa: F401
-from tests.system.pretrain.clusters import ACCELERATOR, RayCluster, ray_cluster
-from tests.system.pretrain.runs import EXIT_STOPPED, SAMPLES, Command, small_run
+from tests.system.pretrain.clusters import ACCELERATOR, RayCluster
+from tests.system.pretrain.ends import (
+    FIRST_STEPS,
+    bytes_at_the_end,
+    changed_and_not_begun,
+    changed_half_way,
+    check,
+)
+from tests.system.pretrain.runs import EXIT_STOPPED, SAMPLES, Command, after, killing, losses, small_run
 
 from giornata.pretrain.proof import proof_of
 from giornata.pretrain.run_storage import progress_of, run_storage
@@ -23,15 +28,6 @@ pytestmark = pytest.mark.timeout(1500)
 ENDLESS, NEVER = 20_000, 10**6
 NOTICE_S = 120.0
 QUICKLY = {"RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with (
-        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
-        ray_cluster(Path(folder)) as it,
-    ):
-        yield it
 
 
 class Attempt(NamedTuple):
@@ -110,3 +106,33 @@ def test_trainers_of_two_nodes_meet_in_s3(
     left = {name.partition("/")[0] for name in run_storage(config).names()}
     assert left == {"checkpoints", "metrics", "model"}
     assert not [path for path in tmp_path.iterdir() if path.name != "shards"]
+
+
+def sharded(folder: Path) -> PretrainConfig:
+    """Two trainers that shard between them, on a node each."""
+    config = small_run(folder, trainers=2, parallel=Parallel.FSDP2, pinned_order=True)
+    return replace(config, workers=replace(config.workers, accelerator_type=ACCELERATOR))
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> PretrainConfig:
+    """Two nodes of one trainer each, which nothing disturbed."""
+    config = sharded(tmp_path_factory.mktemp("whole"))
+    for _ in range(config.workers.trainers - cluster.rooms()):
+        cluster.add()
+    assert Command(config, address=cluster.address).wait() == 0
+    assert check(config).attempts == 1
+    return config
+
+
+def test_two_nodes_end_with_the_same_bytes_although_the_second_is_killed(
+    cluster: RayCluster, whole: PretrainConfig, tmp_path: Path
+) -> None:
+    """Within the checkpoint between the phases, right after it, and after the first step of the next phase."""
+    broken = sharded(tmp_path)
+    with killing(broken, at=[changed_half_way, changed_and_not_begun, after(FIRST_STEPS + 1)], rank=1) as killed:
+        assert Command(broken, address=cluster.address).wait() == 0
+    assert len(killed) == 3
+    assert check(broken).attempts == 4
+    assert losses(broken) == losses(whole)
+    assert bytes_at_the_end(broken) == bytes_at_the_end(whole)

@@ -15,12 +15,17 @@ from types import ModuleType
 
 import psutil
 import pytest
-from safetensors.numpy import load_file
+from tests.system.pretrain.ends import (
+    FIRST_STEPS,
+    bytes_at_the_end,
+    changed_and_not_begun,
+    changed_half_way,
+    check,
+)
 from tests.system.pretrain.runs import (
     EXIT_STOPPED,
     SAMPLES,
     Command,
-    Seen,
     after,
     fitted,
     killing,
@@ -29,25 +34,8 @@ from tests.system.pretrain.runs import (
     traced,
 )
 
-from giornata.pretrain.proof import Proof, proof_of
-from giornata.pretrain.run_storage import run_storage
-from giornata.pretrain.training.committed import COMMIT, FOLDER, name_of, newest
+from giornata.pretrain.proof import proof_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
-
-
-def check(config: PretrainConfig) -> Proof:
-    """Everything that was to be trained was, once."""
-    proof = proof_of(config)
-    assert proof.finished
-    assert proof.planned == sum(SAMPLES)
-    assert (proof.repeated, proof.missed, proof.left_out) == (0, 0, 0)
-    assert proof.unreadable > 0
-    assert proof.trained_once + proof.unreadable == proof.planned
-    return proof
-
-
-FIRST_STEPS = -(-SAMPLES[0] // 16)
-"""Of the first phase."""
 
 
 @pytest.fixture(scope="module")
@@ -79,31 +67,6 @@ def test_kills_around_the_change_of_phase_and_within_its_checkpoint(whole: Pretr
     assert check(broken).attempts == 4
     assert losses(broken) == losses(whole)
     assert bytes_at_the_end(broken) == bytes_at_the_end(whole)
-
-
-CHANGE = name_of(FIRST_STEPS, 1)
-"""The checkpoint between the phases."""
-
-
-def changed_half_way(seen: Seen) -> bool:
-    """The first phase is trained; of the checkpoint that says so there are files, and no commit."""
-    there = {Path(file).name for file in seen.files if file.startswith(CHANGE)}
-    return seen.step == FIRST_STEPS and bool(there) and COMMIT not in there
-
-
-def changed_and_not_begun(seen: Seen) -> bool:
-    """That checkpoint is there, and no step of the second phase."""
-    return seen.step == FIRST_STEPS and f"{CHANGE}/{COMMIT}" in seen.files
-
-
-def bytes_at_the_end(config: PretrainConfig) -> dict[str, bytes]:
-    """Every tensor of the newest checkpoint, by its name; in a file they lie in any order."""
-    run = run_storage(config)
-    found = newest(run)
-    assert found is not None
-    folder = Path(run.path()) / FOLDER / found.name
-    files = [name for name in found.files if name.endswith(".safetensors")]
-    return {name: array.tobytes() for file in files for name, array in load_file(folder / file).items()}
 
 
 def test_the_command_is_killed_and_stopped_and_resized(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Configurations are checked whole; recipes are sound."""
 
 import json
+from dataclasses import replace
+from os.path import relpath
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ import pytest
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.recipes import RECIPES, read_config, sdxl_tiny
-from giornata.protocol.pretraining_checks import load, parse
+from giornata.pretrain.run_storage import rooted
+from giornata.protocol.pretraining import Data, Encode
+from giornata.protocol.pretraining_checks import load, parse, parse_ingest
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -69,6 +73,17 @@ def test_a_manifest_comes_back_and_others_are_refused() -> None:
             Manifest.from_bytes(content, where="m")
 
 
+def test_a_field_that_is_misspelt_is_named_with_the_one_that_was_meant() -> None:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    values["train"] |= {"global_batch_siz": 3, "zzz": 1}
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    assert [str(fault) for fault in refused.value.faults] == [
+        "train.global_batch_siz: unknown field (did you mean global_batch_size?)",
+        "train.zzz: unknown field (remove it)",
+    ]
+
+
 def test_buckets_and_shares_of_gpus_that_cannot_be() -> None:
     values = json.loads(json.dumps(sdxl_tiny().to_json()))
     parse({**values, "data": {**values["data"], "bucket_reso_steps": 64}})  # not used without buckets
@@ -92,5 +107,97 @@ def test_a_file_may_begin_with_a_recipe(tmp_path: Path) -> None:
     path.write_text('recipe = "circles"\n')
     with pytest.raises(InvalidInput, match="'circles' is not known"):
         read_config(str(path))
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"neither a recipe nor a file \(recipes: sd2_base, "):
         read_config(str(tmp_path / "none.toml"))
+
+
+def test_folders_are_named_whole_for_processes_that_work_elsewhere(tmp_path: Path) -> None:
+    here = Path.cwd()
+    config = replace(
+        sdxl_tiny("work"), encode=Encode(latents="s3://bucket/latents"), data=Data(shards=str(tmp_path / "shards"))
+    )
+    found = rooted(config)
+    assert found.storage == str(here / "work")
+    assert (found.data.shards, found.encode.latents) == (str(tmp_path / "shards"), "s3://bucket/latents")
+    assert rooted(found) == found
+    assert rooted(sdxl_tiny("work")).encode.latents is None
+
+
+def test_a_folder_of_a_model_is_named_whole_and_a_name_of_the_hub_stays(tmp_path: Path) -> None:
+    folder, config = relpath(tmp_path), sdxl_tiny("/work")
+    names = [
+        rooted(replace(config, model=replace(config.model, pretrained_model_name_or_path=name))).model
+        for name in (folder, "somebody/model")
+    ]
+    found, kept = (each.pretrained_model_name_or_path for each in names)
+    assert Path(found or "").resolve() == tmp_path.resolve()
+    assert Path(found or "").is_absolute()
+    assert kept == "somebody/model"
+
+
+def faults_of(changes: dict[str, dict[str, object]]) -> set[str]:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    for table, fields in changes.items():
+        values[table] |= fields
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    return {fault.where for fault in refused.value.faults}
+
+
+def test_a_wrong_type_does_not_hide_what_else_is_wrong() -> None:
+    found = faults_of({"train": {"mixed_precision": "fp16", "ema_start_samples": -1}, "workers": {"trainers": 0}})
+    assert found == {"train.mixed_precision", "workers.trainers", "train.ema_start_samples"}
+
+
+def test_neither_does_a_field_without_a_default() -> None:
+    values = {"name": 3, "train": {"max_grad_norm": 0}, "phases": [{"name": "a", "samples": 0}, 7], "seed": "x"}
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    assert {fault.where for fault in refused.value.faults} == {
+        "name",
+        "seed",
+        "storage",
+        "data",
+        "model",
+        "train.global_batch_size",
+        "train.max_grad_norm",
+        "phases.0.resolution",
+        "phases.0.samples",
+        "phases.1",
+    }
+    assert len(refused.value.faults) == 10
+
+
+def test_what_rests_on_a_field_of_the_wrong_type_is_not_judged() -> None:
+    assert faults_of({"workers": {"trainers": "two", "min_trainers": 4}}) == {"workers.trainers"}
+    assert faults_of({"encode": {"mode": "of-line", "store_text": False}}) == {"encode.mode"}
+    assert faults_of({"workers": {"trainers": 2, "min_trainers": 4}}) == {"workers.min_trainers"}
+
+
+def test_the_options_of_an_ingest_are_told_whole_too() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse_ingest({"min_side_px": 0, "rows_per_shard": "many", "caption_columns": ["a", 3]})
+    assert {fault.where for fault in refused.value.faults} == {
+        "ingest.min_side_px",
+        "ingest.rows_per_shard",
+        "ingest.caption_columns.1",
+    }
+
+
+def test_offline_without_stored_text_is_refused_before_anything_is_read() -> None:
+    assert faults_of({"encode": {"mode": "offline", "store_text": False}}) == {"encode.store_text"}
+    values = sdxl_tiny().to_json()
+    assert parse({**values, "encode": {"mode": "hybrid", "store_text": False}}).encode.mode == "hybrid"
+
+
+@pytest.mark.parametrize("parallel", ["fsdp2", "hsdp"])
+def test_sharded_weights_are_not_channels_last(parallel: str) -> None:
+    assert faults_of({"train": {"channels_last": True, "parallel": parallel}}) == {"train.channels_last"}
+    values = sdxl_tiny().to_json()
+    assert parse({**values, "train": {**values["train"], "channels_last": True}}).train.channels_last
+
+
+@pytest.mark.parametrize("modes", [["RGBX"], [], ["RGB", "rgb"]])
+def test_modes_of_pictures_that_are_none(modes: list[str]) -> None:
+    assert faults_of({"ingest": {"modes": modes}}) == {"ingest.modes"}
+    assert parse_ingest({"modes": ["RGB", "L"]}).modes == ("RGB", "L")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pds
+import pyarrow.parquet as pq
 import pytest
 
 from giornata.pretrain.data import columns
@@ -198,26 +199,63 @@ def test_of_nothing_nothing_is_kept() -> None:
         assert (decision.counts(), decision.keep(range(1), 10).dropped_of(0)) == ({"empty": 1}, {0})
 
 
-def test_what_does_not_fit_into_memory_waits_on_the_disk(tmp_path: Path) -> None:
-    count = 600_000
-    keys = np.random.default_rng(0).integers(0, 256, (count, 32), dtype=np.uint8)
-    keys[-1] = keys[0]
+def test_the_list_names_what_is_kept_in_another_file(tmp_path: Path) -> None:
+    files = [
+        [row(0, 0, 1, hashed=0b1), row(0, 1, 2, hashed=2**50)],
+        [row(1, 0, 2, hashed=2**50), row(1, 1, 3, hashed=0b11, pixels=5), row(1, 2, 4, reason="damaged")],
+        [],
+        [row(3, 0, 5, hashed=0b111)],
+    ]
+    for number, each in enumerate(files):
+        pq.write_table(pa.Table.from_pylist(each, EXAMINED), tmp_path / f"part-{number}.parquet")
+    examined = pds.dataset(sorted(tmp_path.glob("*.parquet")), schema=EXAMINED, format="parquet")
+    with Decision(examined, tmp_path, hash_distance=1, threads=1) as decision:
+        for _ in range(2):
+            found = pa.Table.from_batches(decision.refused(), QUARANTINE).to_pylist()
+            assert [(each["source"], each["place"], each["detail"]) for each in found] == [
+                ("file-0", "0", "like file-1 1"),
+                ("file-1", "0", "like file-0 1"),
+                ("file-1", "2", "is damaged"),
+                ("file-3", "0", "like file-1 1"),
+            ]
+
+
+def many_rows(keys: np.ndarray, hashes: np.ndarray) -> pds.Dataset:
+    """Sound rows of one piece, without captions."""
+    count = len(keys)
+    binary = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(keys.tobytes())])
+    empty = pa.array([""] * count)
     table = pa.table(
         {
             "piece": np.zeros(count, np.int32),
             "ordinal": np.arange(count),
-            columns.KEY: pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(32), count, [None, pa.py_buffer(keys.tobytes())]
-            ),
-            "pixels": np.ones(count, np.int64),
-            "hash": np.zeros(count, np.uint64),
-            **{
-                name: pa.array([""] * count)
-                for name in (columns.REASON, "detail", "source", "place", columns.CAPTION)
-            },
+            columns.KEY: binary,
+            "pixels": np.arange(count, 0, -1),
+            "hash": hashes,
+            **dict.fromkeys((columns.REASON, "detail", "source", "place", columns.CAPTION), empty),
         }
-    ).select(EXAMINED.names)
-    rows = pds.dataset(table.cast(EXAMINED))
+    )
+    return pds.dataset(table.select(EXAMINED.names).cast(EXAMINED))
+
+
+def test_near_duplicates_that_do_not_fit_into_memory_are_found(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    count = 400_000
+    keys = draw.integers(0, 256, (count, 32), dtype=np.uint8)
+    hashes = draw.integers(0, 2**64, count, dtype=np.uint64)
+    hashes[300_000:] = hashes[:100_000] ^ np.uint64(0b111 << 30)  # with fewer pixels
+    with Decision(many_rows(keys, hashes), tmp_path, hash_distance=3, memory_bytes=24 << 20, threads=1) as decision:
+        assert decision.counts() == {"near_duplicate": 100_000}
+        keep = decision.keep(range(1), 1000)
+    assert keep.rows == 300_000
+    assert np.array_equal(keep.dropped_ordinals, np.arange(300_000, count))
+
+
+def test_what_does_not_fit_into_memory_waits_on_the_disk(tmp_path: Path) -> None:
+    count = 600_000
+    keys = np.random.default_rng(0).integers(0, 256, (count, 32), dtype=np.uint8)
+    keys[-1] = keys[0]
+    rows = many_rows(keys, np.zeros(count, np.uint64))
     with Decision(rows, tmp_path, hash_distance=None, memory_bytes=48 << 20, threads=1) as decision:
         assert decision.counts() == {"duplicate": 1}
         assert [batch.num_rows for batch in decision.refused()] == [1]

@@ -168,3 +168,8 @@ def test_pictures_are_cut_in_their_middle() -> None:
 def test_weights_belong_to_the_phase_that_trained_them_last(phase: int, step_in_phase: int, meant: int) -> None:
     progress = Progress(phase=phase, step_in_phase=step_in_phase, step=random.Random(0).randint(1, 9))
     assert phase_of(shapes(), progress) == meant
+
+
+def test_make_asks_for_the_object_with_which_the_demo_ends() -> None:
+    lines = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8").splitlines()
+    assert "giornata pretrain demo --json" in lines[lines.index("pretrain-demo: $(STAMP)") + 1]

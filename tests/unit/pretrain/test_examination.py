@@ -50,6 +50,18 @@ def test_a_turned_picture_has_the_size_that_a_viewer_shows() -> None:
     assert (found.width, found.height) == (64, 96)
 
 
+@pytest.mark.parametrize(("mode", "suffix"), [("CMYK", "jpg"), ("P", "png"), ("I;16", "png"), ("L", "jpg")])
+def test_other_modes_are_kept_unless_only_some_are_wanted(mode: str, suffix: str) -> None:
+    content = encoded(PICTURE.convert("L" if mode == "I;16" else mode).convert(mode), suffix)
+    assert examine(raw(content), FILTERS, perceptual=False).refused is None
+    wanted = filters_of(Ingest(modes=("RGB",)))
+    found = examine(raw(content), wanted, perceptual=False).refused
+    assert found is not None
+    assert (found.reason, found.detail) == (Refusal.MODE, f"is {mode}")
+    assert examine(raw(content), filters_of(Ingest(modes=("RGB", mode))), perceptual=False).refused is None
+    assert examine(raw(encoded(PICTURE, suffix)), wanted, perceptual=False).refused is None
+
+
 def test_too_many_pixels_are_not_decoded() -> None:
     huge = b"P5 30000 30000 255\n" + bytes(100)
     assert examine(raw(huge), FILTERS, perceptual=False).refused.reason is Refusal.TOO_MANY_PIXELS  # type: ignore[union-attr]

@@ -6,11 +6,12 @@ import pytest
 import torch
 from tests.fixtures.pretrain_feeds import SCALING, TOKENS, batch
 
+from giornata.diffusion import randomness
 from giornata.pretrain.feeding.batch import Batch
-from giornata.pretrain.feeding.examples import Draws, EmptyPrompt, Example, pieces
+from giornata.pretrain.feeding.examples import MOST_LOGVAR, Draws, EmptyPrompt, Example, pieces
 
 USES = [(0, 0, 1, row) for row in range(12)]
-EMPTY = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 7.0), pooled_P=torch.full((32,), 7.0))
+EMPTY = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 7.0).half(), pooled_P=torch.full((32,), 7.0).half())
 
 
 def draws(*, dropped: float = 0.5, purpose: str = "pretrain") -> Draws:
@@ -57,7 +58,7 @@ def test_all_draws_differ_by(other: str) -> None:
 def test_captions_are_dropped_as_often_as_asked() -> None:
     rows = batch([(0, 0, 2, row) for row in range(400)], 16)
     kept = draws(dropped=0.0).example(rows, 0).embedding.prompt_BLD
-    assert torch.equal(kept, rows.prompt_BLD.float())
+    assert torch.equal(kept, rows.prompt_BLD)
     some = draws(dropped=0.25).example(rows, 0).embedding
     dropped_B = (some.prompt_BLD == 7.0).all(dim=(1, 2))
     assert 70 <= int(dropped_B.sum()) <= 130
@@ -80,3 +81,51 @@ def test_latents_are_of_the_posterior_scaled() -> None:
     latents_BCHW = drawn.example(rows, 0).noisy.latents_BCHW
     assert float(latents_BCHW.mean()) == pytest.approx((2.0 - 0.5) * 0.2, abs=0.01)
     assert float(latents_BCHW.std()) == pytest.approx(torch.tensor(0.5).exp().item() * 0.2, rel=0.03)
+
+
+def test_a_batch_is_the_rows_one_by_one_in_plain_arithmetic() -> None:
+    rows, drawn = batch(USES, 16), draws()
+    one = drawn.example(rows, 1)
+    for number, (epoch, key) in enumerate(zip(rows.epochs, rows.keys, strict=True)):
+        place, shape = (1, epoch, key), (4, 2, 2)
+        noise_CHW = randomness.normal(3, "pretrain/noise", *place, shape=shape)
+        assert torch.equal(one.noisy.noise_BCHW[number], noise_CHW)
+        deviation_CHW = (0.5 * rows.logvar_BCHW[number].float().clamp(max=MOST_LOGVAR)).exp()
+        sample_CHW = randomness.normal(3, "pretrain/posterior", *place, shape=shape)
+        latents_CHW = (rows.mean_BCHW[number].float() + deviation_CHW * sample_CHW - SCALING[0]) * SCALING[1]
+        assert torch.equal(one.noisy.latents_BCHW[number], latents_CHW)
+        assert one.noisy.timesteps_B[number] == randomness.integer(3, "pretrain/timestep", *place, low=0, high=1000)
+        dropped = randomness.uniform(3, "pretrain/caption-dropout", *place, shape=(1,)).item() < 0.5
+        prompt_LD = EMPTY.prompt_LD if dropped else rows.prompt_BLD[number]
+        assert torch.equal(one.embedding.prompt_BLD[number], prompt_LD)
+
+
+def test_text_stays_in_16_bits_and_rows_are_left_as_they_were_fed() -> None:
+    rows, before = batch(USES, 16), batch(USES, 16)
+    for dropped in (0.0, 0.5, 1.0):
+        text = draws(dropped=dropped).example(rows, 0).embedding
+        assert text.pooled_BP is not None
+        assert text.prompt_BLD.dtype == text.pooled_BP.dtype == torch.float16
+    assert torch.equal(rows.prompt_BLD, before.prompt_BLD)
+    assert rows.pooled_BP is not None and before.pooled_BP is not None
+    assert torch.equal(rows.pooled_BP, before.pooled_BP)
+
+
+def test_an_empty_prompt_of_32_bits_loses_none_of_them() -> None:
+    wide = EmptyPrompt(prompt_LD=torch.full((TOKENS, 64), 1.0 + 2**-20), pooled_P=torch.full((32,), 1.0 + 2**-20))
+    rows = batch(USES, 16)
+    text = replace(draws(dropped=1.0), empty=wide).example(rows, 0).embedding
+    assert text.pooled_BP is not None
+    assert bool((text.prompt_BLD == 1.0 + 2**-20).all() and (text.pooled_BP == 1.0 + 2**-20).all())
+    some = replace(draws(dropped=0.5), empty=wide).example(rows, 0).embedding.prompt_BLD
+    kept_B = (some != 1.0 + 2**-20).all(dim=(1, 2))
+    assert 0 < int(kept_B.sum()) < len(rows)
+    assert torch.equal(some[kept_B], rows.prompt_BLD[kept_B].float())
+
+
+def test_what_the_model_is_shown_does_not_depend_on_when_text_is_widened() -> None:
+    """Every number of float16, cast at once and by way of float32."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
+    numbers = numbers[numbers.isfinite()]
+    for dtype in (torch.bfloat16, torch.float32):
+        assert torch.equal(numbers.to(dtype), numbers.float().to(dtype))

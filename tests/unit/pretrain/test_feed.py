@@ -186,7 +186,7 @@ def test_pictures_are_encoded_here_as_they_are_elsewhere() -> None:
 
 
 class Overflowing:
-    """An encoder whose second picture of each batch is no number: what half precision does to some pictures."""
+    """An encoder whose second picture of each batch is not a number: what half precision does to some pictures."""
 
     digest, scaling = "x", (0.0, 1.0)
 

@@ -83,3 +83,19 @@ def test_epochs_and_phases_differ_in_order() -> None:
     other = RowsOfPhase(seed=0, phase=1, samples=64, shard_rows=(64,))
     assert first != second
     assert first != other.in_order(next(iter(other.portions())))
+
+
+def test_rows_for_validation_are_those_of_their_numbers_over_all_shards() -> None:
+    shard_rows = (3, 0, 5, 1, 0, 7)
+    found = {(shard, row) for shard, rows in validation_rows(5, shard_rows, 15) for row in rows}
+    every = {(shard, row) for shard, count in enumerate(shard_rows) for row in range(count)}
+    assert len(found) == 15
+    assert found < every
+
+
+def test_rows_left_out_come_in_the_order_of_their_shards() -> None:
+    one, other = (0, Intervals.of([1])), (2, Intervals.of([3]))
+    RowsOfPhase(seed=0, phase=0, samples=4, shard_rows=(5, 5, 5), left_out=(one, other))
+    for wrong in ((other, one), (one, one)):
+        with pytest.raises(ValueError, match="order of their shards"):
+            RowsOfPhase(seed=0, phase=0, samples=4, shard_rows=(5, 5, 5), left_out=wrong)

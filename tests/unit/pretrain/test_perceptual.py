@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from giornata.pretrain.data.perceptual import BITS, bands, hash_of
+from giornata.pretrain.data.perceptual import hash_of
 
 
 def photo(seed: int) -> Image.Image:
@@ -25,12 +25,3 @@ def test_copies_are_near_and_other_pictures_are_far(seed: int) -> None:
     assert apart(own, hash_of(smaller)) <= 4
     assert apart(own, hash_of(brighter)) <= 8
     assert apart(own, hash_of(photo(seed + 100))) >= 16
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 18])
-def test_bands_are_all_bits_once_and_even(count: int) -> None:
-    found = [int(each) for each in bands(count)]
-    assert sum(found) == 2**BITS - 1
-    sizes = [each.bit_count() for each in found]
-    assert (len(found), sum(sizes)) == (count, BITS)
-    assert max(sizes) - min(sizes) <= 1

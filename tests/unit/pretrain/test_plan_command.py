@@ -36,7 +36,7 @@ def test_the_recipe_as_one_object():
     ran = run("sd2_base", "--json")
     assert ran.exit_code == 0
     told = json.loads(ran.stdout.strip())
-    assert (told["name"], len(told["choices"])) == ("sd2_base", 24)
+    assert (told["name"], len(told["choices"])) == ("sd2-base", 24)
     assert told["reasons"] and told["break_even"]["passes"] > 0
 
 
@@ -61,6 +61,7 @@ def test_in_a_pipe_every_choice_is_a_line():
         "trainers",
         "GPUs",
         "mode",
+        "encoders",
         "days",
         "GPU",
         "h",
@@ -107,12 +108,12 @@ def test_the_terminal_shows_the_chief_choices_and_says_how_to_see_the_others():
 
 def test_what_is_wrong_with_a_file_is_said_whole(tmp_path):
     file = tmp_path / "plan.toml"
-    file.write_text('recipe = "sd2_base"\nheadroom = 0.1\ntrainers = ["9p4de"]\n')
-    ran = run(str(file))
+    file.write_text('headroom = 0.1\ntrainers = ["9p4de"]\n')
+    ran = run("sd2_base", "--assume", str(file))
     assert ran.exit_code == 2
     assert "headroom: cannot be 0.1" in ran.stderr
     assert "trainers.0: cannot be '9p4de'" in ran.stderr
-    told = json.loads(run(str(file), "--json").stdout)
+    told = json.loads(run("sd2_base", "--assume", str(file), "--json").stdout)
     assert {fault["where"] for fault in told["error"]["faults"]} == {"headroom", "trainers.0"}
 
 
@@ -125,8 +126,8 @@ def test_either_a_configuration_or_the_paper(arguments):
 
 def test_nothing_to_price_is_a_failure(tmp_path):
     file = tmp_path / "plan.toml"
-    file.write_text('recipe = "sd2_base"\nprices = "seed"\ntrainers = ["4xp5"]\n')
-    ran = run(str(file))
+    file.write_text('prices = "seed"\ntrainers = ["4xp5"]\n')
+    ran = run("sd2_base", "--assume", str(file))
     assert ran.exit_code == 1
     assert "Nothing can be priced" in ran.stdout
     assert "has no on-demand price of p5.48xlarge" in ran.stdout

@@ -246,7 +246,7 @@ def test_a_batch_that_does_not_divide_is_named():
 
 def test_a_choice_of_trainers_that_was_not_checked_is_refused():
     request = replace(request_of(SEED), trainers=("four p4de",))
-    with pytest.raises(ValueError, match="no choice of trainers"):
+    with pytest.raises(ValueError, match="is not a choice of trainers"):
         list(machines_of(request, FACTS))
 
 

@@ -1,6 +1,5 @@
 """A request is checked whole: every fault at once, each with its field and what to do."""
 
-import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -8,17 +7,14 @@ import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.reading import request_named, request_of, request_of_run
+from giornata.pretrain.planning.reading import ASSUMED, request_named, request_of
 from giornata.pretrain.planning.request import (
     GivenEncoderRate,
     GivenModel,
     GivenRate,
-    PlanPhase,
-    PlanRequest,
     faults_of,
     sd2_base,
 )
-from giornata.pretrain.recipes import RECIPES as RUNS
 from giornata.protocol.pretraining import Mode
 
 PHASE = {"samples": 1_000_000, "resolution": 256, "global_batch_size": 2048}
@@ -36,14 +32,15 @@ def test_the_recipe_is_the_seeds_schedule_and_has_no_fault():
     assert [phase.resolution for phase in request.phases] == [256, 512]
     assert [phase.samples / phase.global_batch_size for phase in request.phases] == [275_000, 425_000]
     assert faults_of(request, load_facts()) == []
-    assert request_named("sd2_base") == request
+    assert request_named("sd2_base").phases == request.phases
 
 
 def test_plain_values_make_a_request():
     request = request_of({"phases": [PHASE], "modes": ["online"], "trainers": ["2xp4d"], "dataset_rows": 1000})
     assert request.modes == (Mode.ONLINE,)
     assert request.rows(request.phases[0]) == 1000
-    assert request_of({"phases": [PHASE], "dataset_rows": 10**9}).rows(request.phases[0]) == 1_000_000
+    more = request_of({"phases": [PHASE], "dataset_rows": 10**9})
+    assert more.rows(more.phases[0]) == 10**9, "all shards are encoded, whether a phase trains them or not"
 
 
 def test_every_fault_of_the_values_at_once():
@@ -114,50 +111,48 @@ def test_a_model_that_the_facts_do_not_know_can_be_described():
     assert set(faults({"phases": [phase], "model": "mine", "models": [wrong]})) == {"models.0.train_gflop"}
 
 
-def test_files(tmp_path):
-    toml = tmp_path / "plan.toml"
-    toml.write_text('recipe = "sd2_base"\nstorage_months = 2\nusd_per_hour = {p4de = 20.0}\n')
-    request = request_named(str(toml))
+def test_what_is_assumed_stands_in_a_file_of_its_own(tmp_path):
+    toml = tmp_path / "prices.toml"
+    toml.write_text("storage_months = 2\ndataset_rows = 500\nusd_per_hour = {p4de = 20.0}\n")
+    request = request_named("sd2_base", assume=toml)
     assert (request.storage_months, request.usd_per_hour, request.phases) == (2, {"p4de": 20.0}, sd2_base().phases)
-    as_json = tmp_path / "plan.json"
-    as_json.write_text(json.dumps({"phases": [PHASE]}))
-    assert request_named(str(as_json)).samples == 1_000_000
+    assert request.rows(request.phases[0]) == 500
 
 
-def test_the_file_of_a_run_is_planned(tmp_path):
-    run = RUNS["sd2_base"]().to_json()
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps(run))
-    request = request_named(str(file))
-    assert (request.name, request.phases) == ("sd2-base", sd2_base().phases)
+def test_what_the_run_says_is_not_assumed_and_every_fault_of_both_files_is_told(tmp_path):
+    run, assumed = tmp_path / "run.toml", tmp_path / "prices.toml"
+    run.write_text('recipe = "shapes"\n[train]\ncheckpoint_steps = 0\n')
+    assumed.write_text('colour = "red"\nmodel = "sd2"\n')
+    with pytest.raises(InvalidInput) as refused:
+        request_named(str(run), assume=assumed)
+    assert [fault.where for fault in refused.value.faults] == [
+        "train.checkpoint_steps",
+        f"{assumed}: colour",
+        f"{assumed}: model",
+    ]
+    assert refused.value.faults[2].message == "is the run's own"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [("a.toml", "phases = [", "is not TOML"), ("a.json", "{", "is not JSON"), ("b.json", "[]", "no table")],
-)
-def test_files_that_cannot_be_read(tmp_path, name, text, says):
-    file = tmp_path / name
-    file.write_text(text)
+@pytest.mark.parametrize(("content", "says"), [(b"phases = [", "is not TOML"), (b"\xff", "is not TOML")])
+def test_files_that_cannot_be_read(tmp_path, content, says):
+    file = tmp_path / "a.toml"
+    file.write_bytes(content)
     with pytest.raises(InvalidInput, match=says):
         request_named(str(file))
+    with pytest.raises(InvalidInput, match=says):
+        request_named("sd2_base", assume=file)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        request_named("sd2_base", assume=tmp_path)
 
 
 def test_a_name_that_is_neither_recipe_nor_file():
-    with pytest.raises(InvalidInput, match=r"nowhere\.toml is no recipe and no file \(recipes: sd2_base"):
+    with pytest.raises(InvalidInput, match=r"nowhere\.toml is neither a recipe nor a file \(recipes: sd2_base"):
         request_named("nowhere.toml")
 
 
 def test_the_guide_names_every_field():
     guide = (Path(__file__).parents[3] / "docs/guides/pretraining-price.md").read_text()
-    kinds = (PlanRequest, PlanPhase, GivenRate, GivenEncoderRate, GivenModel)
-    missing = [each.name for kind in kinds for each in fields(kind) if f"`{each.name}`" not in guide]
+    kinds = (GivenRate, GivenEncoderRate, GivenModel)
+    names = [*ASSUMED, *(each.name for kind in kinds for each in fields(kind))]
+    missing = [name for name in names if f"`{name}`" not in guide]
     assert missing == []
-
-
-def test_a_runs_configuration_is_planned_with_its_schedule():
-    run = RUNS["sd2_base"]()
-    request = request_of_run(run, storage_months=0.5)
-    assert (request.phases, request.storage_months) == (sd2_base().phases, 0.5)
-    with pytest.raises(InvalidInput, match="no FLOPs are known of 'shapes'"):
-        request_of_run(RUNS["shapes"]())

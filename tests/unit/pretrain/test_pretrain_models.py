@@ -7,7 +7,7 @@ from giornata.pretrain.recipes import sd2_base
 from giornata.pretrain.training.adam import learning_rate
 from giornata.pretrain.training.meter import Meter, usd_per_s
 from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
-from giornata.pretrain.training.models import flops_per_picture, new_unet, unet_on_meta
+from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
 from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import Architecture, Phase
 
@@ -29,6 +29,25 @@ def test_fresh_weights_are_a_function_of_the_seed(architecture: Architecture) ->
     drawn = [name for name in one if one[name].ndim > 1 and bool(one[name].any())]
     assert len(drawn) > 20
     assert not any(torch.equal(one[name], other[name]) for name in drawn)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA A100-PCIE-40GB", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA GeForce RTX 4090", None),
+    ],
+)
+def test_a_data_sheet_counts_for_its_own_board_alone(name: str, rate: float | None) -> None:
+    """As cudaGetDeviceProperties names them."""
+    assert sheet_flops_per_s(name) == rate
 
 
 def test_warm_up_ends_at_the_rate_and_never_is_nothing() -> None:
@@ -61,9 +80,14 @@ def test_the_micro_batch_halves_until_it_fits_with_room() -> None:
 
 
 def test_rates_and_dollars() -> None:
-    clock = iter([0.0, 2.0])
+    clock = iter([2.0])
     meter = Meter(
-        clock_s=lambda: next(clock), trainers=2, usd_per_s=0.1, flops_per_picture=10, peak_flops_per_s=100.0
+        clock_s=lambda: next(clock),
+        since_s=0.0,
+        trainers=2,
+        usd_per_s=0.1,
+        flops_per_picture=10,
+        peak_flops_per_s=100.0,
     )
     lap_s = meter.lap_s()
     assert lap_s == 2.0

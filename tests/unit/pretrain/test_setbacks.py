@@ -1,6 +1,20 @@
-"""How often Ray Train itself may be lost."""
+"""How often Ray Train itself may be lost, and how often trainers may crash."""
 
-from giornata.pretrain.fit import MOST_FRUITLESS, Setbacks
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.train import WorkerGroupError
+
+from giornata.pretrain.fit import MOST_FRUITLESS, Setbacks, fit
+from giornata.pretrain.recipes import sdxl_tiny
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.committed import STATE, Committed, Facts, commit, name_of
+from giornata.pretrain.training.progress import Progress
+from giornata.protocol.pretraining import PretrainConfig
 
 
 def test_without_progress_it_is_given_up() -> None:
@@ -16,3 +30,51 @@ def test_as_long_as_checkpoints_come_it_is_begun_anew() -> None:
 def test_progress_forgives_what_was() -> None:
     setbacks = Setbacks()
     assert [setbacks.bearable(step) for step in (0, 0, 5, 5, 5)] == [True, True, True, True, False]
+
+
+def crashing(times: int, each: Callable[[int], object] = lambda _: None) -> tuple[Callable[..., str], list[int]]:
+    """Trainers that crash so many times, more often each time than Ray Train bears."""
+    calls: list[int] = []
+
+    def once(_: PretrainConfig, __: Any) -> str:
+        calls.append(len(calls))
+        if len(calls) > times:
+            return "finished"
+        each(len(calls))
+        raise WorkerGroupError("no such file", {})
+
+    return once, calls
+
+
+def config_of(folder: Path, **workers: Any) -> PretrainConfig:
+    config = sdxl_tiny(str(folder))
+    return replace(config, workers=replace(config.workers, **workers))
+
+
+def test_trainers_that_always_crash_are_not_begun_for_ever(tmp_path: Path) -> None:
+    once, calls = crashing(10**6)
+    with pytest.raises(WorkerGroupError):
+        fit(config_of(tmp_path), board=None, once=once)
+    assert len(calls) == MOST_FRUITLESS
+
+
+def test_trainers_that_crash_between_checkpoints_go_on(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+
+    def checkpoint(step: int) -> None:
+        run, name = run_storage(config), name_of(step, 0)
+        state = tmp_path / STATE
+        state.write_text(json.dumps(Progress(step=step).to_json()))
+        run.put(state, f"checkpoints/{name}/{STATE}")
+        commit(run, Committed(name=name, step=step, phase=0, files={STATE: Facts.of(state)}))
+
+    once, calls = crashing(10 * MOST_FRUITLESS, checkpoint)
+    fit(config, board=None, once=once)
+    assert len(calls) == 10 * MOST_FRUITLESS + 1
+
+
+def test_a_bound_of_the_configuration_stands(tmp_path: Path) -> None:
+    once, calls = crashing(10**6)
+    with pytest.raises(WorkerGroupError):
+        fit(config_of(tmp_path, max_failures=0), board=None, once=once)
+    assert len(calls) == 1

@@ -19,7 +19,9 @@ from giornata.pretrain.size import report_of
 from giornata.protocol.pretraining import Mode
 
 
-def report(*, encoders: int = 8, measured_on: int = 32, spread: float = 0.02, cpu: bool = True) -> dict[str, Any]:
+def report(
+    *, encoders: int = 8, measured_on: int = 32, spread: float = 0.02, cpu: bool = True, start_s: float = 0.0
+) -> dict[str, Any]:
     run = sd2_base()
     run = replace(
         run,
@@ -48,6 +50,7 @@ def report(*, encoders: int = 8, measured_on: int = 32, spread: float = 0.02, cp
         headroom=1.1,
         availability=0.9,
         phases=phases,
+        encoder_start_s=start_s,
     )
     return report_of(run, measured, ["A note."])
 
@@ -102,6 +105,12 @@ def test_too_few_too_many_and_enough() -> None:
     assert list(findings(report(encoders=25))) == []
 
 
+def test_what_bridges_the_absence_of_an_encoder_is_said_where_it_was_measured() -> None:
+    (said,) = findings(report(encoders=25, start_s=30.0))
+    assert said.startswith("An encoder that is lost takes 30 s to come back.")
+    assert "meanwhile is 261.0 MB" in said  # 30 s of 50 rows of 174 kB
+
+
 def test_what_scatters_is_pointed_out() -> None:
     assert "scatter by 40%" in next(iter(findings(report(encoders=25, spread=0.4))))
 
@@ -109,9 +118,9 @@ def test_what_scatters_is_pointed_out() -> None:
 def test_plan_reads_the_file(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     path.write_text(json.dumps(report()))
-    request = tmp_path / "plan.toml"
-    request.write_text('recipe = "sd2_base"\ntrainers = ["4xp5en.48xlarge"]\n')
-    arguments = ["pretrain", "plan", str(request), "--json", "--measured"]
+    assumed = tmp_path / "assumed.toml"
+    assumed.write_text('trainers = ["4xp5en.48xlarge"]\n')
+    arguments = ["pretrain", "plan", "sd2_base", "--assume", str(assumed), "--json", "--measured"]
     told = json.loads(CliRunner().invoke(app, [*arguments, str(path)]).stdout.splitlines()[-1])
     training = next(each for each in told["choices"] if each["mode"] == "online")["phases"][0]["training"]
     assert (training["images_per_s"], training["estimated"]) == (1000.0, False)

@@ -51,12 +51,15 @@ def test_one_encoder_is_the_fewest():
     assert encoders(1, 1000) == 1
 
 
-def test_cpus_network_and_prefetch_follow_from_the_demand():
-    demand = Demand(images_per_s=1000, row_bytes=174_080, batch_rows=256, longest_stall_s=3)
-    pool = size(demand, Supply(encoder_images_per_s=100, cpu_images_per_s=60))
+def test_cpus_network_and_what_bridges_an_encoders_absence_follow_from_the_demand():
+    demand = Demand(images_per_s=1000, row_bytes=174_080)
+    pool = size(demand, Supply(encoder_images_per_s=100, cpu_images_per_s=60, encoder_start_s=30))
     assert pool.cpus == 19
     assert pool.bytes_per_s == 174_080_000
-    assert pool.prefetch_batches == 13  # 3000 rows are 11.7 batches, and one is being trained
+    assert pool.bridging_bytes == 30 * 100 * 174_080
+    alone = size(demand, Supply(encoder_images_per_s=4000, encoder_start_s=30))
+    assert alone.bridging_bytes == 30 * 1000 * 174_080  # one that could do more is missed for what is asked of it
+    assert pool.encoders == 11
     assert size(demand, Supply(encoder_images_per_s=100)).cpus is None
 
 

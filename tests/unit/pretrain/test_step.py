@@ -76,7 +76,7 @@ def by_definition() -> tuple[float, torch.Tensor, torch.Tensor]:
         losses.append((model(shown_BCHW)[0] - noisy.noise_BCHW).square().mean())
     mean = torch.stack(losses).mean()
     mean.backward()
-    return float(mean), gradient(model), torch.stack(losses).detach()
+    return mean.item(), gradient(model), torch.stack(losses).detach()
 
 
 @pytest.mark.parametrize("most", [12, 5, 1])

@@ -10,13 +10,17 @@ from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.diffusion.wandb_run import MOST_ROWS, TrackerFailed, thinned
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.evaluations import keep
+from giornata.pretrain.training.committed import Committed
 from giornata.pretrain.training.metrics_log import MetricsLog
 from giornata.pretrain.wandb_curves import meanwhile, steps_of, wandb_curves
-from giornata.protocol.pretraining import Tracking
+from giornata.protocol.pretraining import Evaluate, Tracking
 
 
 def test_one_run_over_all_attempts_and_nothing_of_the_machine(tmp_path: Path) -> None:
-    run, config = Storage.at(tmp_path), replace(tiny_config(tmp_path), tracking=Tracking(wandb_project="pictures"))
+    evaluate = Evaluate(clip=str(tmp_path / "clip"), inception=str(tmp_path / "inception.pt"))
+    tracking = Tracking(wandb_project="pictures")
+    run, config = Storage.at(tmp_path), replace(tiny_config(tmp_path), tracking=tracking, evaluate=evaluate)
     for steps in ((1, 2), (3,)):  # two attempts
         log = MetricsLog(run, tensorboard=False)
         for step in steps:
@@ -24,6 +28,9 @@ def test_one_run_over_all_attempts_and_nothing_of_the_machine(tmp_path: Path) ->
         log.taken().write()
     found = wandb_curves(config, run)
     assert found.rows == [(step, {"train/loss": 1.0 / step}) for step in (1, 2, 3)]
+    made = Committed(name="step-00000002-phase-0", step=2, phase=0, files={})
+    keep(run, made, {"step": 2, "cmmd": 0.5}, tensorboard=False)
+    assert wandb_curves(config, run).rows[1] == (2, {"train/loss": 0.5, "evaluation/cmmd": 0.5})
     assert found.id == wandb_curves(config, run).id
     assert found.id != wandb_curves(config, run / "other").id
     assert str(tmp_path) not in json.dumps([found.name, found.id, dict(found.config)])

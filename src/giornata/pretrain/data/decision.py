@@ -5,51 +5,42 @@ given, however many rows there are; what does not fit waits in its folder. Kept 
 stretch of the source. As a key is a hash of the picture, every shard is a sample of the whole stretch.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pds
 
 from giornata.pretrain.data.filters import Refusal
 from giornata.pretrain.data.likeness import find_alike
+from giornata.pretrain.data.refused_rows import NUMBER, ORDINAL_BITS, listed
+from giornata.pretrain.data.sorted_tables import SortedTables, threads_that_can_sort
 
 MEMORY_BYTES = 4 << 30
-ROWS_AT_ONCE = 100_000
-
-_ORDINAL_BITS = 32
-
-# A row's number is its piece and its ordinal in one: numbers sort as the source does.
-_ROWS = "CREATE VIEW rows AS SELECT (piece::BIGINT << 32) | ordinal AS number, * FROM examined"
-
-_REFUSED = """
-CREATE TABLE refused AS SELECT number, reason, NULL::BIGINT AS kept FROM rows WHERE reason <> ''"""
+_BROKEN = f"INSERT INTO found SELECT {NUMBER}, reason, NULL FROM examined WHERE reason <> ''"
+_WHOLE = f"SELECT key, {NUMBER}, pixels, hash FROM examined WHERE reason = ''"
 
 # What is known of a picture is the same for equal bytes: max() takes any of them.
 _SOUND = """
-CREATE TABLE sound AS SELECT key, min(number) AS number, count(*) AS copies, max(pixels) AS pixels, max(hash) AS hash
-FROM rows WHERE reason = '' GROUP BY key"""
+INSERT INTO sound SELECT key, min(number), max(pixels), max(hash)
+FROM whole WHERE key >= $low AND key < $high GROUP BY key"""
 
 _EQUAL = """
-INSERT INTO refused SELECT r.number, $reason, s.number
-FROM (SELECT number, key FROM rows WHERE reason = '') r
-JOIN (SELECT key, number FROM sound WHERE copies > 1) s USING (key) WHERE r.number <> s.number"""
+INSERT INTO found SELECT w.number, $reason, s.number
+FROM whole w JOIN (SELECT key, number FROM sound WHERE key >= $low AND key < $high) s USING (key)
+WHERE w.key >= $low AND w.key < $high AND w.number <> s.number"""
 
-_LISTED = """
-SELECT e.source, e.place, r.reason,
-       CASE WHEN e.detail = '' AND k.number IS NOT NULL
-            THEN trim('like ' || k.source || ' ' || k.place) ELSE e.detail END AS detail,
-       e.caption
-FROM rows e JOIN refused r ON e.number = r.number
-LEFT JOIN (SELECT number, source, place FROM rows WHERE number IN (SELECT kept FROM refused)) k ON k.number = r.kept
-ORDER BY r.number"""
+_ALIKE = "INSERT INTO found SELECT number, $reason, kept FROM near"
+_UNLIKE = """
+INSERT INTO unlike SELECT number, key FROM kept WHERE number >= $low AND number < $high
+AND number NOT IN (SELECT number FROM refused WHERE number >= $low AND number < $high)"""
 
-_DROPPED = "SELECT number FROM refused WHERE number >= $start AND number < $stop ORDER BY number"
-_KEYS = "SELECT key FROM sound WHERE number >= $start AND number < $stop ORDER BY key"
+_DROPPED = "SELECT number FROM refused WHERE number >= $low AND number < $high ORDER BY number"
+_KEYS = "SELECT key FROM kept WHERE number >= $low AND number < $high ORDER BY key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +77,34 @@ class Decision:
         memory_bytes: int = MEMORY_BYTES,
         threads: int | None = None,
     ) -> None:
-        """`folder` is for what does not fit into memory; it grows to about the size of the examined rows."""
-        self._tables = duckdb.connect(str(folder / "rows.duckdb"), config=_limits(folder, memory_bytes, threads))
-        self._tables.register("examined", examined)
-        self._tables.execute(_ROWS)
-        self._tables.execute(_REFUSED)
-        self._tables.execute(_SOUND)
-        self._tables.execute(_EQUAL, {"reason": str(Refusal.DUPLICATE)})
+        """`folder` is for what does not fit into memory; at most `threads` work at a time (as many as there are
+        cores). The fragments of `examined` follow one another in the order of the source."""
+        self._examined, self._rows = examined, examined.count_rows()
+        most = threads or os.cpu_count() or 1
+        sorting = threads_that_can_sort(self._rows, memory_bytes=memory_bytes, most=most)
+        self._tables = SortedTables.opened(folder, memory_bytes=memory_bytes, threads=sorting)
+        try:
+            self._tables.connection.register("examined", examined)
+            self._decide(hash_distance)
+        except BaseException:
+            self._tables.close()
+            raise
+
+    def _decide(self, hash_distance: int | None) -> None:
+        tables = self._tables
+        tables.run("CREATE TABLE found (number BIGINT, reason VARCHAR, kept BIGINT)")
+        tables.run(_BROKEN)
+        _leave_out_equal(tables)
         if hash_distance is not None:
-            find_alike(self._tables, hash_distance)
+            find_alike(tables, hash_distance)
+            tables.run(_ALIKE, {"reason": str(Refusal.NEAR_DUPLICATE)})
+            tables.drop("near")
+        tables.sort("refused", "FROM found", "number")
+        tables.drop("found")
+        tables.sort("kept", "SELECT number, key FROM sound", "number")
+        tables.drop("sound")
+        if hash_distance is not None:
+            _leave_out_alike(tables)
 
     def __enter__(self) -> Self:
         return self
@@ -104,48 +114,49 @@ class Decision:
 
     def rows(self) -> int:
         """All that were examined."""
-        found = self._tables.execute("SELECT count(*) FROM examined").fetchall()
-        return int(found[0][0])
+        return self._rows
 
     def counts(self) -> dict[str, int]:
         """Reason to number of rows that were refused for it."""
         query = "SELECT reason, count(*) FROM refused GROUP BY reason ORDER BY reason"
-        return {str(reason): int(count) for reason, count in self._tables.execute(query).fetchall()}
+        return {str(reason): int(count) for reason, count in self._tables.connection.execute(query).fetchall()}
 
     def refused(self) -> Iterator[pa.RecordBatch]:
         """Rows of QUARANTINE, in the order of the source. A duplicate's detail names what is kept instead."""
-        yield from self._batches(_LISTED, {})
+        yield from listed(self._tables, self._examined)
 
     def keep(self, pieces: range, rows_per_shard: int) -> Keep:
         """Of the stretch of these pieces."""
-        between = {"start": pieces.start << _ORDINAL_BITS, "stop": pieces.stop << _ORDINAL_BITS}
-        numbers = [batch.column(0).to_numpy() for batch in self._batches(_DROPPED, between)]
+        part = {"low": pieces.start << ORDINAL_BITS, "high": pieces.stop << ORDINAL_BITS}
+        numbers = [batch.column(0).to_numpy() for batch in self._tables.batches(_DROPPED, part)]
         dropped = np.concatenate(numbers) if numbers else np.array([], np.int64)
         first_keys, rows = list[np.ndarray](), 0
-        for batch in self._batches(_KEYS, between):
+        for batch in self._tables.batches(_KEYS, part):
             keys = np.frombuffer(b"".join(batch.column(0).to_pylist()), dtype="S32")
             first_keys.append(keys[-rows % rows_per_shard :: rows_per_shard].copy())
             rows += len(keys)
         return Keep(
             rows=rows,
-            dropped_pieces=dropped >> _ORDINAL_BITS,
-            dropped_ordinals=dropped & ((1 << _ORDINAL_BITS) - 1),
+            dropped_pieces=dropped >> ORDINAL_BITS,
+            dropped_ordinals=dropped & ((1 << ORDINAL_BITS) - 1),
             first_keys=np.concatenate(first_keys) if first_keys else np.array([], "S32"),
         )
 
-    def _batches(self, query: str, values: dict[str, int]) -> Iterator[pa.RecordBatch]:
-        yield from self._tables.sql(query, params=values).to_arrow_reader(ROWS_AT_ONCE)
+
+def _leave_out_equal(tables: SortedTables) -> None:
+    """Into `sound` one row of each key, its first in the source; the others into `found`."""
+    tables.sort("whole", _WHOLE, "key")
+    tables.run("CREATE TABLE sound (key BLOB, number BIGINT, pixels BIGINT, hash UBIGINT)")
+    for part in tables.ranges("whole", "key"):
+        tables.run(_SOUND, part)
+        tables.run(_EQUAL, {**part, "reason": str(Refusal.DUPLICATE)})
+    tables.drop("whole")
 
 
-def _limits(folder: Path, memory_bytes: int, threads: int | None) -> dict[str, str | int | bool | float | list[str]]:
-    return {
-        "memory_limit": f"{memory_bytes >> 20}MiB",
-        "temp_directory": str(folder / "spilled"),
-        "preserve_insertion_order": False,
-        # How many rows there are is not known to it: joins keep in memory what is written last, which is the smaller
-        "disabled_optimizers": "join_order,build_side_probe_side",
-        # Nothing is fetched from anywhere
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        **({} if threads is None else {"threads": threads}),
-    }
+def _leave_out_alike(tables: SortedTables) -> None:
+    """From `kept`."""
+    tables.run("CREATE TABLE unlike (number BIGINT, key BLOB)")
+    for part in tables.ranges("kept", "number"):
+        tables.run(_UNLIKE, part)
+    tables.drop("kept")
+    tables.run("ALTER TABLE unlike RENAME TO kept")

@@ -1,11 +1,13 @@
 """The forms in which example data are written; each as its usual tools write it."""
 
+import hashlib
 import io
 import json
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,9 +63,19 @@ def write_huggingface(folder: Path, shares: Shares) -> list[Row]:
         with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table, max_chunksize=ROW_GROUP)
         written += _placed(rows, name)
-    state = {"_data_files": [{"filename": name} for name in names], "_split": None}
+    digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in names))
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": name} for name in names],
+        "_fingerprint": digest.hexdigest()[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
+    }
     (folder / "state.json").write_text(json.dumps(state))
-    (folder / "dataset_info.json").write_text(json.dumps({"features": {}}))
+    features = {"jpg": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     return written
 
 

@@ -3,7 +3,7 @@
 A filter of one's own is one more function in `filters_of`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ class Refusal(StrEnum):
     NOT_A_PICTURE = "not_a_picture"
     DAMAGED = "damaged"
     TOO_MANY_PIXELS = "too_many_pixels"
+    MODE = "mode"
     TOO_SMALL = "too_small"
     EXTREME_ASPECT_RATIO = "extreme_aspect_ratio"
     NO_CAPTION = "no_caption"
@@ -27,11 +28,12 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A picture that was decoded, and its caption. Sizes in pixels, as a viewer shows it."""
+    """A picture that was decoded, and its caption. Sizes in pixels, as a viewer shows it; `mode` as it is stored."""
 
     width: int
     height: int
     caption: str
+    mode: str = "RGB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,20 @@ Filter = Callable[[Record], Refused | None]
 def filters_of(options: Ingest) -> tuple[Filter, ...]:
     """In the order in which they are asked; the first that refuses counts."""
     return (
+        *(() if options.modes is None else (other_mode(options.modes),)),
         too_small(options.min_side_px),
         extreme_aspect_ratio(options.max_aspect_ratio),
         no_caption(options.min_caption_chars),
     )
+
+
+def other_mode(kept: Collection[str]) -> Filter:
+    """Refuses what is stored in none of these modes."""
+
+    def judge(record: Record) -> Refused | None:
+        return None if record.mode in kept else Refused(reason=Refusal.MODE, detail=f"is {record.mode}")
+
+    return judge
 
 
 def too_small(min_side_px: int) -> Filter:

@@ -6,7 +6,6 @@ slightly recoloured copies differ in a few bits; so do different pictures of lit
 """
 
 import math
-from itertools import pairwise
 
 import numpy as np
 from PIL import Image
@@ -24,9 +23,3 @@ def hash_of(picture: Image.Image) -> int:
     low = (_COSINES @ grey_HW @ _COSINES.T).ravel()
     bits = low > np.median(low[1:])  # the first is the mean brightness
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
-
-
-def bands(count: int) -> list[np.uint64]:
-    """Masks that cut a hash into so many parts, as even as can be."""
-    ends = [BITS * place // count for place in range(count + 1)]
-    return [np.uint64((1 << end) - (1 << start)) for start, end in pairwise(ends)]

@@ -24,6 +24,11 @@ _TEMPORARY = ".writing-"
 _CHUNK_BYTES = 16 << 20
 
 
+def absolute(address: str) -> str:
+    """A folder by its whole path, as this process has it; an address with :// as it is."""
+    return address if "://" in address else str(Path(address).expanduser().absolute())
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Files below one address. Small, and may be sent to other processes: they open the address themselves.
@@ -37,10 +42,9 @@ class Storage:
     @classmethod
     def at(cls, address: str | Path) -> "Storage":
         """A folder (relative to this process, need not exist) or an s3:// address. Raises InvalidInput."""
-        text = str(address)
-        if "://" not in text:
-            return cls(str(Path(text).expanduser().absolute()))
-        _opened(text)
+        text = absolute(str(address))
+        if "://" in text:
+            _opened(text)
         return cls(text)
 
     def __str__(self) -> str:

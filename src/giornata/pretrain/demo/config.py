@@ -42,6 +42,9 @@ validation_rows = 64
 validation_prompts = [
 {prompts}]
 
+[evaluate]
+checkpoints = 4
+
 [workers]
 trainers = 2
 

@@ -94,7 +94,9 @@ class FrozenEncoder:
     def encode_images(self, pixels_BHWC: np.ndarray) -> Posterior:
         """As the protocol says. uint8 travels to the device, and becomes -1 … 1 there."""
         vae = self._images()
-        pixels_BCHW = torch.from_numpy(np.ascontiguousarray(pixels_BHWC)).to(self._device).permute(0, 3, 1, 2)
+        pixels_BCHW = (
+            torch.from_numpy(np.require(pixels_BHWC, requirements=("C", "W"))).to(self._device).permute(0, 3, 1, 2)
+        )
         means, logvars = [], []
         for part_BCHW in pixels_BCHW.split(self._at_once(len(pixels_BCHW))):
             # as giornata.diffusion.pixels.to_model_range

@@ -1,7 +1,7 @@
 """What one forward and backward pass takes.
 
 Shapes: B rows of one size; C = 4 latent channels; H, W = pixels / 8; L tokens; D, P widths of the text. Latents and
-text are float16 as they were fed; what the loop makes of them is float32.
+text are float16; the loop makes float32 of them, of latents before and of text after it was moved to the device.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ class EmptyPrompt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
     """What one forward and backward pass computes. `weight` 0 only takes part. `places` are the rows' (phase, epoch,
-    key)."""
+    key). Latents and noise are float32, the text as it was fed: whoever computes casts it, on the device."""
 
     noisy: NoisyBatch
     embedding: Embedding
@@ -88,13 +88,13 @@ class Draws:
 
     def _latents(self, batch: Batch, places: Sequence[tuple[int, int, str]]) -> torch.Tensor:
         shift, factor = self.scaling
-        deviation_BCHW = (0.5 * batch.logvar_BCHW.float().clamp(max=MOST_LOGVAR)).exp()
-        drawn_BCHW = self._normal("posterior", places, batch.mean_BCHW.shape[1:])
-        return (batch.mean_BCHW.float() + deviation_BCHW * drawn_BCHW - shift) * factor
+        deviation_BCHW = batch.logvar_BCHW.float().clamp(max=MOST_LOGVAR).mul_(0.5).exp_()
+        latents_BCHW = self._normal("posterior", places, batch.mean_BCHW.shape[1:])
+        # In place: memory that is new to the process costs as much as the arithmetic.
+        return latents_BCHW.mul_(deviation_BCHW).add_(batch.mean_BCHW).sub_(shift).mul_(factor)
 
     def _normal(self, what: str, places: Sequence[tuple[int, int, str]], shape: Sequence[int]) -> torch.Tensor:
-        purpose = f"{self.purpose}/{what}"
-        return torch.stack([randomness.normal(self.seed, purpose, *place, shape=tuple(shape)) for place in places])
+        return randomness.normals(self.seed, f"{self.purpose}/{what}", places, shape=tuple(shape))
 
     def _timesteps(self, places: Sequence[tuple[int, int, str]]) -> torch.Tensor:
         purpose = f"{self.purpose}/timestep"
@@ -102,19 +102,28 @@ class Draws:
         return torch.tensor(drawn, dtype=torch.int64)
 
     def _embedding(self, batch: Batch, places: Sequence[tuple[int, int, str]]) -> Embedding:
-        prompt_BLD = batch.prompt_BLD.float()
-        pooled_BP = None if batch.pooled_BP is None else batch.pooled_BP.float()
-        if self.empty is None or not self.proportion_empty_prompts:
-            return Embedding(prompt_BLD=prompt_BLD, pooled_BP=pooled_BP)
-        dropped_B = torch.tensor([self._drops(place) for place in places])
-        prompt_BLD = torch.where(dropped_B[:, None, None], self.empty.prompt_LD.float(), prompt_BLD)
-        if pooled_BP is not None and self.empty.pooled_P is not None:
-            pooled_BP = torch.where(dropped_B[:, None], self.empty.pooled_P.float(), pooled_BP)
+        prompt_BLD, pooled_BP = batch.prompt_BLD, batch.pooled_BP
+        if self.empty is not None and self.proportion_empty_prompts:
+            dropped = [number for number, place in enumerate(places) if self._drops(place)]
+            prompt_BLD = _replaced(prompt_BLD, dropped, self.empty.prompt_LD)
+            if pooled_BP is not None and self.empty.pooled_P is not None:
+                pooled_BP = _replaced(pooled_BP, dropped, self.empty.pooled_P)
         return Embedding(prompt_BLD=prompt_BLD, pooled_BP=pooled_BP)
 
     def _drops(self, place: tuple[int, int, str]) -> bool:
         drawn = randomness.uniform(self.seed, f"{self.purpose}/caption-dropout", *place, shape=(1,))
         return float(drawn) < self.proportion_empty_prompts
+
+
+def _replaced(rows: torch.Tensor, numbers: Sequence[int], by: torch.Tensor) -> torch.Tensor:
+    """The rows, with `by` instead of those of these numbers, in the wider type of both; themselves, uncopied, where
+    nothing is to be changed."""
+    wide = torch.promote_types(rows.dtype, by.dtype)
+    if not numbers:
+        return rows.to(wide)
+    replaced = rows.to(wide, copy=True)
+    replaced[list(numbers)] = by.to(wide)
+    return replaced
 
 
 def pieces(batch: Batch, most: int) -> Iterator[Batch]:

@@ -31,18 +31,22 @@ NOTHING = Portioned(examples=(), uses=(), unreadable=())
 
 def portioner(draws: Draws, phase: int, micro_batch: int, device: torch.device) -> Callable[[Feed], Portioned]:
     """What makes a step's examples of a feed. Runs beside the training."""
-    pin = device.type == "cuda"
 
     def make(feed: Feed) -> Portioned:
         examples = [draws.example(part, phase) for batch in feed.batches for part in pieces(batch, micro_batch)]
         return Portioned(
-            examples=[each.pinned() for each in examples] if pin else examples,
+            examples=bound_for(device, examples),
             uses=[use for batch in feed.batches for use in batch.uses],
             unreadable=list(feed.unreadable),
             encode_s=feed.encode_s,
         )
 
     return make
+
+
+def bound_for(device: torch.device, examples: Sequence[Example]) -> list[Example]:
+    """The same in memory from which this device can copy while it works."""
+    return [each.pinned() if device.type == "cuda" else each for each in examples]
 
 
 def examples_of(batches: Iterator[Batch] | Sequence[Batch], draws: Draws, micro_batch: int) -> list[Example]:

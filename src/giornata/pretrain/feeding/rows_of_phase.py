@@ -5,10 +5,12 @@ phase takes as many whole epochs as fit into its samples, and of the one after t
 one shard in one epoch; portions are numbered through the phase, so that (portion, row) names one use of one row.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from operator import itemgetter
 
 from giornata.diffusion import randomness
 from giornata.pretrain.data.intervals import Intervals
@@ -26,8 +28,8 @@ class Portion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsOfPhase:
-    """`shard_rows` is the number of rows of each shard; `left_out` rows (of validation, shard to rows) are never
-    trained. `phase` is its place in the schedule."""
+    """`shard_rows` is the number of rows of each shard; `left_out` rows (of validation: shard and its rows, by
+    shard) are never trained. `phase` is its place in the schedule."""
 
     seed: int
     phase: int
@@ -36,6 +38,9 @@ class RowsOfPhase:
     left_out: tuple[tuple[int, Intervals], ...] = ()
 
     def __post_init__(self) -> None:
+        shards = [shard for shard, _ in self.left_out]
+        if shards != sorted(set(shards)):
+            raise ValueError("the rows left out are not in the order of their shards, each once")
         if not any(self._wanted(shard) for shard in range(len(self.shard_rows))):
             raise ValueError("there is no row to train")
 
@@ -61,7 +66,9 @@ class RowsOfPhase:
 
     def _wanted(self, shard: int) -> Intervals:
         whole = Intervals.span(0, self.shard_rows[shard])
-        return whole - dict(self.left_out).get(shard, Intervals()) if self.left_out else whole
+        place = bisect_left(self.left_out, shard, key=itemgetter(0))
+        found = place < len(self.left_out) and self.left_out[place][0] == shard
+        return whole - self.left_out[place][1] if found else whole
 
     def _shuffled(self, epoch: int, shard: int, rows: Sequence[int] | Intervals) -> list[int]:
         count = self.shard_rows[shard]
@@ -87,6 +94,6 @@ def validation_rows(seed: int, shard_rows: Sequence[int], count: int) -> tuple[t
         draw += 1
     found: dict[int, list[int]] = {}
     for number in chosen:
-        shard = next(place for place, end in enumerate(ends) if number < end)
+        shard = bisect_right(ends, number)
         found.setdefault(shard, []).append(number - (ends[shard] - shard_rows[shard]))
     return tuple((shard, Intervals.of(rows)) for shard, rows in sorted(found.items()))

@@ -18,6 +18,11 @@ from giornata.protocol.pretraining import Mode
 
 BESIDE = (Mode.ONLINE, Mode.HYBRID)
 """Modes with encoders beside the run."""
+NO_GPU = (
+    "The run's trainers have no GPU (workers.use_gpu = false): how fast a processor trains is not known beforehand,"
+    " so neither hours nor dollars are told. Set workers.use_gpu and workers.accelerator_type, or name clusters in a"
+    ' file for --assume (trainers = ["1xp5.48xlarge"]), to see what it would take there.'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +100,13 @@ class Choice:
 
 def machines_of(request: PlanRequest, facts: Facts) -> Iterator[Machines | str]:
     """Every pair of trainers and encoders that the price book can price; for the others, why not."""
+    if not request.priced and not request.trainers:
+        yield NO_GPU
+        return
     for text in request.trainers or facts.default_trainers:
         found = TRAINERS.match(text)
         if found is None:
-            raise ValueError(f"{text!r} is no choice of trainers")
+            raise ValueError(f"{text!r} is not a choice of trainers")
         trainer = facts.instance(found["instance"])
         offer = facts.offer(trainer.name, book=request.prices, term=request.trainer_term)
         if offer is None:
@@ -155,7 +163,7 @@ def _phase(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, p
     one = encoding.images_per_s * machines.encoder.gpus
     fed = {Mode.HYBRID: sizes.text_bytes, Mode.ONLINE: sizes.moments_bytes + sizes.text_bytes}.get(mode, 0)
     pool = size(
-        Demand(images_per_s=rate, row_bytes=fed, batch_rows=phase.global_batch_size),
+        Demand(images_per_s=rate, row_bytes=fed),
         Supply(encoder_images_per_s=one, availability=request.availability),
         headroom=request.headroom,
     )

@@ -65,6 +65,8 @@ class Measured:
     headroom: float
     availability: float
     phases: tuple[MeasuredPhase, ...]
+    encoder_start_s: float = 0.0
+    """From asking Ray for an encoder to its model being loaded; 0 in files that do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ def _size(measured: Measured, phase: MeasuredPhase, asked: int) -> PhaseSize:
         encoder_images_per_s=phase.encoder.images_per_s,
         cpu_images_per_s=None if phase.cpu is None else phase.cpu.images_per_s,
         availability=measured.availability,
+        encoder_start_s=measured.encoder_start_s,
     )
     return PhaseSize(
         name=phase.name,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from giornata.pretrain.planning import cost
 from giornata.pretrain.planning.choices import Choice, choice_of, machines_of
 from giornata.pretrain.planning.facts import Facts
-from giornata.pretrain.planning.request import PlanRequest, with_given
+from giornata.pretrain.planning.request import TRAINERS, PlanRequest, with_given
 from giornata.protocol.pretraining import Mode
 
 
@@ -28,6 +28,21 @@ class Ranking:
     def best_known(self) -> Choice | None:
         """The cheapest whose trainers' rate was published or measured."""
         return self.first(lambda choice: not choice.estimated)
+
+    @property
+    def configured(self) -> Choice | None:
+        """The run's own trainers in its own mode; None where they have no price."""
+        mine = self.request.configured
+        found = None if mine is None or mine.trainers is None else TRAINERS.match(mine.trainers)
+        if mine is None or found is None:
+            return None
+        instance = self.facts.instance(found["instance"]).name
+        return self.first(
+            lambda choice: (
+                (choice.mode, choice.machines.instances, choice.machines.trainer.name)
+                == (mine.mode, int(found["count"]), instance)
+            )
+        )
 
     def first(self, wanted: Callable[[Choice], bool]) -> Choice | None:
         """The cheapest of those."""

@@ -16,6 +16,7 @@ def reasons(ranking: Ranking) -> list[str]:
     if best is None:
         return []
     return [
+        *_configured(ranking, best),
         *_known(ranking, best),
         *_fastest(ranking, best),
         *_modes(ranking, best),
@@ -23,6 +24,7 @@ def reasons(ranking: Ranking) -> list[str]:
         *_break_even(ranking, best),
         *_pictures(ranking),
         *_batches(best),
+        *ranking.request.notes,
     ]
 
 
@@ -35,6 +37,34 @@ def machines_words(choice: Choice) -> str:
 def usd(amount: float) -> str:
     """Whole dollars."""
     return f"${amount:,.0f}"
+
+
+def large_bytes(count: float) -> str:
+    """`133 TB`, `5.7 MB`."""
+    for unit, value in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= value:
+            return f"{count / value:,.0f} {unit}" if count >= 10 * value else f"{count / value:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"
+
+
+def _configured(ranking: Ranking, best: Choice) -> Iterator[str]:
+    mine, asked = ranking.configured, ranking.request.configured
+    if mine is None or asked is None:
+        return
+    cheapest = ", the cheapest of all" if mine is best else ""
+    days = f"{mine.bill.hours / 24:.1f} days"
+    paid = usd(mine.bill.total_usd)
+    yield f"As the run is configured, {machines_words(mine)}, {mine.mode}: {paid} in {days}{cheapest}."
+    if mine.mode not in BESIDE:
+        return
+    name, gpus = mine.machines.encoder.name, mine.machines.encoder.gpus
+    for phase, there in zip(mine.phases, asked.encoders, strict=True):
+        need = phase.encoders * gpus
+        if there < need:
+            yield (
+                f"At {phase.resolution} pixels it has {there} encoders and needs {need} on {name}: set"
+                " phases.encoders, or measure with `giornata pretrain size`."
+            )
 
 
 def _known(ranking: Ranking, best: Choice) -> Iterator[str]:
@@ -94,7 +124,7 @@ def _stored(ranking: Ranking, best: Choice) -> Iterator[str]:
     if not stored:
         return
     price = ranking.facts.value("storage_usd_per_gb_month")
-    said = [f"{mode} {count / 1e12:,.0f} TB ({usd(count / GB * price)} a month)" for mode, count in stored.items()]
+    said = [f"{mode} {large_bytes(count)} ({usd(count / GB * price)} a month)" for mode, count in stored.items()]
     yield f"Stored before training: {', '.join(said)}."
 
 
@@ -121,7 +151,7 @@ def _pictures(ranking: Ranking) -> Iterator[str]:
     )
     monthly = largest / GB * facts.value("storage_usd_per_gb_month")
     yield (
-        f"Not in any total: the pictures themselves, about {largest / 1e12:,.0f} TB (guessed), {usd(monthly)} a "
+        f"Not in any total: the pictures themselves, about {large_bytes(largest)} (guessed), {usd(monthly)} a "
         "month in every mode; evaluation, failures and machines that stand idle."
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from giornata.pretrain.planning.choices import Choice
 from giornata.pretrain.planning.facts import Facts
+from giornata.pretrain.planning.needs import needs_of
 from giornata.pretrain.planning.paper import headline, paper, table_3
 from giornata.pretrain.planning.ranking import Ranking, online_against_offline
 from giornata.pretrain.planning.reasons import reasons
@@ -19,8 +20,12 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
         "model": ranking.request.model,
         "samples": ranking.request.samples,
         "prices": ranking.request.prices,
+        "rows": ranking.request.dataset_rows,
+        "configured": None if ranking.configured is None else choice_told(ranking.configured),
+        "needs": [asdict(each) for each in needs_of(ranking.request, ranking.facts)],
         "choices": [choice_told(choice) for choice in ranking.choices],
         "reasons": reasons(ranking),
+        "notes": list(ranking.request.notes),
         "left_out": list(ranking.left_out),
         "break_even": None if even is None else asdict(even),
     }

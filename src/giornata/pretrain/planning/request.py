@@ -6,7 +6,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from giornata.domain.errors import Fault
-from giornata.pretrain.planning.facts import EncoderRate, Facts, Figure, Flops, Mark, Offer, RowBytes, TrainingRate
+from giornata.pretrain.planning.facts import (
+    EncoderRate,
+    Facts,
+    Figure,
+    Flops,
+    Instance,
+    Mark,
+    Offer,
+    RowBytes,
+    TrainingRate,
+)
 from giornata.protocol.pretraining import Mode
 
 SAME = "same"
@@ -67,6 +77,29 @@ class GivenModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMachine:
+    """A machine with one GPU at your own price, in every book and term; the facts have no other of this name."""
+
+    __pydantic_config__ = CHECKED
+
+    name: str
+    gpu: str
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What the run's configuration says. `trainers`: as among the request's, None where there is no price of them;
+    `encoders`: actors of one GPU beside each phase, which modes without encoders do not use."""
+
+    __pydantic_config__ = CHECKED
+
+    mode: Mode
+    trainers: str | None
+    encoders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """What to plan, and with which prices.
 
@@ -74,6 +107,9 @@ class PlanRequest:
     trainers' own. `dataset_rows`: different rows; None: every sample is a row of its own. `storage_months`: how long
     what is encoded before a phase lies in the bucket. `usd_per_hour` overrides the price book for an instance.
     `encoding_instances`: how many encode at once before a phase; the price does not depend on it.
+
+    Of a run's configuration come `configured`, `own` machines, `priced` (False: the trainers have no GPU, and no
+    others are named) and `notes`, sentences that go with the plan.
     """
 
     __pydantic_config__ = CHECKED
@@ -99,6 +135,10 @@ class PlanRequest:
     rates: tuple[GivenRate, ...] = ()
     encoder_rates: tuple[GivenEncoderRate, ...] = ()
     models: tuple[GivenModel, ...] = ()
+    configured: Configured | None = None
+    own: tuple[OwnMachine, ...] = ()
+    priced: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -106,8 +146,8 @@ class PlanRequest:
         return sum(phase.samples for phase in self.phases)
 
     def rows(self, phase: PlanPhase) -> int:
-        """Different rows of a phase: what is encoded and stored before it."""
-        return phase.samples if self.dataset_rows is None else min(phase.samples, self.dataset_rows)
+        """What is encoded and stored before a phase: all rows that there are, whether it trains them or not."""
+        return phase.samples if self.dataset_rows is None else self.dataset_rows
 
 
 def sd2_base() -> PlanRequest:
@@ -125,6 +165,8 @@ def sd2_base() -> PlanRequest:
 
 
 RECIPES = {"sd2_base": sd2_base}
+OF_THE_RUN = frozenset({"name", "model", "phases", "configured", "own", "priced", "notes"})
+"""Fields of PlanRequest that a run's configuration settles."""
 
 
 def with_given(request: PlanRequest, facts: Facts) -> Facts:
@@ -133,6 +175,7 @@ def with_given(request: PlanRequest, facts: Facts) -> Facts:
     return replace(
         facts,
         figures=tuple(_figures(request, facts)) + facts.figures,
+        instances=tuple(_instance(each) for each in request.own) + facts.instances,
         offers=tuple(_offers(request, facts)) + facts.offers,
         training_rates=tuple(_training_rate(model, each) for each in request.rates) + facts.training_rates,
         encoder_rates=tuple(_encoder_rate(model, each) for each in request.encoder_rates) + facts.encoder_rates,
@@ -175,11 +218,16 @@ def _encoder_rate(model: str, given: GivenEncoderRate) -> EncoderRate:
     )
 
 
+def _instance(own: OwnMachine) -> Instance:
+    return Instance(name=own.name, gpu=own.gpu, gpus=1, source=GIVEN, mark=Mark.PUBLISHED)
+
+
 def _offers(request: PlanRequest, facts: Facts) -> Iterator[Offer]:
-    for name, usd in request.usd_per_hour.items():
+    given = {facts.instance(name).name: usd for name, usd in request.usd_per_hour.items()}
+    for name, usd in (given | {each.name: each.usd_per_hour for each in request.own}).items():
         for term in TERMS:
             yield Offer(
-                instance=facts.instance(name).name,
+                instance=name,
                 book=request.prices,
                 term=term,
                 usd_per_hour=usd,
@@ -246,7 +294,8 @@ def _machine_faults(request: PlanRequest, facts: Facts) -> Iterator[Fault]:
         else:
             yield Fault(where=f"trainers.{place}", message=f"cannot be {choice!r}", hint=hint)
     known = [each.name for each in facts.instances]
-    yield from _unknown("instance", named, known, {each.short for each in facts.instances})
+    also = {each.short for each in facts.instances} | {each.name for each in request.own}
+    yield from _unknown("instance", named, known, also)
     rates = {f"rates.{place}.gpu": rate.gpu for place, rate in enumerate(request.rates)}
     rates |= {f"encoder_rates.{place}.gpu": rate.gpu for place, rate in enumerate(request.encoder_rates)}
     yield from _unknown("GPU", rates, [each.name for each in facts.gpus])

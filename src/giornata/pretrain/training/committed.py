@@ -73,8 +73,9 @@ def commit(run: Storage, checkpoint: Committed) -> None:
     run.write(f"{FOLDER}/{checkpoint.name}/{COMMIT}", text.encode())
 
 
-def committed(run: Storage) -> Iterator[Committed]:
-    """All that can be used, newest first. Warns of those that cannot: half-written, damaged, with files missing."""
+def committed(run: Storage, *, warn: bool = True) -> Iterator[Committed]:
+    """All that can be used, newest first. Warns of those that cannot: half-written, damaged, with files missing; one
+    that looks on while they are written does not want to hear of that."""
     by_name: dict[str, dict[str, int]] = {}
     for path, size_bytes in run.sizes(FOLDER):
         _, name, *file = path.split("/", 2)
@@ -85,7 +86,8 @@ def committed(run: Storage) -> Iterator[Committed]:
         if found is not None:
             why = _differing(found, sizes)
         if why or found is None:
-            log.warning("checkpoint %s of %s is passed over: %s", name, run, why or f"{COMMIT} cannot be read")
+            level = logging.WARNING if warn else logging.DEBUG
+            log.log(level, "checkpoint %s of %s is passed over: %s", name, run, why or f"{COMMIT} cannot be read")
         else:
             yield found
 

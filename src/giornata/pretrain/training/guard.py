@@ -1,4 +1,4 @@
-"""Keeps broken steps out of the weights: a loss or gradient that is no number, a loss far above what it was.
+"""Keeps broken steps out of the weights: a loss or gradient that is not a number, a loss far above what it was.
 
 The rows of a step that is left out are not trained again: they may be what broke it. They are counted.
 """
@@ -11,7 +11,7 @@ from statistics import median
 WINDOW_STEPS = 128
 """Steps whose losses give the median."""
 LEAST_STEPS = 16
-"""Before so many steps only what is no number is left out: the first losses say little about the next."""
+"""Before so many steps only what is not a number is left out: the first losses say little about the next."""
 
 
 class TooManyBadSteps(RuntimeError):

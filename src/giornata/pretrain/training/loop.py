@@ -5,6 +5,7 @@ metrics go to a callable, a notice of preemption is asked for. What all trainers
 step, end a phase) they agree on before each step.
 """
 
+import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import begun_phases, origin_of
+from giornata.pretrain.training.spending import Account, Attempt
 from giornata.pretrain.training.trainer import Trainer
 from giornata.pretrain.training.training_run import Run
 
@@ -73,7 +75,7 @@ class Loop:
     """One call of `train`."""
 
     def __init__(self, run: Run, stack: ExitStack) -> None:
-        self._run, self._stack, self._peers = run, stack, Peers()
+        self._run, self._peers = run, Peers()
         self._began_s, self._startup_s = run.clock_s(), 0.0
         self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
@@ -83,7 +85,9 @@ class Loop:
         self._log = MetricsLog(run.storage, tensorboard=run.config.tracking.tensorboard)
         self._trained: list[Use] = []
         self._quarantined: list[Use] = []
+        self._meter: Meter | None = None
         self._restore()
+        stack.callback(self._settle)
 
     def run(self) -> Outcome:
         """Through all phases that are left."""
@@ -107,6 +111,8 @@ class Loop:
             rows_of = self._run.phases[phase]
             begun = len(ledgers) > phase
             self._ledger = Ledger.from_json(ledgers.pop(), rows_of) if begun else Ledger(rows_of)
+        attempt = self._run.attempt or Attempt(name=uuid.uuid4().hex, began_s=self._began_s)
+        self._account = Account.of(attempt, self._run.storage, self._progress, written=self._peers.rank == 0)
         if self._peers.rank == 0:
             drop_after(self._run.storage, self._progress.step)
 
@@ -117,6 +123,7 @@ class Loop:
         self._micro_batch = self._trainer.prepare(progress)
         self._watch = EncoderWatch(run.config, progress, trainers=self._peers.world)
         self._meter = self._new_meter()
+        self._spend(self._meter)  # the start of all this, or what lay between the phases
         used = -1
         while progress.used < samples:
             if progress.used == used:
@@ -224,10 +231,9 @@ class Loop:
         return True
 
     def _tell(self, numbers: Mapping[str, float], agreed: Agreed) -> None:
-        progress = self._progress
-        lap_s = self._meter.lap_s()
+        progress, meter = self._progress, self._at_work()
+        lap_s = self._spend(meter)
         self._startup_s = self._startup_s or self._run.clock_s() - self._began_s
-        progress.spent_usd += lap_s * self._meter.usd_per_s
         watched = self._watch.step(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, encode_s=agreed.encode_s)
         row = {
             "step": float(progress.step),
@@ -237,11 +243,11 @@ class Loop:
             "skipped_steps": float(progress.skipped_steps),
             "unreadable": float(progress.unreadable),
             **numbers,
-            **self._meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
+            **meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
             **watched,
             **self._trainer.validated(progress),
         }
-        progress.spent_usd += self._meter.lap_s() * self._meter.usd_per_s  # what validation took
+        self._spend(meter)  # what validation took
         if self._checkpoints.last is not None:
             row["checkpoint_step"] = float(self._checkpoints.last[0])
         if self._peers.rank == 0:
@@ -298,11 +304,30 @@ class Loop:
         self._ledger = None if last else Ledger(self._run.phases[progress.phase])
         self._save()
 
+    def _at_work(self) -> Meter:
+        if self._meter is None:
+            raise RuntimeError("no phase has begun")
+        return self._meter
+
+    def _spend(self, meter: Meter) -> float:
+        """Count what the time since the last count cost; those seconds."""
+        lap_s = meter.lap_s()
+        self._account.add(lap_s, meter.usd_per_s)
+        self._progress.spent_usd = self._account.total_usd
+        return lap_s
+
+    def _settle(self) -> None:
+        """At the end, however it came."""
+        if self._meter is not None:
+            self._spend(self._meter)
+        self._account.close()
+
     def _new_meter(self) -> Meter:
         run = self._run
         phase = run.config.phases[self._progress.phase]
         return Meter(
             clock_s=run.clock_s,
+            since_s=self._account.until_s,
             trainers=self._peers.world,
             usd_per_s=usd_per_s(run.config, self._peers.world, self._watch.encoders),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),

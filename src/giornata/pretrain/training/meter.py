@@ -1,7 +1,7 @@
 """What a step is measured by, besides its losses."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -17,22 +17,20 @@ def usd_per_s(config: PretrainConfig, trainers: int, encoders: int) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Reads the clock at the end of every step. `peak_flops_per_s` is of one trainer; None: MFU is not told."""
+    """Reads the clock at the end of every step; the first lap begins at `since_s`. `peak_flops_per_s` is of one
+    trainer; None: MFU is not told."""
 
     clock_s: Callable[[], float]
     trainers: int
     usd_per_s: float
     flops_per_picture: int
     peak_flops_per_s: float | None
-    _last_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._last_s = self.clock_s()
+    since_s: float
 
     def lap_s(self) -> float:
         """Seconds since the last call."""
         now_s = self.clock_s()
-        lap_s, self._last_s = now_s - self._last_s, now_s
+        lap_s, self.since_s = now_s - self.since_s, now_s
         return lap_s
 
     def numbers(self, *, rows: int, lap_s: float, waited_s: float) -> dict[str, float]:

@@ -4,6 +4,7 @@ Shapes: B pictures; C = 4, H, W = pixels / 8; L = 77 tokens; D the width of the 
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from giornata.diffusion.flops import matmul_flops_per_s
 from giornata.diffusion.shapes.architecture import new_unet as shapes_unet
 from giornata.diffusion.tiny_model import HIDDEN, UNET_SHAPE
 from giornata.diffusion.tiny_parts import SCHEDULE
+from giornata.pretrain.planning.measured import OTHER_BOARDS
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
 
 TOKENS = 77
@@ -157,6 +159,11 @@ def peak_flops_per_s(device: torch.device) -> float | None:
     what else runs there."""
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
-    sheet = next((rate for known, rate in PEAK_FLOPS_PER_S.items() if known in name and "PCIe" not in name), None)
-    return sheet or matmul_flops_per_s(device, torch.bfloat16)
+    return sheet_flops_per_s(torch.cuda.get_device_name(device)) or matmul_flops_per_s(device, torch.bfloat16)
+
+
+def sheet_flops_per_s(name: str) -> float | None:
+    """By the name that a device has for CUDA; None where no data sheet is known."""
+    if OTHER_BOARDS & set(re.split(r"[\s-]+", name.upper())):
+        return None
+    return next((rate for known, rate in PEAK_FLOPS_PER_S.items() if known in name), None)

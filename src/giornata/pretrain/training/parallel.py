@@ -4,7 +4,7 @@ Weights, gradients as they are summed, and moments are float32. With bf16, a rep
 a sharded one gathers its weights as bfloat16, so that every operation is in it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -93,6 +93,12 @@ def _shard(unet: UNet2DConditionModel, mesh: DeviceMesh, *, bf16: bool) -> None:
     for block in (*unet.down_blocks, *middle, *unet.up_blocks):
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     fully_shard(unet, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+def full_nodes(sizes: Sequence[int]) -> int | None:
+    """How many trainers share a node, from what each of them says; None where nodes differ, and HSDP has no replicas
+    to make: then all shard together. All trainers have to come to the same answer, or they would wait for ever."""
+    return sizes[0] if len(set(sizes)) == 1 else None
 
 
 def _mesh(parallel: Parallel, peers: Peers, device: torch.device, node_size: int | None) -> DeviceMesh:

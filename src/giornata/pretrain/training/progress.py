@@ -57,7 +57,6 @@ class Progress:
     bad_in_row: int = 0
     ledgers: list[dict[str, Any]] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)
-    micro_batches: dict[str, int] = field(default_factory=dict)
     encoders: int | None = None
     encoders_seen: list[dict[str, Any]] = field(default_factory=list)
     encoder_changes: list[dict[str, Any]] = field(default_factory=list)

@@ -73,5 +73,7 @@ class TokenRouting:
             through = max(1, round(count * (1 - self._share)))
             orders = [randomness.permutation(self._seed, PURPOSE, *place, count, n=count) for place in self._places]
             kept_BK = torch.tensor([sorted(order[:through]) for order in orders])
+            if device.type == "cuda":
+                kept_BK = kept_BK.pin_memory()  # or the copy would wait for what is under way on the device
             self._kept[count] = kept_BK.to(device, non_blocking=True)
         return self._kept[count]

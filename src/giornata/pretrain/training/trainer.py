@@ -9,7 +9,7 @@ import torch
 from giornata.diffusion.objective import Objective
 from giornata.diffusion.regional import compiled
 from giornata.pretrain.feeding.examples import Draws, Example, blank
-from giornata.pretrain.feeding.feeding import examples_of, filled
+from giornata.pretrain.feeding.feeding import bound_for, examples_of, filled
 from giornata.pretrain.training.adam import Adam, learning_rate, whole
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
@@ -88,14 +88,16 @@ class Trainer:
         rows = self._micro_batches[progress.phase]
         wanted = self._run.config.train.validation_steps
         held = self._run.held(progress.phase) if wanted else ()
-        self._held = examples_of(list(held), self._held_draws, rows)
+        self._held = bound_for(self._run.device, examples_of(list(held), self._held_draws, rows))
+        text, pooled = self._widths
+        side = self._phase.resolution // LATENT_SIDE_PX
+        nothing = blank(rows=1, side=side, tokens=TOKENS, text=text, pooled=pooled)
+        (self._blank,) = bound_for(self._run.device, [nothing])
         return rows
 
     def blank(self) -> Example:
         """One row that weighs nothing."""
-        text, pooled = self._widths
-        side = self._phase.resolution // LATENT_SIDE_PX
-        return blank(rows=1, side=side, tokens=TOKENS, text=text, pooled=pooled)
+        return self._blank
 
     def step(self, progress: Progress, examples: Sequence[Example], rows: int) -> tuple[bool, dict[str, float]]:
         """Train on this trainer's examples of a step that has so many rows over all. Returns whether the weights took

@@ -13,6 +13,7 @@ from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.committed import Committed
 from giornata.pretrain.training.encoder_pool import Change
+from giornata.pretrain.training.spending import Attempt
 from giornata.protocol.pretraining import PretrainConfig
 
 Feeds = Callable[[int, Ledger], Iterator[Feed]]
@@ -29,7 +30,7 @@ class Run:
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
     from the beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all
     trainers; `traced` is told (phase, step, rows) of what this trainer trained, `resized` when the number of encoders
-    changes.
+    changes. `attempt` says since when this start costs money; None: since the call of `train`.
     """
 
     config: PretrainConfig
@@ -50,3 +51,4 @@ class Run:
     start: Committed | None = None
     node_size: int | None = None
     peak_flops_per_s: float | None = None
+    attempt: Attempt | None = None

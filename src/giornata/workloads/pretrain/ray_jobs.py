@@ -1,11 +1,14 @@
 """Ray Jobs (docs.ray.io: "Ray Jobs Python SDK"), as much of it as the workload uses."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from giornata.workloads.pretrain.tail import Listening, Tail
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails
 
 
 class RunState(StrEnum):
@@ -30,15 +33,16 @@ class RayJobs(Protocol):
         """The submission that carries this job's id and has not ended; None when there is none."""
 
     def submit(self, job_id: str, command: str) -> str:
-        """Begin; the submission's id."""
+        """Begin; the submission's id. When another node begins the same run at the same moment, one of the two gets a
+        ConnectionError."""
 
     def state(self, submission_id: str) -> RunState: ...
 
     def words(self, submission_id: str) -> str:
         """What it ended with, or what it waits for."""
 
-    def follow(self, submission_id: str, line: Callable[[str], None]) -> None:
-        """Hand over everything that the run prints, from its beginning on, from another thread."""
+    def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
+        """Hand over everything that the run prints, from its beginning on, from another thread. Never raises."""
 
     def stop(self, submission_id: str) -> None:
         """Ask it to end: SIGTERM, which a run answers with a checkpoint."""
@@ -54,12 +58,14 @@ PATIENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
 @contextmanager
 def _answered() -> Iterator[None]:
     """Whatever keeps Ray from answering is a ConnectionError."""
+    from aiohttp import ClientError
     from ray.exceptions import RayError
 
     try:
         yield
-    except (RayError, RuntimeError, OSError) as error:
-        raise ConnectionError(str(error).strip().splitlines()[0]) from error
+    except (RayError, ClientError, RuntimeError, OSError) as error:
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConnectionError(first) from error
 
 
 class Cluster:
@@ -74,19 +80,24 @@ class Cluster:
 
     def running(self, job_id: str) -> str | None:
         """As the protocol has it."""
-        with _answered():
-            known = self._client.list_jobs()
-        for each in known:
-            if (each.metadata or {}).get(METADATA) == job_id and not RunState(str(each.status)).ended:
-                return str(each.submission_id)
-        return None
+        live = [each for each in self._known(job_id) if not RunState(str(each.status)).ended]
+        return str(live[0].submission_id) if live else None
 
     def submit(self, job_id: str, command: str) -> str:
         """As the protocol has it."""
+        # Two nodes that begin at one moment give it the same name, and Ray takes only the first.
+        name = f"{job_id}-{len(self._known(job_id)) + 1}"
         with _answered():
             return self._client.submit_job(
-                entrypoint=command, metadata={METADATA: job_id}, runtime_env={"env_vars": PATIENT}
+                entrypoint=command,
+                submission_id=name,
+                metadata={METADATA: job_id},
+                runtime_env={"env_vars": PATIENT},
             )
+
+    def _known(self, job_id: str) -> "list[JobDetails]":
+        with _answered():
+            return [each for each in self._client.list_jobs() if (each.metadata or {}).get(METADATA) == job_id]
 
     def state(self, submission_id: str) -> RunState:
         """As the protocol has it."""
@@ -98,18 +109,15 @@ class Cluster:
         with _answered():
             return self._client.get_job_info(submission_id).message or ""
 
-    def follow(self, submission_id: str, line: Callable[[str], None]) -> None:
+    def follow(self, submission_id: str, line: Callable[[str], None]) -> Listening:
         """As the protocol has it."""
-        threading.Thread(
-            target=asyncio.run, args=(self._tail(submission_id, line),), daemon=True, name="pretrain-log"
-        ).start()
+        tail = Tail(lambda: self._printed(submission_id), lambda: self.state(submission_id).ended, line)
+        return tail.begin()
 
-    async def _tail(self, submission_id: str, line: Callable[[str], None]) -> None:
-        rest = ""
-        async for text in self._client.tail_job_logs(submission_id):
-            *whole, rest = (rest + text).split("\n")
-            for each in whole:
-                line(each)
+    async def _printed(self, submission_id: str) -> AsyncIterator[str]:
+        with _answered():
+            async for piece in self._client.tail_job_logs(submission_id):
+                yield piece
 
     def stop(self, submission_id: str) -> None:
         """As the protocol has it."""

@@ -19,12 +19,18 @@ from giornata.engine.workload import Outcome, Reporter, Stopped, Wish, WorkloadF
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
 from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, RayJobs, RunState
+from giornata.workloads.pretrain.tail import Listening
 
 POLL_S = 2.0
 AWAY_S = 600.0
 """How long the cluster may not answer before the attempt gives up."""
+LAST_WORDS_S = 60.0
+"""For what a run printed at its end to arrive: Ray looks once a second, and later where it has much to do."""
 SIGN_S = 60.0
 """Between two signs of life while the run says nothing: a large model takes long to load and to compile."""
+RETOLD_STEPS = 1000
+"""Whose metrics may have been lost with the attempt before, although a later step is safe. A million others need not
+be told again."""
 LAST_LINES = 20
 REPORT = "report.json"
 
@@ -49,7 +55,9 @@ class PretrainWorkload:
         """Raises Stopped, and WorkloadFailed when the run fails or no cluster answers."""
         while True:
             cluster, submission, found = self._begun(start, reporter)
-            following = _Following(start, reporter, cluster, submission, clock_s=self._clock_s, sleep=self._sleep)
+            following = _Following(
+                start, reporter, cluster, submission, found=found, clock_s=self._clock_s, sleep=self._sleep
+            )
             try:
                 return following.to_the_end()
             except _StoppedByOthers as stopped:
@@ -88,6 +96,15 @@ def command(config: dict[str, Any]) -> str:
     )
 
 
+def _words(message: dict[str, Any]) -> str:
+    """Of an evaluation beside the run, or of what the run does not measure."""
+    if message["event"] == "note":
+        return str(message["words"])
+    why = message.get("failed") or message.get("skipped")
+    told = f"not evaluated: {why}" if why else f"evaluated: {json.dumps(message['numbers'], sort_keys=True)}"
+    return f"{message['checkpoint']} {told}"
+
+
 class _StoppedByOthers(Exception):
     """The run was told to stop, and not by this attempt."""
 
@@ -102,6 +119,7 @@ class _Following:
         cluster: RayJobs,
         submission: str,
         *,
+        found: bool,
         clock_s: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
@@ -111,14 +129,23 @@ class _Following:
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         # What it tells begins at its beginning, whoever listened before.
-        self._step, self._kept = 0, 0 if start.resume is None else start.resume.step
+        self._kept = 0 if start.resume is None else start.resume.step
+        self._told_before = max(0, self._kept - RETOLD_STEPS) if found else 0
         self._phase = "training on Ray"
         self._result: dict[str, Any] = {}
         self._stop_by_s: float | None = None
+        self._wish, self._asked_to_stop = Wish.GO_ON, False
+        self._listening = Listening()
 
     def to_the_end(self) -> Outcome:
         """Until the run has ended."""
-        self._cluster.follow(self._submission, self._lines.put)
+        self._listening = self._cluster.follow(self._submission, self._lines.put)
+        try:
+            return self._watch()
+        finally:
+            self._listening.left.set()
+
+    def _watch(self) -> Outcome:
         heard_s = self._clock_s()
         sign_s = heard_s - SIGN_S
         while True:
@@ -139,17 +166,32 @@ class _Following:
             self._sleep(POLL_S)
 
     def _attend(self) -> None:
-        if self._stop_by_s is not None:
-            if self._clock_s() > self._stop_by_s:
-                raise Stopped(self._kept or None)
-            return
         # Of a wish for a checkpoint there is nothing to obey: the run writes them as its configuration says.
-        if self._reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+        if self._stop_by_s is None and (wish := self._reporter.wish()) in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
+            self._wish, self._stop_by_s = wish, self._clock_s() + STOP_S
+        if self._stop_by_s is None:
+            return
+        if self._clock_s() > self._stop_by_s:
+            raise Stopped(self._kept or None)
+        if not self._asked_to_stop:
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """Until Ray has heard it: a run that goes on for nobody costs as much as before."""
+        try:
             self._cluster.stop(self._submission)
-            self._stop_by_s = self._clock_s() + STOP_S
+        except ConnectionError as error:
+            self._reporter.log(f"Ray was not told to stop {self._submission}, and will be again: {error}")
+            return
+        self._asked_to_stop = True
+        if self._wish is Wish.STOP:
+            # Nobody wants to know what becomes of it: the run stops with a checkpoint, and Ray sees to its end.
+            raise Stopped(self._kept or None)
 
     def _ended(self, state: RunState) -> Outcome:
-        self._sleep(POLL_S)  # the last lines come after the state
+        by_s = self._clock_s() + LAST_WORDS_S
+        while not self._listening.whole.is_set() and self._clock_s() < by_s:
+            self._sleep(POLL_S / 10)  # the last lines come after the state
         self._hear()
         if state is RunState.SUCCEEDED:
             report = self._start.directory / REPORT
@@ -183,13 +225,15 @@ class _Following:
     def _told(self, message: dict[str, Any]) -> None:
         match message["event"]:
             case "progress":
-                self._step = int(message["step"])
-                self._reporter.progress(self._step, self._total, message["metrics"])
+                if (step := int(message["step"])) > self._told_before:
+                    self._reporter.progress(step, self._total, message["metrics"])
             case "checkpoint":
                 self._checkpoint(int(message["step"]), message)
             case "encoders":
                 changed = f"{message['before']} encoders become {message['encoders']}"
                 self._reporter.log(f"step {message['step']}: {changed}: {message['reason']}")
+            case "evaluation" | "note":
+                self._reporter.log(_words(message))
             case "phase":
                 self._phase = str(message["name"])
                 self._reporter.phase(self._phase)

@@ -112,7 +112,7 @@ def test_a_step_that_is_left_out_leaves_no_trace_but_its_count(tmp_path: Path, s
     spoilt, again = trainer_of(config, tmp_path, stack)
     for number in range(3):
         step(plain, progress)
-        if number == 1:  # the second tries rows that are no numbers first
+        if number == 1:  # the second tries rows that are not numbers first
             rows = batch([(0, 0, 1, 0)], 16)
             rows.mean_BCHW[0] = float("nan")
             assert spoilt.step(again, [spoilt.draws.example(rows, 0)], 1)[0] is False

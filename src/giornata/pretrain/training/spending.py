@@ -1,0 +1,138 @@
+"""What a run has cost so far, whoever trained it and whatever became of that.
+
+A checkpoint cannot tell: an attempt that is lost takes what it cost after its last checkpoint with it. So every
+start of the trainers, and every encoding before the run, keeps its own account beside the checkpoints:
+
+    spent/1763730000000-9f1c….json     {"usd", "until_ms"} of one attempt; the first number is that of its run command
+    spent/encode-1763720000000-….json  of one offline encoding
+
+An attempt that is killed has told what it cost up to its last account. Of prices nothing is known that is not in
+the configuration.
+"""
+
+import json
+import logging
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.training.progress import Progress
+
+log = logging.getLogger(__name__)
+
+FOLDER = "spent"
+TELL_EVERY_S = 30.0
+"""Between two writings of an account, while steps are shorter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of the trainers. It has cost money since `began_s`, by the loop's clock; `began_ms` is the same
+    instant by the wall clock."""
+
+    name: str
+    began_s: float
+    began_ms: int = 0
+
+    @classmethod
+    def begun(
+        cls, run: Storage, *, command_ms: int, process_ms: int, now_ms: int, now_s: Callable[[], float]
+    ) -> "Attempt":
+        """The one that begins in a process of `process_ms`, started by a run command of `command_ms`.
+
+        The first attempt of a command costs from the beginning of that, a later one from its own process on; no time
+        is counted twice. Instants are epoch ms. Raises OSError.
+        """
+        prefix = f"{FOLDER}/{command_ms:013d}-"
+        told = [int(_read(run, name)["until_ms"]) for name in run.names(FOLDER) if name.startswith(prefix)]
+        began_ms = max(process_ms, command_ms, *told) if told else command_ms
+        began_ms = min(began_ms, now_ms)  # another machine's clock
+        return cls(
+            name=f"{command_ms:013d}-{uuid.uuid4().hex}",
+            began_s=now_s() - (now_ms - began_ms) / 1000,
+            began_ms=began_ms,
+        )
+
+
+def spent_usd(run: Storage, progress: Progress) -> float:
+    """Of all attempts and encodings that have told; at least what the checkpoint says, should accounts be missing.
+    Raises OSError."""
+    accounts = sum(_read(run, name)["usd"] for name in run.names(FOLDER))
+    return max(accounts, progress.spent_usd)
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """Of one attempt: grows by laps, which follow one another without gaps, and is written in the background. One
+    that cannot be written is told, and hurts nobody."""
+
+    run: Storage
+    name: str
+    began_s: float
+    began_ms: int
+    before_usd: float = 0.0
+    """What others have cost."""
+    written: bool = True
+    own_usd: float = 0.0
+    until_s: float = field(init=False)
+    _told_s: float | None = None
+    _under_way: Future[None] | None = None
+    _thread: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.until_s = self.began_s
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-spent")
+
+    @classmethod
+    def of(cls, attempt: Attempt, run: Storage, progress: Progress, *, written: bool = True) -> "Account":
+        """Of an attempt that goes on from this progress. One that is not `written` reads nothing either: of trainers
+        beside the first. Raises OSError."""
+        return cls(
+            run=run,
+            name=attempt.name,
+            began_s=attempt.began_s,
+            began_ms=attempt.began_ms,
+            before_usd=spent_usd(run, progress) if written else progress.spent_usd,
+            written=written,
+        )
+
+    @property
+    def total_usd(self) -> float:
+        """With what others have cost."""
+        return self.before_usd + self.own_usd
+
+    def add(self, lap_s: float, usd_per_s: float) -> None:
+        """Another lap. Never waits for the storage."""
+        self.own_usd += lap_s * usd_per_s
+        self.until_s += lap_s
+        due = self._told_s is None or self.until_s - self._told_s >= TELL_EVERY_S
+        if self.written and due and self.own_usd and (self._under_way is None or self._under_way.done()):
+            self._told_s = self.until_s
+            self._under_way = self._thread.submit(self._write, self._content())
+
+    def close(self) -> None:
+        """Write it for the last time."""
+        if self.written and self.own_usd:
+            self._thread.submit(self._write, self._content())
+        self._thread.shutdown(wait=True)
+
+    def _content(self) -> bytes:
+        until_ms = self.began_ms + round((self.until_s - self.began_s) * 1000)
+        return (json.dumps({"usd": self.own_usd, "until_ms": until_ms}) + "\n").encode()
+
+    def _write(self, content: bytes) -> None:
+        try:
+            self.run.write(f"{FOLDER}/{self.name}.json", content)
+        except OSError as error:
+            log.warning("what this attempt cost was not written to %s: %s", self.run, error)
+
+
+def _read(run: Storage, name: str) -> dict[str, float]:
+    try:
+        values = json.loads(run.read(name))
+        return {"usd": float(values["usd"]), "until_ms": int(values["until_ms"])}
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("the account %s of %s is not counted: it cannot be read (%s)", name, run, error)
+        return {"usd": 0.0, "until_ms": 0}

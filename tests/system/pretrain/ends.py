@@ -1,0 +1,52 @@
+"""What a small run has to have at its end, and the moments around its change of phase."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from safetensors.numpy import load_file
+from tests.system.pretrain.runs import SAMPLES, Seen
+
+from giornata.pretrain.proof import Proof, proof_of
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.committed import COMMIT, FOLDER, name_of, newest
+from giornata.protocol.pretraining import PretrainConfig
+
+FIRST_STEPS = -(-SAMPLES[0] // 16)
+"""Of the first phase."""
+CHANGE = name_of(FIRST_STEPS, 1)
+"""The checkpoint between the phases."""
+
+
+def check(config: PretrainConfig) -> Proof:
+    """Everything that was to be trained was, once."""
+    proof = proof_of(config)
+    assert proof.finished
+    assert proof.planned == sum(SAMPLES)
+    assert (proof.repeated, proof.missed, proof.left_out) == (0, 0, 0)
+    assert proof.unreadable > 0
+    assert proof.trained_once + proof.unreadable == proof.planned
+    return proof
+
+
+def changed_half_way(seen: Seen) -> bool:
+    """The first phase is trained; of the checkpoint that says so there are files, and no commit."""
+    there = {Path(file).name for file in seen.files if file.startswith(CHANGE)}
+    return seen.step == FIRST_STEPS and bool(there) and COMMIT not in there
+
+
+def changed_and_not_begun(seen: Seen) -> bool:
+    """That checkpoint is there, and no step of the second phase."""
+    return seen.step == FIRST_STEPS and f"{CHANGE}/{COMMIT}" in seen.files
+
+
+def bytes_at_the_end(config: PretrainConfig) -> dict[str, list[bytes]]:
+    """Every tensor of the newest checkpoint by its name, in as many pieces as there are shards of it; in a file they
+    lie in any order."""
+    run, pieces = run_storage(config), defaultdict[str, list[bytes]](list)
+    found = newest(run)
+    assert found is not None
+    folder = Path(run.path()) / FOLDER / found.name
+    for file in sorted(name for name in found.files if name.endswith(".safetensors")):
+        for name, array in load_file(folder / file).items():
+            pieces[name].append(array.tobytes())
+    return dict(pieces)
