@@ -76,6 +76,6 @@ def _limit(amount: str) -> int | None:
 
 def _say(job: Job, out: Output) -> None:
     limit = "no limit" if job.budget_micro_usd is None else f"at most {format_usd(job.budget_micro_usd)}"
-    out.say(f"{job.id} is {job.state}: {limit}, {cost(job.cost_micro_usd)} spent")
+    out.say(f"{job.id} ({job.state}): {limit}, {cost(job.cost_micro_usd)} spent")
     if job.state is JobState.PAUSED and job.waiting_because:
         out.hint(f"  {job.waiting_because}")

@@ -23,7 +23,10 @@ def cancel(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> 
 
 
 def retry(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
-    """Go on where a failed, canceled or expired job stopped, as a new job."""
+    """Go on with a job that failed, expired or was canceled.
+
+    A new job begins where the old one stopped.
+    """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         job = client.retry(job_id)
         out.say(f"{job.id} goes on from step {job.committed_step} of {job_id}")

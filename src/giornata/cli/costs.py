@@ -8,7 +8,7 @@ import typer
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
-from giornata.cli.words import cost, duration
+from giornata.cli.words import cost, count, duration
 from giornata.protocol.costs import Costs, FleetCosts
 
 PARTS = ("useful", "lost", "at_risk", "idle", "startup")
@@ -24,7 +24,10 @@ def costs(
     days: Annotated[float, typer.Option(min=0.001, max=366, help="So many days back from now.")] = 30,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what jobs cost; to an admin of the installation also what the fleets are billed, and what for."""
+    """Show what jobs cost, and what fleets are billed for.
+
+    Fleets are shown to an admin of the installation only.
+    """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         since = None if days == 30 else datetime.now(UTC) - timedelta(days=days)
         found = client.costs(since=since)
@@ -36,7 +39,9 @@ def costs(
 
 def _work(found: Costs, out: Output, *, days: float) -> None:
     work = found.work
-    out.say(f"last {days:g} days: {work.jobs} jobs, {work.jobs_succeeded} succeeded, {cost(work.cost_micro_usd)}")
+    out.say(
+        f"last {days:g} days: {count(work.jobs, 'job')}, {work.jobs_succeeded} succeeded, {cost(work.cost_micro_usd)}"
+    )
     each = {
         "job": work.cost_per_job_usd,
         "step": work.cost_per_step_usd,
@@ -54,7 +59,7 @@ def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:
         for fleet in fleets
     ]
     headers = ("fleet", "instances", "billed", "cost", "useful", "lost", "at risk", "idle", "start-up")
-    out.table(headers, rows, right=tuple(range(1, len(headers))))
+    out.table(headers, rows, right=tuple(range(1, len(headers))), prose=tuple(range(4, len(headers))), spare=(1,))
 
 
 def _parts(fleet: FleetCosts) -> list[str]:

@@ -35,7 +35,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=40, max=100_000, help="Steps of each job.")] = 300,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train LoRAs on two nodes, kill two in the middle of their work, and see that no seam shows.
+    """Train LoRAs, kill nodes meanwhile, and compare the bytes.
 
     Real training of a small SDXL that draws shapes: everything but the model's size is as it would be on rented GPUs.
     """

@@ -53,7 +53,10 @@ def download(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a job's results, verified; or make them from one of its checkpoints."""
+    """Fetch a job's results, verified.
+
+    With --checkpoint they are made from one of its checkpoints, also while the job runs.
+    """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         if checkpoint is None:
             files = client.download(job_id, output)

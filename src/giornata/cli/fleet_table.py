@@ -26,9 +26,7 @@ class _ShowUnlessSaid(TyperGroup):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    fleets = typer.Typer(
-        cls=_ShowUnlessSaid, help="See how many nodes each fleet should have and has, and why; renew one's nodes."
-    )
+    fleets = typer.Typer(cls=_ShowUnlessSaid, help="See how many nodes each fleet has and should have, and why.")
     fleets.command(SHOW)(list_fleets)
     fleets.command("roll")(roll)
     app.add_typer(fleets, name="fleets")
@@ -36,10 +34,15 @@ def register(app: typer.Typer) -> None:
 
 def list_fleets(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only this one, with its instances.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Only this one, with its instances.", show_default=False)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the fleets: how many nodes each should have and has, and why. The word `show` may be left out."""
+    """Show them, or one with its instances.
+
+    The word `show` may be left out.
+    """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         fleets = list(client.fleets()) if name is None else [client.fleet(name)]
         if not fleets and out.live:
@@ -55,11 +58,13 @@ def list_fleets(
 
 def roll(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="As `giornata fleets` shows it.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `giornata fleets` shows it.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Bring a fleet's nodes to what the settings say, a few at a time. None is made to leave its work: each writes a
-    checkpoint and gives its job back first."""
+    """Bring a fleet's nodes to what the settings say.
+
+    A few at a time, and none is made to leave its work: each writes a checkpoint and gives its job back first.
+    """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         fleet = client.roll_fleet(name)
         changed = f": {', '.join(fleet.outdated)}" if fleet.outdated else ""

@@ -16,7 +16,7 @@ from giornata.control.fleet_loops import forget_asked
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.seen_nodes import seen_nodes
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.domain.scaling import ScalingPolicy
 from giornata.fleets.identities import identities_of
 from giornata.fleets.opening import Surroundings, open_driver, read_options
@@ -63,10 +63,8 @@ def open_fleets(
     governed = {}
     surroundings = partial(_surroundings, settings, context, address)
     for name, table in tables.items():
-        try:
+        with collecting(faults):
             governed[name] = _open(name, table, surroundings(table))
-        except InvalidInput as error:
-            faults += error.faults
     if faults:
         raise InvalidInput(faults)
     for name, each in governed.items():

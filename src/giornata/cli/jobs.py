@@ -44,9 +44,16 @@ def list_jobs(
                 )
                 for j in jobs
             ]
-            out.table(("id", "name", "state", "steps", "", "cost", "submitted"), rows, right=(3, 5, 6))
+            out.table(
+                ("id", "name", "state", "steps", "", "cost", "submitted"),
+                rows,
+                right=(3, 5, 6),
+                prose=(1,),
+                spare=(6, 4),
+            )
         else:
-            out.hint('No jobs yet. Start one with: giornata train PICTURES --instance-prompt "a photo of sks dog"')
+            start = 'giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"'
+            out.hint(f"No jobs yet. Start one with: {start}")
         out.result({"items": [job.model_dump(mode="json") for job in jobs]})
 
 

@@ -66,7 +66,7 @@ def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
             )
             for key in keys
         ]
-        out.table(("prefix", "name", "scope", "project", "made", "used", "", "id"), rows)
+        out.table(("prefix", "name", "scope", "project", "made", "used", "", "id"), rows, spare=(3, 4, 5))
         out.result({"items": [key.model_dump(mode="json") for key in keys]})
 
 

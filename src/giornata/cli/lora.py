@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 @lora.command()
 def inspect(file: LoraPath, as_json: JsonFlag = False) -> None:
-    """Say what a file holds: names, ranks, strengths, and what it was made of."""
+    """Say what a file holds, and what it was made of."""
     with reporting(as_json) as out:
         report = _tool(["inspect", str(file)])
         for name, value in _inspection(report):
@@ -78,7 +78,10 @@ def resize(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cut a LoRA down to a lower rank: the best approximation that there is, by its singular values."""
+    """Cut a LoRA down to a lower rank.
+
+    By singular values: there is no better approximation of that rank.
+    """
     with reporting(as_json) as out:
         _refuse([*_resize_faults(method, target, alpha), *_output_faults(output, force)])
         more = [] if target is None else ["--target", str(target)]
@@ -104,7 +107,10 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Add LoRAs up into one, each times its weight. Exact unless --rank cuts the sum."""
+    """Add LoRAs up into one, each times its weight.
+
+    Exact, unless --rank cuts the sum.
+    """
     with reporting(as_json) as out:
         weighted = [_weighted(each) for each in files]
         _refuse([*_merge_faults(weighted), *_output_faults(output, force)])
@@ -152,7 +158,9 @@ def _merge_faults(weighted: Sequence[tuple[str, float]]) -> list[Fault]:
 def _output_faults(output: Path, force: bool) -> list[Fault]:
     if output.suffix != ".safetensors":
         return [
-            Fault(where="--output", message=f"{output} is no .safetensors file", hint="such as: -o out.safetensors")
+            Fault(
+                where="--output", message=f"{output} is not a .safetensors file", hint="such as: -o out.safetensors"
+            )
         ]
     if not output.resolve().parent.is_dir():
         return [Fault(where="--output", message=f"there is no folder {output.parent}", hint="make it first")]

@@ -31,7 +31,7 @@ from giornata.cli import (
 
 app = typer.Typer(
     name="giornata",
-    help="Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment. No seam shows.",
+    help="Fine-tunes and pre-trains Stable Diffusion on GPUs that may vanish at any moment. No seam shows.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

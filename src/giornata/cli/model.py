@@ -29,14 +29,17 @@ def register(app: typer.Typer) -> None:
 
 
 def tiny_model(
-    directory: Annotated[Path, typer.Argument(help="Where to put it.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it.", show_default=False)],
     family: Annotated[ModelFamily, typer.Option(help="Which architecture.")] = ModelFamily.SDXL,
     shapes: Annotated[
         bool, typer.Option("--shapes", help="The trained one, which draws coloured shapes. It comes with Giornata.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Build a tiny base model: the real architecture, a few million random parameters, no download."""
+    """Make a tiny base model to try things on, without a download.
+
+    It has the real architecture and a few million parameters, random unless --shapes is given.
+    """
     with reporting(as_json) as out:
         if shapes and family is not ModelFamily.SDXL:
             raise InvalidInput([Fault(where="--family", message="the one that draws shapes is an SDXL")])

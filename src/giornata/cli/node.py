@@ -16,7 +16,7 @@ from giornata.agent.settings import AgentSettings
 from giornata.cli.join import read_invitation
 from giornata.cli.logs import log_to_stderr
 from giornata.cli.machine import machine_id
-from giornata.cli.options import settings_of
+from giornata.cli.options import KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.serve import parse_workloads
 from giornata.cli.settings import Settings
@@ -36,37 +36,30 @@ def node(
         str | None,
         typer.Option(help="https://SERVER#KEY, as giornata key create --scope node prints it.", show_default=False),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="A key of scope node (GIORNATA_NODE_KEY).", show_default=False)
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine-id", help="Names the hardware.", show_default=False)
-    ] = None,
-    fleet: Annotated[str | None, typer.Option(help="The fleet it belongs to.", show_default=False)] = None,
-    price: Annotated[float | None, typer.Option(help="US dollars per hour.", show_default=False)] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Kind of job to take.", show_default=False)] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="x-NAME=COMMAND", show_default=False)] = None,
-    work_dir: Annotated[Path | None, typer.Option(help="Scratch space.", show_default=False)] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default=False)] = None,
-    places: Annotated[int | None, typer.Option(help="Jobs that may share a batch.", show_default=False)] = None,
-    model_cache_bytes: Annotated[
-        int | None, typer.Option(help="Bound of the models fetched from the hub.", show_default=False)
-    ] = None,
+    key: Annotated[str | None, flag("node_key", "--key")] = None,
+    name: Annotated[str | None, flag("node_name", "--name")] = None,
+    machine: Annotated[str | None, flag("machine_id", "--machine-id")] = None,
+    fleet: Annotated[str | None, flag("fleet")] = None,
+    price: PriceOption = None,
+    kind: KindOption = None,
+    workload: WorkloadOption = None,
+    work_dir: Annotated[Path | None, flag("work_directory", "--work-dir")] = None,
+    device: Annotated[str | None, flag("device")] = None,
+    threads: Annotated[int | None, flag("threads")] = None,
+    places: PlacesOption = None,
+    model_cache_bytes: Annotated[int | None, flag("model_cache_bytes")] = None,
     shared_compile_cache: Annotated[
         bool | None,
-        typer.Option(
-            "--shared-compile-cache/--no-shared-compile-cache",
-            help="Share compiled kernels with other nodes that have GIORNATA_COMPILE_CACHE_KEY.",
-            show_default=False,
-        ),
+        flag("shared_compile_cache", "--shared-compile-cache/--no-shared-compile-cache"),
     ] = None,
-    grace: Annotated[float | None, typer.Option(help="Seconds for the last checkpoint.", show_default=False)] = None,
+    grace: Annotated[float | None, flag("grace_s", "--grace", metavar="SECONDS")] = None,
     parent: Annotated[int | None, typer.Option("--exit-with-parent", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
 ) -> None:
-    """Join a server's fleet with this machine: claim jobs, run them, give them back on SIGTERM."""
+    """Join a server with this machine, and do its jobs.
+
+    SIGTERM makes it write checkpoints, give its jobs back and leave.
+    """
     with reporting(as_json) as out:
         invited = read_invitation(join) if join else None
         settings = settings_of(
@@ -105,7 +98,7 @@ def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None
         return None
     place = place_in(environment)
     if place is None and settings.provider == "salad":
-        message = "this is no container of SaladCloud: SALAD_MACHINE_ID is not set"
+        message = "this is not a container of SaladCloud: SALAD_MACHINE_ID is not set"
         raise InvalidInput([Fault(where="provider", message=message, hint="leave the provider at auto")])
     return place
 

@@ -51,6 +51,8 @@ def list_nodes(
                 ("node", "state", "job", "device", "price", "strikes", "checks", "heard of", "id"),
                 rows,
                 right=(4, 5, 7),
+                prose=(6,),
+                spare=(8, 3, 5, 4),
             )
         else:
             out.hint("No nodes. Add one with: giornata node --url URL --key KEY")

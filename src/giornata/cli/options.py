@@ -1,16 +1,40 @@
 """Options that many commands share, and how a command reaches its settings."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from giornata.cli.settings import Settings, load_settings
+from giornata.domain.errors import Fault
+
+
+def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
+    """The option that sets a setting for one command, with the setting's own words and default as its help."""
+    field = Settings.model_fields[setting]
+    default = field.default if isinstance(field.default, str | int | float) else None
+    shown = "" if default is None or isinstance(default, bool) else f" [default: {default}]"
+    return typer.Option(*names, metavar=metavar, help=f"{field.description}{shown}", show_default=False)
+
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Where the installation keeps everything.", show_default=False)
+DataOption = Annotated[Path | None, flag("data")]
+PlacesOption = Annotated[int | None, flag("places")]
+PriceOption = Annotated[float | None, flag("price_usd_per_hour", metavar="USD")]
+KindOption = Annotated[
+    list[str] | None,
+    typer.Option("--kind", help="Kind of job to take; may be repeated. [default: train]", show_default=False),
+]
+WorkloadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        metavar="x-NAME=COMMAND",
+        help="A kind of your own, and the program that does it; may be repeated.",
+        show_default=False,
+    ),
 ]
 
 
@@ -21,3 +45,8 @@ def settings_of(context: typer.Context, **flags: Any) -> Settings:
     shared = {name: before.get(name) for name in ("url", "api_key", "data")}
     given = {name: value for name, value in flags.items() if value is not None}
     return load_settings(config, **(shared | given))
+
+
+def misplaced(options: Mapping[str, object], message: str, *, hint: str) -> list[Fault]:
+    """A fault for each of these options that was given: they belong to another way of calling the command."""
+    return [Fault(where=name, message=message, hint=hint) for name, value in options.items() if value is not None]

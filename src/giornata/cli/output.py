@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table
 
+from giornata.cli.tables import Columns, print_table
 from giornata.domain.errors import GiornataError, InvalidInput, NotFound, OverBudget, Unauthenticated, Unavailable
 
 EXIT_FAILED = 1
@@ -31,7 +31,7 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         # With --json standard output holds the object alone, so that `| tail -1 | jq` always works.
-        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
 
     @property
     def live(self) -> bool:
@@ -53,21 +53,20 @@ class Output:
         *,
         right: Sequence[int] = (),
         prose: Sequence[int] = (),
+        spare: Sequence[int] = (),
     ) -> None:
-        """A calm table on a terminal; tab-separated lines in a pipe.
+        """A calm table on a terminal; tab-separated lines, with every column, in a pipe.
 
-        `right` names right-aligned columns, `prose` those whose text may go over several lines.
+        `right` names right-aligned columns, `prose` those whose text may go over several lines, `spare` those that a
+        narrow terminal can do without, the first one first.
         """
         if not self.console.is_terminal:
-            for row in (headers, *rows):
-                self.console.print("\t".join(row), markup=False)
+            # Past rich, which makes spaces of tabs.
+            self.console.file.writelines("\t".join(row) + "\n" for row in (headers, *rows))
             return
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
-        for index, header in enumerate(headers):
-            table.add_column(header, justify="right" if index in right else "left", no_wrap=index not in prose)
-        for row in rows:
-            table.add_row(*row)
-        self.console.print(table)
+        columns = Columns(headers=tuple(headers), right=frozenset(right), prose=frozenset(prose), spare=tuple(spare))
+        if left_out := print_table(self.console, columns, rows):
+            self.hint(f"no room for: {', '.join(left_out)}")
 
     def result(self, value: BaseModel | dict[str, Any]) -> None:
         """The command's one JSON object; nothing without --json."""
@@ -83,7 +82,7 @@ class Output:
             listed = [{"where": f.where, "message": f.message, "hint": f.hint} for f in faults]
             self.result({"error": {"code": error.code, "message": str(error), "faults": listed}})
             return
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         if isinstance(error, InvalidInput):
             console.print("This cannot be done as it is:", style="bold red")
             for fault in error.faults:

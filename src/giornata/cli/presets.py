@@ -7,12 +7,9 @@ import typer
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import reporting
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.presets import PRESETS
-from giornata.protocol.specs import TrainSpec
+from giornata.protocol.presets import PRESETS, full_spec
 
 presets = typer.Typer(help="Named starting points for training.", invoke_without_command=True)
-# What a job has to bring of its own.
-OWN = ("pretrained_model_name_or_path", "dataset")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,12 +32,16 @@ def list_presets(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 @presets.command()
 def show(
-    name: Annotated[str, typer.Argument(help="The preset's name.", show_default=False)], as_json: JsonFlag = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `giornata presets` shows it.", show_default=False)],
+    as_json: JsonFlag = False,
 ) -> None:
-    """Show the whole spec that a preset stands for: what it sets, and the defaults of the rest."""
+    """Show the whole spec that a preset stands for.
+
+    Fields that it does not set are marked as defaults.
+    """
     with reporting(as_json) as out:
         own = named(name)
-        spec = full(own)
+        spec = full_spec(own)
         rows = [(field, _word(value), "" if field in own else "default") for field, value in spec.items()]
         out.table(("field", "value", ""), rows, prose=(1,))
         out.result({"name": name, "spec": spec})
@@ -52,12 +53,6 @@ def named(name: str) -> dict[str, Any]:
         hint = f"one of: {', '.join(PRESETS)}"
         raise InvalidInput([Fault(where="preset", message=f"there is no preset {name!r}", hint=hint)])
     return PRESETS[name]()
-
-
-def full(own: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of all other fields, but for what only a job can say. JSON values."""
-    spec = TrainSpec.model_validate({**own, "pretrained_model_name_or_path": "-", "dataset": "ds_0"})
-    return spec.model_dump(mode="json", exclude=set(OWN))
 
 
 def _word(value: Any) -> str:

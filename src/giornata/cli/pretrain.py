@@ -28,7 +28,7 @@ COMMANDS = (
 
 def register(app: typer.Typer) -> None:
     """Add the group with its commands."""
-    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray, from what it costs to the model.")
+    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray: price it, prepare the data, train, judge.")
     for module in COMMANDS:
         module.register(group)
     app.add_typer(group, name="pretrain")

@@ -21,7 +21,10 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", help="Emptied first.")] = Path("pretrain-demo-output"),
     as_json: JsonFlag = False,
 ) -> None:
-    """Pictures, ingest, latents and training in two phases, with a kill in each; then what was trained is counted."""
+    """Show all of it on this machine, with a kill in each phase.
+
+    Pictures, ingest, latents, training in two phases; then every use of every picture is counted.
+    """
     with reporting(as_json) as out:
         report = run_program(
             "giornata.pretrain.demo.story", [str(folder)], progress=lambda told: out.say(told["what"])

@@ -1,12 +1,13 @@
 """`giornata pretrain encode`: pictures and captions through the frozen encoders, once, before a run."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_options import Address, Config
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
 
@@ -17,13 +18,14 @@ def register(group: typer.Typer) -> None:
 
 
 def encode(
-    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster. Default: this machine.", show_default=False)
-    ] = None,
+    config: Config,
+    address: Address = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Encode all shards for the modes offline and hybrid. What is done is kept: after a crash, run it again."""
+    """Encode all shards for the modes offline and hybrid.
+
+    What is done is kept: after a crash, run it again.
+    """
     with reporting(as_json) as out:
         words = [config, *([] if address is None else ["--address", address])]
         report = run_program("giornata.pretrain.encode", words, progress=lambda told: _say_progress(told, out))

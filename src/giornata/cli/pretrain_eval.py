@@ -8,6 +8,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_options import Config
 from giornata.cli.pretrain_process import run_program
 
 
@@ -17,7 +18,7 @@ def register(group: typer.Typer) -> None:
 
 
 def evaluate(
-    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    config: Config,
     checkpoint: Annotated[str | None, typer.Option(help="Its name. Default: the newest.", show_default=False)] = None,
     clip: Annotated[
         str | None, typer.Option(help="Folder or hub id of a CLIP model, for its scores.", show_default=False)
@@ -29,8 +30,10 @@ def evaluate(
     folder: Annotated[Path, typer.Option("--out", help="Where the samples go.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Samples and validation loss of a checkpoint's averaged weights; with --clip also CLIP score and CMMD, with
-    --inception FID."""
+    """Judge a checkpoint: samples, validation loss, scores.
+
+    Of its averaged weights. --clip adds CLIP score and CMMD, --inception FID.
+    """
     with reporting(as_json) as out:
         words = [config, "--rows", str(rows), "--out", str(folder)]
         words += [] if checkpoint is None else ["--checkpoint", checkpoint]

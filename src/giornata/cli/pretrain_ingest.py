@@ -11,6 +11,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_options import Address
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
 from giornata.domain.errors import Fault, InvalidInput
@@ -20,9 +21,10 @@ EXIT_STOPPED = 130
 MEANINGS = {
     "source_damaged": "a file of the source cannot be read from there on",
     "empty": "no picture, or one of no bytes",
-    "not_a_picture": "bytes that are no picture",
+    "not_a_picture": "bytes that are not a picture",
     "damaged": "cannot be decoded to its end",
     "too_many_pixels": "more than 179 million pixels",
+    "mode": "stored in none of the modes that are kept",
     "too_small": "a side below min_side_px",
     "extreme_aspect_ratio": "longer than max_aspect_ratio",
     "no_caption": "no text, or fewer than min_caption_chars",
@@ -51,12 +53,13 @@ def ingest(
     config: Annotated[
         str | None, typer.Option(help="A recipe, or a TOML file with a table [ingest].", show_default=False)
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="A Ray cluster. Default: a Ray on this machine.", show_default=False)
-    ] = None,
+    address: Address = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check every picture and caption, and write what is good as shards with a manifest; the rest is listed."""
+    """Check every picture, and write the good ones as shards.
+
+    Those that are not good are listed with the reason.
+    """
     with reporting(as_json) as out_words:
         options = asdict(parse_ingest(_configured(config) | _changes(changes or [])))
         words = [source, out, "--options", json.dumps(options)]
@@ -91,7 +94,7 @@ def _configured(config: str | None) -> dict[str, Any]:
             [Fault(where="recipe", message=f"there is no {recipe!r}", hint=f"one of {', '.join(RECIPES)}")]
         )
     if not isinstance(table, dict):
-        raise InvalidInput([Fault(where="ingest", message="is no table", hint="[ingest]")])
+        raise InvalidInput([Fault(where="ingest", message="is not a table", hint="[ingest]")])
     return (asdict(RECIPES[recipe]().ingest) if recipe else {}) | table
 
 
@@ -100,7 +103,9 @@ def _document(path: Path, recipes: Sequence[str]) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = f"recipes: {', '.join(recipes)}"
-        raise InvalidInput([Fault(where="--config", message=f"{path} is no recipe and no file", hint=hint)]) from None
+        raise InvalidInput(
+            [Fault(where="--config", message=f"{path} is neither a recipe nor a file", hint=hint)]
+        ) from None
     except OSError as error:
         raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}")]) from None
     except ValueError as error:

@@ -17,18 +17,29 @@ def register(group: typer.Typer) -> None:
 
 def plan(
     config: Annotated[
-        str | None, typer.Argument(help="A recipe (sd2_base), or a TOML or JSON file.", show_default=False)
+        str | None,
+        typer.Argument(metavar="CONFIG", help="The run: a recipe (sd2_base), or its TOML file.", show_default=False),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="The seed's tables beside ours.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
+    assume: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with clusters, prices and rates to reckon with.", show_default=False),
+    ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(help="Rates of `pretrain size --out`, instead of estimates.", show_default=False),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Rank modes and machines by price: hours, encoders, storage and dollars, with what is estimated and why."""
+    """Price a run before anything is rented.
+
+    Ranks modes and machines: hours, encoders, storage and dollars, with what is estimated and why.
+    """
     with reporting(as_json) as out:
+        if paper and (assume or measured):
+            message = "the tables are of others, and take neither --assume nor --measured"
+            raise InvalidInput([Fault(where="--paper", message=message, hint="leave one of them out")])
         if paper == (config is not None):
             message = "not both a configuration and --paper" if paper else "say what to plan"
             raise InvalidInput(
@@ -37,13 +48,13 @@ def plan(
         if config is None:
             _paper(out)
             return
-        priced = _ranked(config, measured, out, every=every)
+        priced = _ranked(config, assume, measured, out, every=every)
     if not priced:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _ranked(config: str, measured: Path | None, out: Output, *, every: bool) -> bool:
-    """Whether anything could be priced."""
+def _ranked(config: str, assume: Path | None, measured: Path | None, out: Output, *, every: bool) -> bool:
+    """Whether everything was told that could be: prices, or that there are none without a GPU."""
     from giornata.cli import pretrain_plan_words as words
     from giornata.pretrain.planning.facts import load_facts
     from giornata.pretrain.planning.measured import read_measured, with_measured_rates
@@ -52,13 +63,13 @@ def _ranked(config: str, measured: Path | None, out: Output, *, every: bool) -> 
     from giornata.pretrain.planning.report import ranking_told
 
     facts = load_facts()
-    request = request_named(config, facts)
+    request = request_named(config, facts, assume=assume)
     if measured is not None:
         request = with_measured_rates(request, read_measured(measured), facts)
     ranking = rank(request, facts)
     words.say_ranking(ranking, out, every=every)
     out.result(ranking_told(ranking))
-    return bool(ranking.choices)
+    return bool(ranking.choices) or not request.priced
 
 
 def _paper(out: Output) -> None:

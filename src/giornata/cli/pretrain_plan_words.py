@@ -5,10 +5,11 @@ from collections.abc import Iterable
 
 from giornata.cli.output import Output
 from giornata.pretrain.planning.choices import Choice, ChosenPhase
+from giornata.pretrain.planning.needs import PhaseNeeds, needs_of
 from giornata.pretrain.planning.ranking import Ranking
-from giornata.pretrain.planning.reasons import machines_words, reasons, usd
+from giornata.pretrain.planning.reasons import large_bytes, machines_words, reasons, usd
 
-WIDE = 96
+WIDE = 112
 ESTIMATED = "~"
 
 Column = tuple[str, list[str], bool]  # header, cells, whether it is aligned to the right
@@ -19,17 +20,19 @@ def say_ranking(ranking: Ranking, out: Output, *, every: bool) -> None:
     request = ranking.request
     phases = f"{len(request.phases)} phase{'' if len(request.phases) == 1 else 's'}"
     out.say(
-        f"{request.name}: {request.samples / 1e6:,.1f} M samples of {request.model}, {phases}; "
-        f"price book {request.prices}, {request.trainer_term.replace('_', ' ')}"
+        f"{request.name}: {samples_words(request.samples)} samples of {request.model}, {phases}"
+        + (f"; price book {request.prices}, {request.trainer_term.replace('_', ' ')}" if ranking.choices else "")
     )
     out.say("")
     best = ranking.best
+    narrow = out.console.is_terminal and out.console.width < WIDE
     if best is None:
-        say_lines(("Nothing can be priced.", *ranking.left_out), out)
+        say_table(needs_columns(needs_of(request, ranking.facts), narrow=narrow), out)
+        out.say("")
+        say_lines(("Nothing can be priced.", *ranking.left_out, *request.notes), out)
         return
     whole = every or not out.console.is_terminal
     shown = ranking.choices if whole else chief_choices(ranking)
-    narrow = out.console.is_terminal and out.console.width < WIDE
     say_table(choice_columns(shown, narrow=narrow), out)
     hidden = len(ranking.choices) - len(shown)
     more = f"; {hidden} more with --all: other modes on other clusters" if hidden else ""
@@ -62,6 +65,7 @@ def choice_columns(choices: Iterable[Choice], *, narrow: bool) -> list[Column]:
     columns: list[Column] = [
         ("trainers", [f"{row.machines.instances} {row.machines.trainer.short}" for row in rows], False),
         ("mode", [row.mode.value for row in rows], False),
+        ("encoders", [_encoders(row, narrow=narrow) for row in rows], True),
         ("days", [f"{row.bill.hours / 24:.1f}" for row in rows], True),
         ("train", [usd(row.bill.trainer_usd) for row in rows], True),
         ("encode", [usd(row.bill.encoder_usd + row.bill.precompute_usd) for row in rows], True),
@@ -70,8 +74,16 @@ def choice_columns(choices: Iterable[Choice], *, narrow: bool) -> list[Column]:
     ]
     if not narrow:
         columns.insert(1, ("GPUs", gpus, False))
-        columns.insert(4, ("GPU h", [f"{row.bill.gpu_hours:,.0f}" for row in rows], True))
+        columns.insert(5, ("GPU h", [f"{row.bill.gpu_hours:,.0f}" for row in rows], True))
     return columns
+
+
+def _encoders(choice: Choice, *, narrow: bool) -> str:
+    """Instances beside each phase: `64, 54 g5`; a dash for modes that have none."""
+    if not any(phase.encoders for phase in choice.phases):
+        return "–"
+    numbers = ", ".join(str(phase.encoders) for phase in choice.phases)
+    return numbers if narrow else f"{numbers} {choice.machines.encoder.short}"
 
 
 def _estimated(choice: Choice) -> str:
@@ -83,7 +95,7 @@ def phase_columns(phases: Iterable[ChosenPhase], *, narrow: bool) -> list[Column
     rows = list(phases)
     columns: list[Column] = [
         ("pixels", [str(row.resolution) for row in rows], True),
-        ("samples", [f"{row.samples / 1e6:,.1f} M" for row in rows], True),
+        ("samples", [samples_words(row.samples) for row in rows], True),
         ("images/s", [f"{row.images_per_s:,.0f}" for row in rows], True),
         ("MFU", [f"{row.training.mfu * row.images_per_s / row.training.images_per_s:.0%}" for row in rows], True),
         ("hours", [f"{row.hours:,.0f}" for row in rows], True),
@@ -93,9 +105,38 @@ def phase_columns(phases: Iterable[ChosenPhase], *, narrow: bool) -> list[Column
     if any(row.encoders for row in rows):
         columns.append(("encoders", [str(row.encoders) for row in rows], True))
     if any(row.stored_bytes for row in rows):
-        columns.append(("stored", [f"{row.stored_bytes / 1e12:,.0f} TB" for row in rows], True))
+        columns.append(("stored", [large_bytes(row.stored_bytes) for row in rows], True))
         columns.append(("encoded in", [f"{row.encoding_hours:,.0f} h" for row in rows], True))
     return columns
+
+
+def needs_columns(phases: Iterable[PhaseNeeds], *, narrow: bool) -> list[Column]:
+    """One row for each phase of what cannot be priced."""
+    rows = list(phases)
+    columns: list[Column] = [
+        ("pixels", [str(row.resolution) for row in rows], True),
+        ("samples", [samples_words(row.samples) for row in rows], True),
+        ("steps", [f"{row.steps:,}" for row in rows], True),
+        ("train", [_flop(row.train_flop) for row in rows], True),
+        ("encode", [_flop(row.encode_flop) for row in rows], True),
+        ("offline", [large_bytes(row.offline_bytes) for row in rows], True),
+        ("hybrid", [large_bytes(row.hybrid_bytes) for row in rows], True),
+    ]
+    if not narrow:
+        columns.insert(3, ("rows", [f"{row.rows:,}" for row in rows], True))
+    return columns
+
+
+def _flop(flop: float) -> str:
+    for unit, value in (("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12)):
+        if flop >= value:
+            return f"{flop / value:,.0f} {unit}" if flop >= 10 * value else f"{flop / value:,.1f} {unit}"
+    return f"{flop / 1e9:,.0f} GFLOP"
+
+
+def samples_words(samples: int) -> str:
+    """`1,126.4 M`; small numbers whole."""
+    return f"{samples / 1e6:,.1f} M" if samples >= 1_000_000 else f"{samples:,}"
 
 
 def say_table(columns: list[Column], out: Output) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_options import Address, Config
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
 EXIT_STOPPED = 3
@@ -23,17 +24,18 @@ def register(group: typer.Typer) -> None:
 
 
 def run(
-    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster. Default: this machine.", show_default=False)
-    ] = None,
+    config: Config,
+    address: Address = None,
     measured: Annotated[
         Path | None,
         typer.Option(help="As many encoders as `pretrain size --out` found.", show_default=False),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train through all phases, from wherever the run was. Stop it with Ctrl-C; the same command goes on."""
+    """Train through all phases, from wherever the run was.
+
+    Stop it with Ctrl-C; the same command goes on.
+    """
     with reporting(as_json) as out:
         options = {"--address": address, "--measured": measured}
         given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]

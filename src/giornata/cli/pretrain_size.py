@@ -9,6 +9,7 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import Output, reporting
+from giornata.cli.pretrain_options import Address, Config
 from giornata.cli.pretrain_process import run_program
 from giornata.domain.errors import Fault, InvalidInput
 
@@ -25,13 +26,11 @@ def register(group: typer.Typer) -> None:
 
 
 def size(
-    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    config: Config,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write it down, for plan and run --measured.", show_default=False)
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster. Default: this machine.", show_default=False)
-    ] = None,
+    address: Address = None,
     trainers: Annotated[
         int | None, typer.Option(min=1, help="Measure so many. Default: all of the run.", show_default=False)
     ] = None,
@@ -43,8 +42,10 @@ def size(
     ] = 1.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure trainers, one encoder and one CPU, and say how many encoders and CPUs a run needs. No data is needed,
-    but for the CPUs."""
+    """Measure, and say how many encoders and CPUs a run needs.
+
+    Measured are the trainers, one encoder and one CPU. Only the CPU needs data.
+    """
     with reporting(as_json) as output:
         options = {
             "--address": address,

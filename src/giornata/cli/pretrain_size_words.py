@@ -64,6 +64,12 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
                 f"Phase {each['name']}: {pool['encoders']} of the configured {each['asked']} encoders are enough;"
                 f" set encoders = {pool['encoders']}."
             )
+    if start_s := report["measured"]["encoder_start_s"]:
+        most = max(each["pool"]["bridging_bytes"] for each in report["sizes"])
+        yield (
+            f"An encoder that is lost takes {start_s:,.0f} s to come back. What it would have brought meanwhile is"
+            f" {size(round(most))}: trainers do not notice where as much lies ready in Ray's object stores."
+        )
     for phase in report["measured"]["phases"]:
         for name in ("trainers", "encoder", "cpu"):
             rate = phase[name]

@@ -7,9 +7,11 @@ import typer
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, reporting
+from giornata.cli.pretrain_options import Config
 from giornata.cli.watch import watch
 from giornata.domain.job import JobState
 from giornata.pretrain.recipes import read_config
+from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.specs import PRETRAIN_KIND
 
 
@@ -18,19 +20,31 @@ def register(group: typer.Typer) -> None:
     group.command("submit")(submit)
 
 
+def cost_words(config: PretrainConfig) -> str:
+    """What the job's cost is, and where that of the GPUs is told."""
+    node = "  the job's cost is the price of the node that follows the run, and not of the cluster's GPUs;"
+    if config.workers.trainer_usd_per_h is None:
+        return f"{node}\n  set workers.trainer_usd_per_h, and the run tells those as spent_usd in its metrics"
+    return f"{node}\n  those are spent_usd in its metrics"
+
+
 def submit(
     context: typer.Context,
-    config: Annotated[str, typer.Argument(help="A recipe (shapes), or a TOML file.", show_default=False)],
+    config: Config,
     name: Annotated[str | None, typer.Option(help="Default: the run's.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Stay and watch until it has ended.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Queue the run for a node that has a Ray cluster (giornata node --kind pretrain). The operator's key only."""
+    """Queue the run for a node that has a Ray cluster.
+
+    Such a node is started with: giornata node --kind pretrain. Only the operator's key may do this.
+    """
     with reporting(as_json) as out:
         wanted = read_config(config)
         with connect(settings_of(context)) as client:
             job = client.submit({"config": wanted.to_json()}, kind=PRETRAIN_KIND, name=name or wanted.name)
             out.say(f"{job.id} is in the queue: {job.total_steps} steps")
+            out.hint(cost_words(wanted))
             if follow:
                 job = watch(client, job.id, out)
             else:

@@ -10,7 +10,7 @@ HINT = "make one with: python -c 'from cryptography.fernet import Fernet; print(
 
 
 class FernetSealer:
-    """Implements `giornata.control.ports.sealing.Sealer`. Raises InvalidInput for what is no key."""
+    """Implements `giornata.control.ports.sealing.Sealer`. Raises InvalidInput for what is not a key."""
 
     def __init__(self, key: str) -> None:
         try:

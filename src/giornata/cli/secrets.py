@@ -43,7 +43,10 @@ def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         secrets = client.secrets()
         rows = [(each.name, ago(each.created_at), ago(each.changed_at)) for each in secrets]
-        out.table(("name", "made", "changed"), rows)
+        if rows or not out.live:
+            out.table(("name", "made", "changed"), rows)
+        else:
+            out.hint("No secrets. Keep one with: giornata secrets set NAME < FILE")
         out.result({"items": [each.model_dump(mode="json") for each in secrets]})
 
 

@@ -6,18 +6,14 @@ from typing import Annotated
 import typer
 
 from giornata.cli.logs import log_to_file, log_to_stderr
-from giornata.cli.options import DataOption, settings_of
+from giornata.cli.options import DataOption, KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.settings import Settings, default_data_directory
 from giornata.domain.errors import Fault, InvalidInput
 
-PortOption = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default=False)]
-HostOption = Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)]
-LeaseOption = Annotated[
-    float | None, typer.Option("--lease", help="Seconds that a node may be silent.", show_default=False)
-]
-
-
+PortOption = Annotated[int | None, flag("port")]
+HostOption = Annotated[str | None, flag("host")]
+LeaseOption = Annotated[float | None, flag("lease_s", "--lease", metavar="SECONDS")]
 StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data.")]
 
 
@@ -29,28 +25,19 @@ def register(app: typer.Typer) -> None:
 
 def up(
     context: typer.Context,
-    nodes: Annotated[int | None, typer.Option(help="Nodes on this machine.", show_default=False)] = None,
-    max_nodes: Annotated[
-        int | None,
-        typer.Option(help="Instead: so many at most, from none, as the queue needs them.", show_default=False),
-    ] = None,
-    places: Annotated[
-        int | None, typer.Option(help="Jobs that a node may train in one batch.", show_default=False)
-    ] = None,
+    nodes: Annotated[int | None, flag("nodes")] = None,
+    max_nodes: Annotated[int | None, flag("max_nodes")] = None,
+    places: PlacesOption = None,
     port: PortOption = None,
     host: HostOption = None,
     data: DataOption = None,
-    price: Annotated[
-        float | None, typer.Option(help="US dollars that an hour of a node costs.", show_default=False)
-    ] = None,
+    price: PriceOption = None,
     lease: LeaseOption = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Kind of job that nodes take.", show_default=False)] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Your own kind: x-NAME=COMMAND.", show_default=False)
-    ] = None,
+    kind: KindOption = None,
+    workload: WorkloadOption = None,
     as_json: StartedJson = False,
 ) -> None:
-    """Run everything on this machine: server, storage, loops and nodes."""
+    """Run everything on this machine: server, storage and nodes."""
     with reporting(as_json) as out:
         settings = settings_of(
             context,
@@ -73,15 +60,16 @@ def server(
     port: PortOption = None,
     host: HostOption = None,
     data: DataOption = None,
-    database: Annotated[str | None, typer.Option(help="sqlite:///FILE or postgresql://…", show_default=False)] = None,
-    blobs: Annotated[str | None, typer.Option(help="file:///DIR or s3://BUCKET/…", show_default=False)] = None,
-    public_url: Annotated[
-        str | None, typer.Option(help="How nodes and users reach the server.", show_default=False)
-    ] = None,
+    database: Annotated[str | None, flag("database")] = None,
+    blobs: Annotated[str | None, flag("blobs")] = None,
+    public_url: Annotated[str | None, flag("public_url")] = None,
     lease: LeaseOption = None,
     as_json: StartedJson = False,
 ) -> None:
-    """Run a server without nodes; any number of them on one PostgreSQL."""
+    """Run a server without nodes.
+
+    Any number of them may run on one PostgreSQL.
+    """
     with reporting(as_json) as out:
         settings = settings_of(
             context,
@@ -120,7 +108,7 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> No
         out.hint(f"  data        {settings.data}")
         out.hint(f"  key         {settings.data / 'admin.key'}")
         where = "" if settings.data == default_data_directory() else f" --data {settings.data}"
-        out.hint(f'  try         giornata{where} train PICTURES --instance-prompt "a photo of sks dog" --follow')
+        out.hint(f'  try         giornata{where} train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
         out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
 

@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    scenario: Annotated[str | None, typer.Argument(help="Which one; see --list.", show_default=False)] = None,
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO", help="Which one; see --list.", show_default=False)
+    ] = None,
     policy: Annotated[PolicyChoice, typer.Option(help="Ours, or the ancestor's.")] = PolicyChoice.GIORNATA,
     jobs: Annotated[int | None, typer.Option(min=1, help="Default: the scenario's.", show_default=False)] = None,
     nodes: Annotated[
@@ -39,7 +41,10 @@ def simulate(
     listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Play a fleet's week in a minute: the control plane that ships, on a virtual clock, with modelled machines."""
+    """Play weeks of a fleet in a minute, on a virtual clock.
+
+    The control plane is the one that ships; providers and machines are modelled.
+    """
     with reporting(as_json) as out:
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)

@@ -1,10 +1,12 @@
-"""`--set key=value` to fields of a spec."""
+"""Fields of a spec in the words of the command line."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from giornata.domain.errors import Fault, InvalidInput
+
+MODEL_NAMES = ("pretrained_model_name_or_path", "model")
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
@@ -21,6 +23,15 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     if faults:
         raise InvalidInput(faults)
     return {key.strip(): _value(text) for key, _, text in pairs}
+
+
+def with_model_option(faults: Iterable[Fault], spec: Mapping[str, Any]) -> list[Fault]:
+    """The faults of a spec, a model that is not named among them as the option that names it, and first."""
+    if set(MODEL_NAMES) & spec.keys():
+        return list(faults)
+    hint = "a hub id such as stabilityai/stable-diffusion-xl-base-1.0, or a folder made by: giornata tiny-model DIR"
+    missing = Fault(where="--model", message="no model is named", hint=hint)
+    return [missing, *(fault for fault in faults if fault.where != f"spec.{MODEL_NAMES[0]}")]
 
 
 def _value(text: str) -> Any:

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -41,9 +41,12 @@ WEBHOOK_PATIENCE_S = 60.0
 EXIT_AT_ONCE = 130
 
 
-def train_alone(alone: Alone, *, settings: Settings, fields: Callable[[], dict[str, Any]], out: Output) -> int:
-    """Run to the end, and return the exit code. Raises InvalidInput with every fault before anything is computed."""
-    plan = make_plan(alone, settings, fields)
+def train_alone(
+    alone: Alone, *, settings: Settings, fields: Callable[[], dict[str, Any]], others: Iterable[Fault], out: Output
+) -> int:
+    """Run to the end, and return the exit code. Raises InvalidInput with every fault, `others` among them, before
+    anything is computed."""
+    plan = make_plan(alone, settings, fields, others=others)
     try:
         order = order_of(plan)
         for note in plan.folder.notes:
@@ -178,10 +181,19 @@ def _finish(run: Run, ending: Ending, plan: Plan) -> list[dict[str, object]]:
     return files
 
 
+def _make_room(plan: Plan) -> None:
+    """What cannot succeed has to be changed; where nothing was stored of it, that may be done in the same place."""
+    with contextlib.suppress(Unavailable):
+        if not plan.shelf.checkpoints():
+            plan.shelf.forget_job()
+
+
 def _report(
     run: Run, ending: Ending, files: list[dict[str, object]], plan: Plan, out: Output, *, seconds: float
 ) -> int:
     code, record, stored = exit_code_of(ending), run.order.record, run.last_stored
+    if isinstance(ending, Failed) and (ending.faults or code is ExitCode.FAILED):
+        _make_room(plan)
     match ending:
         case Finished():
             out.say(f"done: {ending.step} steps, {duration(seconds)}")

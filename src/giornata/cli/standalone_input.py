@@ -1,20 +1,21 @@
 """What `giornata train --standalone` is told, all of it checked before anything is computed."""
 
-import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from giornata.blobs import open_blobs
+from giornata.cli.options import misplaced
 from giornata.cli.settings import Settings
+from giornata.cli.spec_words import with_model_option
 from giornata.cli.storage import s3_credentials_of, storage_url
 from giornata.cli.world import RandomNames, SystemClock
 from giornata.client.training_folder import TrainingFolder, read_training_folder
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.webhooks import key_of
 from giornata.standalone.order import Order, make_order, spec_faults
 from giornata.standalone.shelf import Shelf
@@ -30,21 +31,16 @@ class Alone:
     webhook: str | None
     model_cache_bytes: int | None = None
 
-    def refuse_options(self) -> None:
-        """Raises InvalidInput that lists each of these options: they were given without --standalone."""
-        given = {
+    def misplaced(self) -> list[Fault]:
+        """A fault for each of these options that was given: without --standalone they mean nothing."""
+        options = {
             "--checkpoint-to": self.checkpoint_to,
             "--output": self.output,
             "--webhook": self.webhook,
             "--model-cache-bytes": self.model_cache_bytes,
         }
-        faults = [
-            Fault(where=name, message="means nothing for a job on a server", hint="add --standalone, or leave it out")
-            for name, value in given.items()
-            if value is not None
-        ]
-        if faults:
-            raise InvalidInput(faults)
+        hint = "add --standalone, or leave it out"
+        return misplaced(options, "means nothing for a job on a server", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,30 +54,25 @@ class Plan:
     webhook: tuple[str, str] | None
 
 
-def make_plan(alone: Alone, settings: Settings, fields: Callable[[], dict[str, Any]]) -> Plan:
-    """Raises InvalidInput with the faults of the spec, the pictures, the storage, the folder and the webhook."""
-    faults: list[Fault] = []
-
-    @contextlib.contextmanager
-    def collecting() -> Iterator[None]:
-        try:
-            yield
-        except InvalidInput as error:
-            faults.extend(error.faults)
-
+def make_plan(
+    alone: Alone, settings: Settings, fields: Callable[[], dict[str, Any]], *, others: Iterable[Fault] = ()
+) -> Plan:
+    """Raises InvalidInput with the faults of the spec, the pictures, the storage, the folder and the webhook, and
+    `others`."""
+    faults = list(others)
     given: dict[str, Any] = {}
     folder: TrainingFolder | None = None
     shelf: Shelf | None = None
-    with collecting():
+    with collecting(faults):
         given = fields()
-        faults += [*spec_faults(given), *_model_faults(given)]
-    with collecting():
+        faults += [*with_model_option(spec_faults(given), given), *_model_faults(given)]
+    with collecting(faults):
         if alone.directory is None:
             raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
         folder = read_training_folder(
             alone.directory, instance_prompt=given.get("instance_prompt"), minimum=settings.min_pictures
         )
-    with collecting():
+    with collecting(faults):
         shelf = _shelf(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
     if faults or folder is None or shelf is None or alone.output is None:
@@ -140,7 +131,7 @@ def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
     faults = []
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        faults.append(Fault(where="--webhook", message=f"{url!r} is no URL", hint="https://host/path"))
+        faults.append(Fault(where="--webhook", message=f"{url!r} is not a URL", hint="https://host/path"))
     if secret is None:
         hint = "give --webhook-secret, or set GIORNATA_WEBHOOK_SECRET"
         return [*faults, Fault(where="--webhook-secret", message="is missing: what is sent is signed", hint=hint)]

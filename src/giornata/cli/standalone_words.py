@@ -3,9 +3,10 @@
 import threading
 from types import TracebackType
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 
 from giornata.cli.output import Output
+from giornata.cli.progress import progress_bar
 from giornata.cli.words import size
 from giornata.standalone.shelf import Manifest
 
@@ -21,14 +22,7 @@ class RunView:
         self._lock = threading.Lock()
         self._phase = ""
         self._told = 0
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=40),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", style="dim"),
-        )
-        self._bar = Progress(*columns, console=out.console, disable=not out.live)
+        self._bar = progress_bar(out)
         self._task: TaskID = self._bar.add_task("starting", total=total, note="")
 
     def __enter__(self) -> "RunView":
@@ -66,4 +60,7 @@ class RunView:
     def say(self, line: str) -> None:
         """A line for people."""
         with self._lock:
-            self._out.say(line)
+            if self._out.live:
+                self._bar.console.print(line, markup=False)
+            else:
+                self._out.say(line)

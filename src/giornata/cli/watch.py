@@ -2,11 +2,10 @@
 
 import time
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from giornata.cli.event_words import sentence
 from giornata.cli.output import Output
-from giornata.cli.words import cost
+from giornata.cli.progress import progress_bar
+from giornata.cli.words import cost, count
 from giornata.client import STANDS_STILL, Client
 from giornata.domain.job import JobState
 from giornata.protocol.events import EventType
@@ -19,7 +18,7 @@ def watch(client: Client, job_id: str, out: Output) -> Job:
     """A progress bar on a terminal; a line per event in a pipe. Returns the job as it ended, or was paused."""
     job = _with_bar(client, job_id, out) if out.live else _line_by_line(client, job_id, out)
     paid = f", {cost(job.cost_micro_usd)}" if job.cost_micro_usd else ""
-    out.say(f"{job.id} {job.state} after {len(job.attempts)} attempt(s){paid}")
+    out.say(f"{job.id} {job.state} after {count(len(job.attempts), 'attempt')}{paid}")
     if job.state is JobState.PAUSED:
         out.say(f"{job.waiting_because}: giornata budget {job.id} USD")
     if job.error and not job.faults:
@@ -30,24 +29,36 @@ def watch(client: Client, job_id: str, out: Output) -> Job:
 
 
 def _with_bar(client: Client, job_id: str, out: Output) -> Job:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=40),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", style="dim"),
-    )
-    with Progress(*columns, console=out.console) as bar:
-        job = client.get_job(job_id)
+    job, loss = client.get_job(job_id), Loss(client, job_id)
+    with progress_bar(out) as bar:
         task = bar.add_task(job.name, total=job.total_steps or 1, note="")
         while job.state not in STANDS_STILL:
-            marks = "⚡" * job.interruptions
-            where = job.phase if job.attempts else (job.waiting_because or "")
-            bar.update(task, completed=job.step, total=job.total_steps or 1, note=f"{where} {marks}".strip())
+            note = (f"{job.phase} {loss.words(job.step)}" if job.attempts else job.waiting_because) or ""
+            bar.update(task, completed=job.step, total=job.total_steps or 1, note=_marked(note, job))
             time.sleep(POLL_S)
             job = client.get_job(job_id)
-        bar.update(task, completed=job.step, note="⚡" * job.interruptions)
+        bar.update(task, completed=job.step, note=_marked("", job))
     return job
+
+
+def _marked(note: str, job: Job) -> str:
+    return f"{'⚡' * job.interruptions} {note}".strip()
+
+
+class Loss:
+    """The latest loss of a job, asked for when there is a new step."""
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client, self._job_id = client, job_id
+        self._step, self._loss = 0, ""
+
+    def words(self, step: int) -> str:
+        """Of the latest step that has one; empty before."""
+        if step > self._step:
+            for point in self._client.metrics(self._job_id, after_step=self._step):
+                self._step = point.step
+                self._loss = f"loss {point.values['loss']:.4f}" if "loss" in point.values else self._loss
+        return self._loss
 
 
 def _line_by_line(client: Client, job_id: str, out: Output) -> Job:

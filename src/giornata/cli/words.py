@@ -27,14 +27,19 @@ def ago(then: datetime, now: datetime | None = None) -> str:
     return f"{duration(max(0.0, ((now or datetime.now(UTC)) - then).total_seconds()))} ago"
 
 
-def size(count: int) -> str:
+def size(size_bytes: int) -> str:
     """Bytes with a decimal prefix."""
-    value = float(count)
+    value = float(size_bytes)
     for unit in ("B", "kB", "MB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} GB"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 job`, `3 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def steps(job: Job) -> str:

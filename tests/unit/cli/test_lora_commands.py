@@ -30,7 +30,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path, arguments, words):
 
 def test_all_faults_of_a_merge_come_at_once(tmp_path):
     said = faults_of("merge", "a.safetensors=0", "b.safetensors=nan", "-o", str(tmp_path / "out.txt"))
-    assert all(word in said for word in ("a.safetensors", "b.safetensors", "no .safetensors file"))
+    assert all(word in said for word in ("a.safetensors", "b.safetensors", "not a .safetensors file"))
 
 
 def test_a_file_that_is_there_is_not_written_over_unasked(tmp_path):

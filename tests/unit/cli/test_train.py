@@ -9,6 +9,7 @@ import pytest
 from giornata.protocol.presets import PRESETS
 from giornata.protocol.specs import TrainSpec
 
+NEEDED_ALONE = ["--model", "spec.rank", "--checkpoint-to", "--output"]
 PROMPT = ("--instance-prompt", 'a photo of "sks" dög')
 
 
@@ -38,6 +39,26 @@ def test_the_same_pictures_are_sent_once(run, served, pictures):
     assert len(stored) == 4
 
 
+def test_own_class_pictures_are_sent_as_a_dataset_of_their_own(run, pictures, tmp_path):
+    theirs = tmp_path / "hearts"
+    theirs.mkdir()
+    for file in sorted(pictures.iterdir())[:3]:
+        (theirs / file.name).write_bytes(file.read_bytes())
+    asked = ("train", str(pictures), *PROMPT, "--model", "some/model", "--json", "--class-data-dir", str(theirs))
+    done = run(*asked, "--set", "class_prompt=a heart")
+    assert done.status == 0, done.json
+    spec = done.json["spec"]
+    assert spec["with_prior_preservation"] is True
+    assert spec["class_dataset"] not in (None, spec["dataset"])
+    refused = run(*asked, "--set", "class_dataset=ds_1")
+    assert refused.status == 2
+    said = [fault["where"] for fault in refused.json["error"]["faults"]]
+    assert said == ["spec.class_prompt", "--class-data-dir"]
+    (theirs / "broken.png").write_bytes(b"no picture")
+    refused = run(*asked, "--set", "class_prompt=a heart")
+    assert [fault["where"] for fault in refused.json["error"]["faults"]] == ["--class-data-dir broken.png"]
+
+
 def test_a_local_model_folder_is_sent_as_an_absolute_path(run, pictures, tmp_path):
     (tmp_path / "model").mkdir()
     done = run("train", str(pictures), *PROMPT, "--model", str(tmp_path / "model" / ".." / "model"), "--json")
@@ -64,6 +85,23 @@ def test_all_faults_of_a_spec_come_at_once_with_the_field_meant(run, pictures):
     assert done.status == 2
     assert "rnak" in done.errors and "rank" in done.errors
     assert "resolution" in done.errors and "learning_rate" in done.errors
+
+
+def test_a_spec_with_faults_sends_no_picture_and_they_are_told_with_those_of_the_pictures(run, served, pictures):
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--set", "rank=0", "-o", "x", "--json")
+    assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--output", "spec.rank"]
+    empty = pictures.parent / "empty"
+    empty.mkdir(exist_ok=True)
+    done = run("train", str(empty), *PROMPT, "--model", "some/model", "--set", "rank=0", "--json")
+    assert [fault["where"] for fault in done.json["error"]["faults"]] == ["spec.rank", str(empty)]
+    assert list(served.ctx.blobs.list("")) == []
+
+
+def test_options_of_a_server_are_refused_together_where_there_is_none(run, pictures):
+    options = ("--name", "dog", "--priority", "3", "--min-vram", "20GB")
+    done = run("train", str(pictures), *PROMPT, "--standalone", *options, "--set", "rank=0", "--json")
+    named = [fault["where"] for fault in done.json["error"]["faults"]]
+    assert named == ["--name", "--priority", "--min-vram", *NEEDED_ALONE]
 
 
 def test_errors_have_a_json_form(run, pictures):
@@ -126,7 +164,9 @@ def test_a_job_is_continued_with_what_is_given_and_as_it_was_for_the_rest(run, s
     run("cancel", first["id"])
     refused = run("train", "--continue", first["id"], "--init-lora", str(tmp_path / "x"), "--json")
     assert refused.status == 2
-    assert [fault["where"] for fault in refused.json["error"]["faults"]] == ["--init-lora"]
+    named = [(fault["where"], fault["message"]) for fault in refused.json["error"]["faults"]]
+    missing = f"there is no file {tmp_path / 'x'}"
+    assert named == [("--init-lora", missing), ("--init-lora", "starts from a file, and --continue from a job")]
     refused = run("train", "--continue", first["id"], "--steps", "9", "--json")
     assert "has no checkpoint to go on from" in str(refused.json["error"])
 

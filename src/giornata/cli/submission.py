@@ -1,0 +1,189 @@
+"""A training job for a server's queue: checked whole, then sent."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from giornata.cli.budget import micro_usd
+from giornata.cli.options import misplaced
+from giornata.cli.output import Output
+from giornata.cli.settings import Settings
+from giornata.cli.sizes import parse_size
+from giornata.cli.spec_words import with_model_option
+from giornata.client import Client
+from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.control.spec_faults import NO_DATASET, parse_spec
+from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.protocol.datasets import Dataset
+from giornata.protocol.jobs import Job
+
+OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server looks whether it has one)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What the command was told about a job on a server."""
+
+    directory: Path | None
+    class_directory: Path | None = None
+    continued: str | None = None
+    init_lora: Path | None = None
+    name: str | None = None
+    priority: int | None = None
+    max_cost: str | None = None
+    min_vram: str | None = None
+
+    def misplaced(self) -> list[Fault]:
+        """A fault for each option that was given with --standalone and means something to a server only."""
+        options = {
+            "--class-data-dir": self.class_directory,
+            "--continue": self.continued,
+            "--init-lora": self.init_lora,
+            "--name": self.name,
+            "--priority": self.priority,
+            "--max-cost": self.max_cost,
+            "--min-vram": self.min_vram,
+        }
+        hint = "leave it out, or train through a server: giornata up"
+        return misplaced(options, "does not go with --standalone", hint=hint)
+
+    @property
+    def called(self) -> str | None:
+        """The name of the folder with the pictures."""
+        return None if self.directory is None else self.directory.resolve().name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """All input, found good as far as can be told without the server."""
+
+    spec: dict[str, Any]
+    folder: TrainingFolder | None
+    class_folder: TrainingFolder | None
+    init_lora: Path | None
+    continued: str | None
+    terms: dict[str, Any]
+    """Keyword arguments of `Client.submit` and `Client.continue_job` beside the spec."""
+
+
+def check(
+    asked: Submission,
+    settings: Settings,
+    fields: Callable[[], dict[str, Any]],
+    *,
+    copies: Path,
+    others: Iterable[Fault],
+) -> Checked:
+    """Raises InvalidInput with the faults of the spec, the options and the pictures, and `others`.
+
+    `copies` is a folder for pictures with masks, which are sent in the place of the originals.
+    """
+    faults, spec = list(others), dict[str, Any]()
+    with collecting(faults):
+        spec = _with_prior(asked, fields())
+        faults += _spec_faults(asked, spec)
+    faults += _option_faults(asked, spec)
+    memory: int | None = None
+    budget: int | None = None
+    with collecting(faults):
+        memory = None if asked.min_vram is None else parse_size(asked.min_vram, option="--min-vram")
+    with collecting(faults):
+        budget = None if asked.max_cost is None else micro_usd(asked.max_cost, where="--max-cost")
+    folder: TrainingFolder | None = None
+    with collecting(faults):
+        folder = _folder(asked, spec, minimum=settings.min_pictures, copies=copies)
+    class_folder: TrainingFolder | None = None
+    with collecting(faults):
+        class_folder = _class_folder(asked, spec, minimum=settings.min_pictures)
+    if faults:
+        raise InvalidInput(faults)
+    terms: dict[str, Any] = {
+        "name": asked.name or asked.called,
+        "priority": asked.priority,
+        "budget_micro_usd": budget,
+        "min_vram_bytes": memory,
+    }
+    return Checked(
+        spec=spec,
+        folder=folder,
+        class_folder=class_folder,
+        init_lora=asked.init_lora,
+        continued=asked.continued,
+        terms=terms,
+    )
+
+
+def send(client: Client, job: Checked, out: Output) -> Job:
+    """The pictures and the file to start from, as far as the server does not have them, and then the job."""
+    spec = dict(job.spec)
+    if job.folder is not None:
+        spec["dataset"] = _send_folder(client, job.folder, out).id
+    if job.class_folder is not None:
+        spec["class_dataset"] = _send_folder(client, job.class_folder, out).id
+    if job.init_lora is not None:
+        spec["init_lora"] = client.upload_files([job.init_lora])[0].sha256
+    if job.continued is not None:
+        return client.continue_job(job.continued, spec, **job.terms)
+    return client.submit(spec, **{**job.terms, "priority": job.terms["priority"] or 0})
+
+
+def _with_prior(asked: Submission, spec: dict[str, Any]) -> dict[str, Any]:
+    """Own class pictures are for prior preservation."""
+    return spec if asked.class_directory is None else {"with_prior_preservation": True, **spec}
+
+
+def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
+    """Nothing for a job that is continued: only the server knows the fields that are not given."""
+    if asked.continued is not None:
+        return []
+    own = {} if asked.class_directory is None else {"class_dataset": NO_DATASET}
+    _, faults = parse_spec("train", {**spec, "dataset": NO_DATASET, **own})
+    return with_model_option(faults, spec)
+
+
+def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
+    faults = []
+    if asked.continued is None and asked.directory is None:
+        hint = "a folder with at least a handful of them; or go on with --continue JOB"
+        faults.append(Fault(where="DIR", message="no pictures are named", hint=hint))
+    if asked.init_lora is not None and not asked.init_lora.is_file():
+        faults.append(Fault(where="--init-lora", message=f"there is no file {asked.init_lora}"))
+    if asked.class_directory is not None and "class_dataset" in spec:
+        message = "is sent as the class_dataset, which is given too"
+        faults.append(Fault(where="--class-data-dir", message=message, hint="choose one"))
+    if asked.continued is not None and asked.init_lora is not None:
+        message = "starts from a file, and --continue from a job"
+        faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
+    return faults
+
+
+def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Path) -> TrainingFolder | None:
+    if asked.directory is None:
+        return None
+    return read_training_folder(
+        asked.directory,
+        instance_prompt=spec.get("instance_prompt") or (OF_THE_OLD_JOB if asked.continued else None),
+        minimum=minimum,
+        masks_into=copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None,
+    )
+
+
+def _class_folder(asked: Submission, spec: dict[str, Any], *, minimum: int) -> TrainingFolder | None:
+    if asked.class_directory is None:
+        return None
+    prompt = spec.get("class_prompt") or OF_THE_OLD_JOB  # what is missing is a fault of the spec
+    try:
+        return read_training_folder(asked.class_directory, instance_prompt=prompt, minimum=minimum)
+    except InvalidInput as refused:
+        ours = [replace(fault, where=f"--class-data-dir {fault.where}") for fault in refused.faults]
+        raise InvalidInput(ours) from None
+
+
+def _send_folder(client: Client, folder: TrainingFolder, out: Output) -> Dataset:
+    columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=out.console, disable=not out.live, transient=True) as bar:
+        task = bar.add_task("upload", total=folder.size_bytes)
+        return client.send_folder(folder, lambda sent, total: bar.update(task, completed=sent, total=total))
