@@ -2,9 +2,10 @@
 
 *Deciding*: rows as an ingest examines them, without pictures, are written to Parquet files; then a process of its own
 finds duplicates, sorts what is kept and lists what is refused, within a limit of memory. Of every 100 rows one has
-the bytes of another, one is three bits from another's perceptual hash, and one was refused before. Sizes and ways
-take turns, in every repetition. Memory is the process's greatest resident size less that after its imports; disk is
-what its folder holds at the end, the files of examined rows not counted.
+the bytes of another, one is three bits from another's perceptual hash, and one was refused before; with `--crowd` so
+many of 100 besides have the same 40 of the 64 bits of their hash. Sizes and ways take turns, in every repetition.
+Memory is the process's greatest resident size less that after its imports; disk is the most that its folder ever
+held (looked at twice a second), the files of examined rows not counted.
 
 *Reading*: pictures of 512 × 512 (smooth ones, JPEG at 90) are examined in one process, as a task of the first pass
 does it, and brought to their shard, as one of the second does.
@@ -20,7 +21,10 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,24 +44,27 @@ from giornata.protocol.pretraining import Ingest
 
 ROWS_PER_FILE = 200_000
 ROWS_PER_SHARD = 10_000
+LOOK_EVERY_S = 0.5
 CAPTION = "a photograph of something that has a caption of sixty letters"
 
 
 # ---- deciding ----
 
 
-def write_rows(folder: Path, rows: int) -> None:
+def write_rows(folder: Path, rows: int, crowd: int) -> None:
     """Files of EXAMINED."""
     draw = np.random.default_rng(rows)
     folder.mkdir(parents=True)
     for number, first in enumerate(range(0, rows, ROWS_PER_FILE)):
         count = min(ROWS_PER_FILE, rows - first)
-        pq.write_table(_rows(draw, first, count), folder / f"part-{number:05}.parquet", compression="zstd")
+        pq.write_table(_rows(draw, first, count, crowd), folder / f"part-{number:05}.parquet", compression="zstd")
 
 
-def _rows(draw: np.random.Generator, first: int, count: int) -> pa.Table:
+def _rows(draw: np.random.Generator, first: int, count: int, crowd: int) -> pa.Table:
     keys = draw.integers(0, 256, (count, 32), dtype=np.uint8)
     hashes = draw.integers(0, 2**64, count, dtype=np.uint64)
+    crowded = np.arange(count) % 100 < crowd
+    hashes[crowded] = hashes[crowded] & np.uint64(2**24 - 1) | np.uint64(0xABCDEF0123 << 24)
     keys[50::100], hashes[50::100] = keys[::100][: len(keys[50::100])], hashes[::100][: len(hashes[50::100])]
     hashes[70::100] = hashes[20::100][: len(hashes[70::100])] ^ np.uint64(0b111 << 30)
     numbers = np.arange(first, first + count)
@@ -84,19 +91,38 @@ def decide(folder: Path, distance: int | None, memory_bytes: int, threads: int) 
     rows = pds.dataset(folder, schema=EXAMINED, format="parquet")
     with (
         tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+        most_bytes(Path(scratch)) as disk,
         Decision(rows, Path(scratch), hash_distance=distance, memory_bytes=memory_bytes, threads=threads) as decision,
     ):
         keep = decision.keep(range(1 << 30), ROWS_PER_SHARD)
         refused = sum(batch.num_rows for batch in decision.refused())
-        disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file())
     return {
         "kept": keep.rows,
         "refused": refused,
         "wall_s": time.perf_counter() - began_s,
         "cpu_s": time.process_time() - began_cpu_s,
         "memory_bytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024,
-        "disk_bytes": disk,
+        "disk_bytes": max(disk),
     }
+
+
+@contextmanager
+def most_bytes(folder: Path) -> Iterator[list[int]]:
+    """What is in the folder, again and again."""
+    seen, ended = [0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK_EVERY_S):
+            with suppress(FileNotFoundError):
+                seen.append(sum(path.stat().st_blocks * 512 for path in folder.rglob("*")))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        looking.join()
 
 
 def measured(folder: Path, rows: int, distance: int | None, memory_mib: int, threads: int) -> dict[str, float]:
@@ -114,8 +140,9 @@ def measured(folder: Path, rows: int, distance: int | None, memory_mib: int, thr
 def deciding(given: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
     """Sizes and ways in turns."""
     for rows in given.rows:
-        write_rows(folder / str(rows), rows)
-    cells = [(rows, distance, mib) for rows in given.rows for distance in (None, 3) for mib in given.memory_mib]
+        write_rows(folder / str(rows), rows, given.crowd)
+    distances = (3,) if given.near_only else (None, 3)
+    cells = [(rows, distance, mib) for rows in given.rows for distance in distances for mib in given.memory_mib]
     runs: dict[tuple[int, int | None, int], list[dict[str, float]]] = {cell: [] for cell in cells}
     for _ in range(given.repetitions):
         for rows, distance, mib in cells:
@@ -181,6 +208,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", type=int, default=[100_000, 1_000_000])
     parser.add_argument("--memory-mib", nargs="+", type=int, default=[256, 4096])
+    parser.add_argument("--crowd", type=int, default=0, help="how many of 100 rows have much of their hash in common")
+    parser.add_argument("--near-only", action="store_true", help="not without near duplicates")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--repetitions", type=int, default=3)
@@ -201,7 +230,7 @@ def main() -> None:
         near = "no" if cell["distance"] is None else f"within {cell['distance']}"
         words = " | ".join(spread_words(cell[name]) for name in names)  # type: ignore[arg-type]
         print(f"| {cell['rows']:,} | {near} | {cell['memory_mib']} MiB | {words} |")
-    rates = reading(given.pictures, given.repetitions)
+    rates = reading(given.pictures, given.repetitions) if given.pictures else {}
     for name, found in rates.items():
         print(f"{name}: {spread_words(found) if isinstance(found, dict) else found}")
     conclude({"benchmark": "ingest", **about, "deciding": cells, "reading": rates})

@@ -22,6 +22,7 @@ from giornata.pretrain.recipes import sd2_base, shapes
 from giornata.pretrain.training.models import TOKENS
 from giornata.protocol.pretraining import (
     Architecture,
+    Evaluate,
     Mode,
     Model,
     Parallel,
@@ -84,6 +85,7 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
             encoders=1,
         ),
         train=train,
+        evaluate=Evaluate(checkpoints=0),
         phases=(Phase(name="only", resolution=resolution, samples=work["samples"], train_batch_size=rows),),
         workers=Workers(use_gpu=on_gpu),
     )

@@ -19,6 +19,12 @@ def words(found: Mapping[str, float]) -> str:
     return f"{found['median']:g} ({found['min']:g} to {found['max']:g})"
 
 
+def percent(found: Mapping[str, float]) -> str:
+    """Of shares: `0.3 % (0.2 to 0.4)`."""
+    median, least, most = (f"{100 * found[name]:.1f}" for name in ("median", "min", "max"))
+    return f"{median} % ({least} to {most})"
+
+
 def modes_summary(runs: Runs, *, over: str) -> dict[str, Any]:
     """Of each way its figures, and round by round those of `over` as times of its own (CPU), or its own as times of
     those (images/s): above 1 is better than `over`."""
@@ -74,10 +80,11 @@ def modes_table(resolution: int, told: Mapping[str, Any]) -> str:
     share = (flops["vae"] + flops["text"]) / flops["training"]
     lines = [f"modes at {resolution} px; encoding is {share:.0%} of the FLOPs of training"]
     heads = ("images/s", "wait", "trainer's CPU ms", "others' CPU ms", f"CPU, {over} / this", f"images/s / {over}")
-    lines.append(f"{'':12}" + "".join(f"{head:>30}" for head in heads))
+    lines.append(f"{'':12}" + "".join(f"{head:>26}" for head in heads))
     for way, facts in told["ways"].items():
-        names = ("images_per_s", "wait_share", "trainer_cpu_ms", "others_cpu_ms", "cpu_ratio", "wall_ratio")
-        lines.append(f"{way:12}" + "".join(f"{words(facts[name]):>30}" for name in names))
+        names = ("trainer_cpu_ms", "others_cpu_ms", "cpu_ratio", "wall_ratio")
+        cells = words(facts["images_per_s"]), percent(facts["wait_share"]), *(words(facts[name]) for name in names)
+        lines.append(f"{way:12}" + "".join(f"{cell:>26}" for cell in cells))
     return "\n".join(lines)
 
 

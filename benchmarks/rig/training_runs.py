@@ -62,7 +62,7 @@ class Session:
     """One engine's life. It trains up to `places` jobs in one batch."""
 
     def __init__(self, work: Work, home: Path, *, places: int = 1) -> None:
-        self._work, self._home = work, home
+        self._work, self._home, self._kind = work, home, "joint" if places > 1 else "solo"
         command = (
             *(sys.executable, "-m", "giornata.engine", "--device", work.device),
             *("--threads", str(work.threads), "--places", str(places)),
@@ -99,7 +99,9 @@ class Session:
                 if progress.step > WARM_UP_STEPS:
                     self.step_s.append(progress.metrics["step_ms"] / 1000.0)
                 self.metrics.update(progress.metrics)
-            case Said(message=Done()):
+            case Said(message=Done() as done):
+                if (exactness := done.summary["exactness"])["class"] != self._kind:
+                    sys.exit(f"the job was to be trained {self._kind}: {exactness['why']}")
                 self.peak_bytes = max(self.peak_bytes, self._memory_bytes())
                 return True
             case Said(message=Failed() as failed):
@@ -143,8 +145,11 @@ def warm(work: Work, home: Path) -> Run:
 
 
 def joint(work: Work, home: Path, *, places: int) -> Run:
-    """One engine, `places` jobs in one batch at a time. At least as many jobs as that are done."""
-    return _ours(_enough(work, places), home, engines=1, places=places)
+    """One engine, `places` jobs in one batch at a time. At least as many jobs as that are done.
+
+    The engine has two places at least: with one it would train a job as if alone, and not in a shared batch.
+    """
+    return _ours(_enough(work, places), home, engines=1, places=places, offered=max(2, places))
 
 
 def one_batch(work: Work, home: Path, *, batches: int) -> Run:
@@ -159,7 +164,7 @@ def side_by_side(work: Work, home: Path, *, engines: int) -> Run:
     began_s = time.monotonic()
     with ThreadPoolExecutor(engines) as pool:
         shares = [range(work.jobs)[engine::engines] for engine in range(engines)]
-        sessions = list(pool.map(lambda share: _session(work, home, share, places), shares))
+        sessions = list(pool.map(lambda share: _session(work, home, share, places, places), shares))
     return Run(
         wall_s=time.monotonic() - began_s,
         images=work.images,
@@ -175,9 +180,10 @@ def _enough(work: Work, places: int) -> Work:
     return replace(work, jobs=-(-work.jobs // places) * places)
 
 
-def _ours(work: Work, home: Path, *, engines: int, places: int = 1) -> Run:
+def _ours(work: Work, home: Path, *, engines: int, places: int = 1, offered: int = 1) -> Run:
+    """`offered` is how many places an engine has, of which `places` are taken at a time."""
     began_s, numbers = time.monotonic(), range(work.jobs)
-    sessions = [_session(work, home, numbers[engine::engines], places) for engine in range(engines)]
+    sessions = [_session(work, home, numbers[engine::engines], places, offered) for engine in range(engines)]
     return Run(
         wall_s=time.monotonic() - began_s,
         images=work.images,
@@ -193,9 +199,9 @@ def _median_step_s(sessions: Sequence[Session]) -> float | None:
     return statistics.median(steps_s) if steps_s else None
 
 
-def _session(work: Work, home: Path, numbers: Sequence[int], places: int) -> Session:
-    """An engine from its start to its end, with these jobs, `places` at a time."""
-    session = Session(work, home, places=places)
+def _session(work: Work, home: Path, numbers: Sequence[int], places: int, offered: int) -> Session:
+    """An engine of `offered` places from its start to its end, with these jobs, `places` at a time."""
+    session = Session(work, home, places=offered)
     try:
         for first in range(0, len(numbers), places):
             session.train(*numbers[first : first + places])

@@ -18,15 +18,14 @@ def flops_per_image(work: Work) -> int:
     from giornata.diffusion.flops import training_flops
     from giornata.diffusion.unet_layers import layers_of
     from giornata.protocol.specs import TrainSpec
-    from giornata.workloads.train.fit import is_target
+    from giornata.workloads.train.fit import worn_on
     from rig.training_runs import spec_of
 
     spec = TrainSpec.model_validate(spec_of(work, seed=0))
     with torch.device("meta"):
         unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(Path(work.model) / "unet"))
     layers = layers_of(unet, work.resolution)
-    adapted = {layer.name for layer in layers if is_target(layer.name, spec.target_modules)}
-    return training_flops(layers, adapted, spec.rank)
+    return training_flops(layers, {name: worn.rank for name, worn in worn_on(layers, spec).items()})
 
 
 def facts_of(

@@ -1,16 +1,19 @@
-"""What it costs and brings that tokens pass by the middle of the UNet: `python benchmarks/token_routing.py`.
+"""What methods that save work cost in quality: `python benchmarks/less_work.py`.
 
-The recipe `shapes` at one resolution, on drawn pictures, once without and once with each of --shares, for every seed.
-The runs of one seed begin with the same weights, take the same rows in the same steps with the same noise, hold the
-same rows back, and run side by side. Validation loss is that of the averaged weights, with all tokens, on rows that
-are never trained, with the weights by signal-to-noise that the recipe trains with. Told is the loss as a share of the
-plain run's, after equally many samples and after equally much time, by level of noise (0: hardly any, 9: hardly
-anything else); and what a sample costs. Seconds are of CPU, of the trainer's process, validation apart.
+The recipe `shapes` on drawn pictures, once plain and once in each of --ways, for every seed:
 
-FLOPs are counted, not measured: which share of them is left, here and in Stable Diffusion 2's UNet.
+routed:SHARE       that share of the tokens passes by the blocks below the highest resolution (train.token_routing)
+small-first:SHARE  that share of the samples is trained at half the resolution, in a phase before
 
-Prints a table, then one JSON line. With --results the curves of each seed are added to a file of JSON lines, and
-seeds that stand there already are not trained again. --quick only shows that it runs.
+The runs of one seed begin with the same weights, hold the same rows back, and run side by side; those with one phase
+take the same rows in the same steps with the same noise. Validation loss is that of the averaged weights, at full
+size with all tokens, on rows that are never trained, with the weights by signal-to-noise that the recipe trains with.
+Told is the loss as a share of the plain run's, after equally many samples and after equally much time, by level of
+noise (0: hardly any, 9: hardly anything else); and what a sample costs. Seconds are of CPU, of the trainer's process,
+validation apart. FLOPs are counted, not measured: which share of them is left, here and in Stable Diffusion 2's UNet.
+
+Prints a table, then one JSON line. With --results the curves of each seed are added to a file of JSON lines, and what
+stands there already is not trained again. --quick only shows that it runs.
 """
 
 import argparse
@@ -24,22 +27,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rig import routed_run
+from rig import less_work_run
 from rig.curves import compared
 from rig.figures import conclude, machine, spread, spread_words
+from rig.less_work_run import PLAIN, SMALL_FIRST
 from rig.pretraining_data import drawn, encoded
 
 from giornata.protocol.pretraining import Architecture
 
 SIDE_PX = 64
-Curves = dict[int, dict[float, list[Mapping[str, Any]]]]
-"""By seed and share."""
+Curves = dict[int, dict[str, list[Mapping[str, Any]]]]
+"""By seed and way."""
 FLOPS_OF = ((Architecture.SHAPES, 64), (Architecture.SD2, 256), (Architecture.SD2, 512))
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.5], help="of tokens that pass by")
+    parser.add_argument("--ways", nargs="+", default=["routed:0.5", "small-first:0.75"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--samples", type=int, default=32_000, help="of each run, repeats included")
     parser.add_argument("--rows", type=int, default=3_000, help="different pictures")
@@ -51,42 +55,43 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.quick:
         options.seeds, options.samples, options.rows = [0], 256, 300
-        options.validation_rows, options.validation_steps = 16, 2
+        options.validation_rows, options.validation_steps = 16, 1
     return options
 
 
 def read(results: Path | None) -> Curves:
     """What stands there already."""
     lines = [] if results is None or not results.exists() else results.read_text(encoding="utf-8").splitlines()
-    seeds = {one["seed"]: one["curves"] for one in map(json.loads, lines)}
-    return {seed: {float(share): curve for share, curve in each.items()} for seed, each in seeds.items()}
+    found: Curves = {}
+    for one in map(json.loads, lines):
+        found.setdefault(one["seed"], {}).update(one["curves"])
+    return found
 
 
 def measure(options: argparse.Namespace, known: Curves, folder: Path) -> Curves:
     """The curves of all seeds, those that are known among them."""
-    found = {seed: known[seed] for seed in options.seeds if seed in known}
-    if missing := [seed for seed in options.seeds if seed not in known]:
-        found |= _trained(options, missing, folder)
-    return found
+    ways = [PLAIN, *options.ways]
+    missing = {seed: [way for way in ways if way not in known.get(seed, {})] for seed in options.seeds}
+    trained = _trained(options, missing, folder) if any(missing.values()) else {}
+    return {seed: known.get(seed, {}) | trained.get(seed, {}) for seed in options.seeds}
 
 
-def _trained(options: argparse.Namespace, seeds: Sequence[int], folder: Path) -> Curves:
+def _trained(options: argparse.Namespace, missing: Mapping[int, Sequence[str]], folder: Path) -> Curves:
     names = ("samples", "validation_rows", "validation_steps", "resolution")
-    work = {"folder": str(folder), "share": 0.0, "seed": 0} | {name: getattr(options, name) for name in names}
-    config = routed_run.config_of(work)
+    work = {"folder": str(folder), "seed": 0} | {name: getattr(options, name) for name in names}
+    config = less_work_run.config_of(work | {"way": f"{SMALL_FIRST}:0.5"})  # which has every size
     drawn(config, folder, rows=options.rows, side_px=SIDE_PX)
     encoded(config)
     found: Curves = {}
-    for seed in seeds:
-        shares = [0.0, *options.shares]
-        with ThreadPoolExecutor(len(shares)) as side_by_side:
-            curves = list(
-                side_by_side.map(lambda share, seed=seed: _run(work | {"share": share, "seed": seed}), shares)
-            )
-        found[seed] = dict(zip(shares, curves, strict=True))
-        for share, curve in found[seed].items():
+    for seed, ways in missing.items():
+        if not ways:
+            continue
+        with ThreadPoolExecutor(len(ways)) as side_by_side:
+            curves = list(side_by_side.map(lambda way, seed=seed: _run(work | {"way": way, "seed": seed}), ways))
+        found[seed] = dict(zip(ways, curves, strict=True))
+        for way, curve in found[seed].items():
             last = curve[-1]
-            sys.stderr.write(f"seed {seed}, {share:g} routed: loss {last['loss']:.5f}, {last['cpu_s']:.0f} CPU s\n")
+            sys.stderr.write(f"seed {seed}, {way}: loss {last['loss']:.5f}, {last['cpu_s']:.0f} CPU s\n")
         if options.results is not None:
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"seed": seed, "curves": found[seed]}) + "\n")
@@ -94,7 +99,7 @@ def _trained(options: argparse.Namespace, seeds: Sequence[int], folder: Path) ->
 
 
 def _run(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    command = [sys.executable, routed_run.__file__, json.dumps(work)]
+    command = [sys.executable, less_work_run.__file__, json.dumps(work)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if ran.returncode:
@@ -103,9 +108,9 @@ def _run(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return curve
 
 
-def summary(curves: Curves, share: float) -> dict[str, Any]:
+def summary(curves: Curves, way: str) -> dict[str, Any]:
     """Over the seeds: median, least and greatest of what `compared` says of each."""
-    each = [compared(by_share[0.0], by_share[share]) for by_share in curves.values()]
+    each = [compared(by_way[PLAIN], by_way[way]) for by_way in curves.values()]
     found: dict[str, Any] = {"cpu_s_per_sample": spread([one["cpu_s_per_sample"] for one in each], 3)}
     for when in ("equal_samples", "equal_time"):
         levels = each[0][when]["levels"]
@@ -116,27 +121,23 @@ def summary(curves: Curves, share: float) -> dict[str, Any]:
     return found
 
 
-def flops_left(shares: Sequence[float]) -> list[dict[str, Any]]:
+def flops_left(ways: Sequence[str]) -> list[dict[str, Any]]:
     """Of which model at which resolution, the share of its FLOPs that is left."""
     return [
         {
             "architecture": architecture.value,
             "resolution": resolution,
-            "share": share,
-            "flops_left": round(
-                routed_run.routed_flops(architecture, resolution, share)
-                / routed_run.routed_flops(architecture, resolution, 0.0),
-                4,
-            ),
+            "way": way,
+            "flops_left": round(less_work_run.flops_left(way, architecture, resolution), 4),
         }
         for architecture, resolution in FLOPS_OF
-        for share in shares
+        for way in ways
     ]
 
 
-def table(share: float, told: Mapping[str, Any]) -> str:
-    """Of one share."""
-    lines = [f"{share:g} of the tokens routed: CPU s a sample, of plain: {spread_words(told['cpu_s_per_sample'])}"]
+def table(way: str, told: Mapping[str, Any]) -> str:
+    """Of one way."""
+    lines = [f"{way}: CPU s a sample, of plain: {spread_words(told['cpu_s_per_sample'])}"]
     lines.append(f"{'loss, of plain':16}{'equal samples':>30}{'equal time':>30}")
     samples, time = told["equal_samples"], told["equal_time"]
     lines.append(f"{'all levels':16}{spread_words(samples['loss']):>30}{spread_words(time['loss']):>30}")
@@ -149,26 +150,23 @@ def table(share: float, told: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
     before = machine()
-    with tempfile.TemporaryDirectory(prefix="giornata-routing-") as name:
+    with tempfile.TemporaryDirectory(prefix="giornata-less-work-") as name:
         curves = measure(options, read(options.results), Path(name))
-    told = {str(share): summary(curves, share) for share in options.shares}
-    for share in options.shares:
-        print(table(share, told[str(share)]))
-    left = flops_left(options.shares)
+    told = {way: summary(curves, way) for way in options.ways}
+    for way in options.ways:
+        print(table(way, told[way]))
+    left = flops_left(options.ways)
     for row in left:
-        print(f"FLOPs left in {row['architecture']} at {row['resolution']} px: {row['flops_left']:.1%}")
-    ends = {
-        str(seed): {str(share): curve[-1] for share, curve in by_share.items()} for seed, by_share in curves.items()
-    }
+        print(f"{row['way']}: FLOPs left in {row['architecture']} at {row['resolution']} px: {row['flops_left']:.1%}")
     conclude(
         {
-            "benchmark": "token_routing",
+            "benchmark": "less_work",
             "machine": before,
             **{key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
-            "routed": told,
+            "found": told,
             "flops_left": left,
-            "ends": ends,
-            "curves": {seed: {str(share): curve for share, curve in each.items()} for seed, each in curves.items()},
+            "ends": {str(seed): {way: curve[-1] for way, curve in each.items()} for seed, each in curves.items()},
+            "curves": {str(seed): each for seed, each in curves.items()},
         }
     )
     return 0

@@ -1,7 +1,8 @@
-"""One training run of the recipe `shapes` with a share of tokens routed, in a process of its own.
+"""One training run of the recipe `shapes` in a way that may save work, in a process of its own.
 
-`python routed_run.py '{"folder", "share", "seed", "samples", ...}'` prints its curve: a list of points, one for each
-validation.
+`python less_work_run.py '{"folder", "way", "seed", "samples", ...}'` prints its curve: a list of points, one for each
+validation at full size. A way is "plain", "routed:SHARE" (of the tokens), or "small-first:SHARE" (of the samples, at
+half the resolution).
 """
 
 import json
@@ -11,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,28 @@ NEVER = 10**9
 LEVEL = "validation_loss_level_"
 
 
+PLAIN, ROUTED, SMALL_FIRST = "plain", "routed", "small-first"
+
+
+def share_of(way: str, kind: str) -> float:
+    """The share after the kind's name; 0 of ways of another kind."""
+    name, _, share = way.partition(":")
+    return float(share) if name == kind else 0.0
+
+
 def config_of(work: Mapping[str, Any]) -> PretrainConfig:
-    """The recipe with one phase."""
+    """The recipe with one phase at full size, or one with small pictures before it."""
     folder, recipe = Path(work["folder"]), shapes(work["folder"])
-    phase = replace(
-        recipe.phases[-1], name="only", resolution=work["resolution"], samples=work["samples"], train_batch_size=64
+    small = round(work["samples"] * share_of(work["way"], SMALL_FIRST))
+    sizes = [("small", work["resolution"] // 2, small), ("full", work["resolution"], work["samples"] - small)]
+    phases = tuple(
+        replace(recipe.phases[-1], name=name, resolution=side, samples=samples, train_batch_size=64)
+        for name, side, samples in sizes
+        if samples
     )
     settings = replace(
         recipe.train,
-        token_routing=work["share"],
+        token_routing=share_of(work["way"], ROUTED),
         validation_steps=work["validation_steps"],
         validation_rows=work["validation_rows"],
         validation_prompts=(),
@@ -46,13 +61,13 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
         data=replace(recipe.data, shards=str(folder / "shards")),
         encode=replace(recipe.encode, latents=str(folder / "latents")),
         train=settings,
-        phases=(phase,),
+        phases=phases,
         seed=work["seed"],
     )
 
 
 def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Train. Of each validation: samples so far, CPU seconds of all steps so far (without validations), the
+    """Train. Of each validation at full size: samples and CPU seconds of all steps so far (without validations), the
     validation loss of the averaged weights, and that by level of noise."""
     from giornata.pretrain.encoding.encoded import source_manifest
     from giornata.pretrain.feeding.held import held_batches
@@ -69,7 +84,7 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     def report(row: Mapping[str, float]) -> None:
         spent_s.append(config.train.global_batch_size / row["images_per_s"])
-        if "validation_loss" in row:
+        if "validation_loss" in row and row["phase"] == len(config.phases) - 1:
             points.append(_point(row, spent_s))
 
     with tempfile.TemporaryDirectory(dir=work["folder"]) as scratch:
@@ -96,9 +111,17 @@ def _point(row: Mapping[str, float], spent_s: Sequence[float]) -> dict[str, Any]
     return {"samples": row["samples"], "cpu_s": sum(spent_s), "loss": row["validation_loss"], "levels": levels}
 
 
-def routed_flops(architecture: Architecture, resolution: int, share: float) -> int:
-    """Of one picture forward and backward with that share of tokens passing by, as
-    giornata.pretrain.training.models.flops_per_picture counts without."""
+def flops_left(way: str, architecture: Architecture, resolution: int) -> float:
+    """The share of a plain picture's FLOPs, forward and backward, that one costs on average in that way; counted as
+    giornata.pretrain.training.models.flops_per_picture counts."""
+    full = _flops(architecture, resolution, 0.0)
+    if small := share_of(way, SMALL_FIRST):
+        return 1 - small + small * _flops(architecture, resolution // 2, 0.0) / full
+    return _flops(architecture, resolution, share_of(way, ROUTED)) / full
+
+
+@cache
+def _flops(architecture: Architecture, resolution: int, share: float) -> int:
     unet = unet_on_meta(architecture)
     with _routed(TokenRouting(unet, share=share, seed=0) if share else None):
         return flops_of(unet, resolution)
