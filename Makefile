@@ -1,5 +1,5 @@
 # make demo      the main job, end to end, on this machine
-# make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: some ten minutes
+# make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
 # make test      every test but those of pretrain-cluster
 # make sim       of these, the scenarios of the simulator, small
 # make pretrain  of these, pre-training on a real Ray: kills, fewer trainers, every mode
@@ -22,8 +22,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults pretrain \
-        pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
+.PHONY: help demo pretrain-demo test computing waiting check lint format types contracts unit contract sim system faults \
+        pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
 help:
@@ -38,12 +38,25 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 pretrain-demo: $(STAMP)
-	@$(BIN)/giornata pretrain demo $(DEMO_FLAGS)
+	@$(BIN)/giornata pretrain demo --json $(DEMO_FLAGS)
 
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract sim system faults pretrain
+# Two lanes: what computes, and what mostly waits for processes of its own.
+test: lint types contracts
+	@echo 'two lanes of tests; each part is heard when it is done, in some twenty-five minutes the last'
+	@$(MAKE) --no-print-directory -j 2 --output-sync=line computing waiting
+
+computing: $(STAMP)
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory contract
+	@$(MAKE) --no-print-directory sim
+
+waiting: $(STAMP)
+	@$(MAKE) --no-print-directory pretrain
+	@$(MAKE) --no-print-directory faults
+	@$(MAKE) --no-print-directory system
 
 check: lint types contracts unit
 
@@ -62,7 +75,7 @@ contracts: $(STAMP)
 	@$(BIN)/lint-imports
 
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/unit tests/docs
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/unit tests/docs
 
 contract: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
@@ -79,7 +92,8 @@ system: $(STAMP)
 faults: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/system/faults
 
-CLUSTER_TESTS := tests/system/pretrain/test_cluster.py tests/system/pretrain/test_encoders_corrected.py
+CLUSTER_TESTS := tests/system/pretrain/test_cluster.py tests/system/pretrain/test_encoders_corrected.py \
+                 tests/system/pretrain/test_platform_jobs.py
 
 # One Ray for all, which takes as long to start as most of these tests take. It would lower its workers' priority.
 pretrain: $(STAMP)

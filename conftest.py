@@ -1,5 +1,7 @@
 """For all tests: nothing fails for being slow, and Python seeks no garbage where there is none, as in the engine."""
 
+import gc
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -17,3 +19,9 @@ def pytest_collection() -> Generator[None, object, object]:
     """Torch and diffusers are a million objects, among which each `gc.collect()` would look again, in vain."""
     with kept_for_good():
         return (yield)
+
+
+def pytest_unconfigure() -> None:
+    """DuckDB's bindings look at exit whether all their objects were freed, and list those that were kept for good."""
+    if "duckdb" in sys.modules:  # the last search for garbage takes seconds
+        gc.unfreeze()

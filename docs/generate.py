@@ -3,8 +3,12 @@
 import importlib
 import re
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices
 
 from giornata.cli.fleet_settings import TABLES
 from giornata.cli.settings import Settings
@@ -13,6 +17,7 @@ from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.foreign_names import NOT_OFFERED
 
 HERE = Path(__file__).parent
 
@@ -70,22 +75,55 @@ def events_table() -> str:
 
 def train_spec_table() -> str:
     """Every field of a train spec."""
-    properties = TrainSpec.model_json_schema(by_alias=False)["properties"]
+    schema = TrainSpec.model_json_schema(by_alias=False)
+    properties, definitions = schema["properties"], schema.get("$defs", {})
     rows = []
     for name, field in TrainSpec.model_fields.items():
         default = "required" if field.is_required() else f"`{_plain(field.default)}`"
-        bounds = ", ".join(
-            f"{word} {properties[name][key]}"
-            for key, word in (
-                ("minimum", "≥"),
-                ("exclusiveMinimum", ">"),
-                ("maximum", "≤"),
-                ("exclusiveMaximum", "<"),
-            )
-            if key in properties[name]
-        )
-        rows.append(f"| `{name}` | {default} | {bounds} | {field.description or ''} |")
-    return "\n".join(["| field | default | bounds | meaning |", "|---|---|---|---|", *rows])
+        rows.append(f"| `{name}` | {default} | {_values(properties[name], definitions)} | {field.description} |")
+    return "\n".join(["| field | default | values | meaning |", "|---|---|---|---|", *rows])
+
+
+BOUNDS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "multipleOf": "multiple of",
+}
+
+
+def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """What a field of this JSON schema may be: its choices, or its bounds."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rsplit("/", 1)[1]]
+    choices = [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]
+    bounds = [f"{word} {schema[key]}" for key, word in BOUNDS.items() if key in schema]
+    within = [
+        "true, false" if each.get("type") == "boolean" else _values(each, definitions)
+        for each in schema.get("anyOf", [])
+    ]
+    return ", ".join([*map(str, choices), *bounds, *filter(None, within)])
+
+
+def train_names_table() -> str:
+    """Names of other trainers that are understood as a field of a train spec."""
+    rows = []
+    for name, field in TrainSpec.model_fields.items():
+        alias = field.validation_alias
+        others = [f"`{each}`" for each in alias.choices if each != name] if isinstance(alias, AliasChoices) else []
+        if others:
+            rows.append(f"| {', '.join(others)} | `{name}` |")
+    return "\n".join(["| also understood | is |", "|---|---|", *rows])
+
+
+def foreign_names_table() -> str:
+    """Names of other trainers that are no field here, with what to do instead."""
+    advice: dict[str, list[str]] = {}
+    for name, words in NOT_OFFERED.items():
+        advice.setdefault(words, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} | {words} |" for words, names in advice.items()]
+    return "\n".join(["| there | here |", "|---|---|", *rows])
 
 
 def _plain(value: object) -> str:
@@ -99,7 +137,7 @@ PARTS = {
     "fleets/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
     "fleets/skypilot.md": {"options": partial(driver_options, "skypilot")},
     "fleets/static.md": {"options": partial(driver_options, "static")},
-    "training.md": {"spec": train_spec_table},
+    "training.md": {"spec": train_spec_table, "names": train_names_table, "foreign": foreign_names_table},
 }
 
 

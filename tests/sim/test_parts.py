@@ -196,7 +196,7 @@ def test_an_attempt_that_outlives_its_container_is_counted_once():
     fleet.desired(1)
     (container,) = fleet.present.values()
     node, start_ms = ModelledNode(world, container, number=1), world.agenda.now_ms()
-    world.chronicle.jobs["job_1"] = JobStory(id="job_1", project_id="p", steps=1000, submitted_ms=start_ms)
+    world.chronicle.jobs["job_1"] = JobStory(id="job_1", project_id="p", steps=1000)
     grant = Grant(
         job_id="job_1",
         machine_id=container.machine.id,

@@ -71,12 +71,14 @@ def test_a_trainer_of_latents_is_fed_by_a_loader_and_by_ray_and_its_steps_are_me
     assert "no plan: steps and encoders were not measured on an H100 or H200" in said
 
 
-def test_runs_with_and_without_token_routing_end_with_equally_many_samples() -> None:
-    result, said = quick("token_routing")
+def test_ways_that_save_work_end_with_equally_many_samples() -> None:
+    result, said = quick("less_work")
     ((seed, ends),) = result["ends"].items()
     assert seed == "0"
     assert {end["samples"] for end in ends.values()} == {256}
-    assert ends["0.0"]["loss"] != ends["0.5"]["loss"]
-    sd2 = [row["flops_left"] for row in result["flops_left"] if row["architecture"] == "sd2"]
-    assert all(0.8 < left < 1 for left in sd2)
+    assert len({end["loss"] for end in ends.values()}) == len(ends) == 3
+    assert ends["small-first:0.75"]["cpu_s"] < ends["plain"]["cpu_s"]
+    left = {row["way"]: row["flops_left"] for row in result["flops_left"] if row["architecture"] == "sd2"}
+    assert 0.8 < left["routed:0.5"] < 1
+    assert 0.4 < left["small-first:0.75"] < 0.5
     assert "equal time" in said

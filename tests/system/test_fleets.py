@@ -13,7 +13,7 @@ from giornata.domain.job import JobState
 GATE_ENGINE = Path(__file__).parent / "scripts" / "gate_engine.py"
 TABLE = {
     "driver": "local",
-    "kinds": ["x-count", "x-gate"],
+    "kinds": ["x-count"],
     "scaling": {"max_nodes": 2, "idle_to_zero_s": 3, "drain_within_s": 20},
     "options": {"price_usd_per_hour": 0.36, "grace_s": 10},
 }
@@ -49,7 +49,8 @@ def test_a_killed_node_is_replaced_and_the_job_goes_on(start_up, tmp_path):
     gates.mkdir()
     (gates / "step-30.stop").write_text("wait")
     gated = ("--workload", f"x-gate={sys.executable} {GATE_ENGINE}")
-    up = start_up("--nodes", "0", "--lease", "2", *gated, GIORNATA_FLEETS=json.dumps({"here": TABLE}))
+    table = {**TABLE, "kinds": ["x-gate"]}
+    up = start_up("--nodes", "0", "--lease", "2", *gated, GIORNATA_FLEETS=json.dumps({"here": table}))
     spec = {"steps": 50, "every": 20, "salt": "a", "gates": str(gates), "trace": str(tmp_path / "trace")}
     job = up.client.submit(spec, kind="x-gate")
     until(lambda: up.client.get_job(job.id).committed_step >= 20, "a checkpoint")

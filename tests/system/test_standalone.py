@@ -210,6 +210,16 @@ def test_a_run_that_is_done_is_only_exported_again(tool):
     assert tool.result() == before
 
 
+def test_what_could_not_begin_is_changed_and_begun_at_the_same_place(tool):
+    place = tool.home / "storage"
+    blocks = ("--set", "lora_unet_blocks=nowhere")
+    refused = tool.run(str(place), *blocks, steps=4, code=ExitCode.BAD_INPUT)
+    assert "nowhere" in str(refused["error"]["faults"])
+    assert tool.run(str(place), steps=4)["resumed_from"] is None
+    # What has stored a checkpoint stays what it is, though it fails later: another spec is refused.
+    assert (place / "objects" / "job.json").exists()
+
+
 def test_every_fault_of_the_input_comes_at_once_before_anything_is_computed(tool):
     began_s = time.monotonic()
     said = tool.run(

@@ -37,7 +37,7 @@ class Place:
 
 
 def place_in(environment: Mapping[str, str]) -> Place | None:
-    """What the provider's variables say; None when this is no container of SaladCloud's."""
+    """What the provider's variables say; None when this is not a container of SaladCloud's."""
     machine_id = environment.get("SALAD_MACHINE_ID")
     if not machine_id:
         return None

@@ -41,8 +41,8 @@ def is_built_in(command: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """One node. `workloads` maps own kinds (`x-…`) to the command that is their engine; at most `places` attempts are
-    in an engine at a time.
+    """One node. `kinds` are those it takes; `workloads` maps own kinds (`x-…`), which need not be among `kinds` as
+    well, to the command that is their engine. At most `places` attempts are in an engine at a time.
 
     `give_up_after_s`: the node ends, with an error, when the server has not answered for this long while no job
     is in hand. None: it asks for ever. `compile_cache_key` seals compiled kernels that are shared with other nodes.
@@ -84,8 +84,10 @@ class AgentSettings:
 
     def engine_commands(self) -> dict[str, tuple[str, ...]]:
         """The command of the engine for each kind; kinds with equal commands share one engine."""
+        kinds = tuple(kind for kind in self.kinds if kind not in self.workloads)
         # The platform tries out machines by a kind of its own, which every engine of ours can do.
-        kinds = (*self.kinds, CANARY_KIND) if self.kinds and CANARY_KIND not in self.kinds else self.kinds
+        if kinds and CANARY_KIND not in kinds:
+            kinds = (*kinds, CANARY_KIND)
         built_in = engine_command(
             kinds,
             threads=self.threads,
@@ -103,7 +105,9 @@ class AgentSettings:
     def faults(self) -> tuple[Fault, ...]:
         """Everything that is wrong with these settings."""
         found = [
-            Fault(where="workloads", message=f"{kind!r} is no name for a kind of your own", hint="start it with x-")
+            Fault(
+                where="workloads", message=f"{kind!r} is not a name for a kind of your own", hint="start it with x-"
+            )
             for kind in self.workloads
             if not kind.startswith(OWN_KIND_PREFIX)
         ]
@@ -111,6 +115,13 @@ class AgentSettings:
             Fault(where="workloads", message=f"{kind!r} has no command", hint="write kind=command")
             for kind, command in self.workloads.items()
             if not command
+        ]
+        found += [
+            Fault(
+                where="kinds", message=f"{kind!r} is a kind of your own and has no command", hint=_command_hint(kind)
+            )
+            for kind in self.kinds
+            if kind.startswith(OWN_KIND_PREFIX) and kind not in self.workloads
         ]
         if self.shared_compile_cache and len(self.compile_cache_key or "") < LEAST_KEY_LETTERS:
             message = f"has to have at least {LEAST_KEY_LETTERS} letters for shared_compile_cache"
@@ -121,8 +132,14 @@ class AgentSettings:
         if not self.kinds and not self.workloads:
             found.append(Fault(where="kinds", message="nothing to do", hint="name a kind or a workload"))
         if not self.url.startswith(("http://", "https://")):
-            hint = "such as https://giornata.example"
-            found.append(Fault(where="url", message=f"{self.url!r} is no address of a server", hint=hint))
+            message = f"{self.url!r} is not the address of a server" if self.url else "is missing"
+            found.append(Fault(where="url", message=message, hint="such as https://giornata.example"))
         if not self.key and self.bearer is None:
-            found.append(Fault(where="key", message="is missing", hint="make one with: giornata key create"))
+            found.append(
+                Fault(where="key", message="is missing", hint="make one with: giornata key create --scope node")
+            )
         return tuple(found)
+
+
+def _command_hint(kind: str) -> str:
+    return f"say what its engine is: --workload '{kind}=COMMAND'"

@@ -54,7 +54,7 @@ async def _caller(
     if not secret:
         raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")
     if len(secret) > MAX_SECRET_LENGTH:
-        raise Unauthenticated("this is no key of this installation")
+        raise Unauthenticated("this is not a key of this installation")
     # Mostly remembered: a thread is only taken when the database has to be asked.
     known = remembered(ctx, secret)
     return await anyio.to_thread.run_sync(authenticate, ctx, secret) if known is None else known

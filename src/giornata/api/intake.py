@@ -75,7 +75,7 @@ async def drain(receive: Receive, *, more: bool) -> None:
 def check_json_text(body: bytes) -> None:
     """Raise InvalidInput for NaN, infinities (also 1e999), NUL characters and lone surrogates in a JSON body.
 
-    A body that is no JSON at all is left to whoever parses it.
+    A body that is not JSON at all is left to whoever parses it.
     """
     if not any(suspect in body for suspect in _SUSPECTS) and _LARGE.search(body) is None:
         return

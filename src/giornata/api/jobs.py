@@ -137,13 +137,13 @@ def wanted(states: Sequence[str], labels: Sequence[str]) -> tuple[tuple[JobState
     known = [state.value for state in JobState]
     hint = f"use {', '.join(known)}"
     faults = [
-        Fault(where="query.state", message=f"{name[:40]!r} is no state", hint=hint)
+        Fault(where="query.state", message=f"{name[:40]!r} is not a state", hint=hint)
         for name in names
         if name not in known
     ]
     pairs = [label.partition(":") for label in labels]
     faults += [
-        Fault(where="query.label", message=f"{key[:40]!r} is no label", hint="use key:value")
+        Fault(where="query.label", message=f"{key[:40]!r} is not a label", hint="use key:value")
         for key, colon, _ in pairs
         if not (key and colon)
     ]

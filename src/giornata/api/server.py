@@ -26,7 +26,7 @@ LARGEST_PORT = 65_535
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 picks a free one. Raises Unavailable for a port in use, else InvalidInput."""
     if not 0 <= port <= LARGEST_PORT:
-        raise InvalidInput([Fault(where="port", message=f"{port} is no port", hint=f"0 to {LARGEST_PORT}")])
+        raise InvalidInput([Fault(where="port", message=f"{port} is not a port", hint=f"0 to {LARGEST_PORT}")])
     try:
         return _bound(host, port)
     except OSError as error:

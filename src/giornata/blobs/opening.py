@@ -71,7 +71,9 @@ def _open_s3(parts: SplitResult, credentials: "S3Credentials | None", clock: Clo
 def _check_options(parts: SplitResult, options: Mapping[str, str]) -> None:
     """Raises InvalidInput with all that is wrong."""
     faults = [
-        Fault(where="blobs", message=f"{name!r} is no option of an S3 URL", hint=f"known: {', '.join(_S3_OPTIONS)}")
+        Fault(
+            where="blobs", message=f"{name!r} is not an option of an S3 URL", hint=f"known: {', '.join(_S3_OPTIONS)}"
+        )
         for name in options
         if name not in _S3_OPTIONS
     ]
@@ -79,7 +81,7 @@ def _check_options(parts: SplitResult, options: Mapping[str, str]) -> None:
         faults.append(Fault(where="blobs", message="an S3 URL names a bucket and no keys", hint="s3://bucket/prefix"))
     endpoint = options.get("endpoint")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        faults.append(Fault(where="blobs", message="endpoint is no URL", hint="endpoint=https://host"))
+        faults.append(Fault(where="blobs", message="endpoint is not a URL", hint="endpoint=https://host"))
     for name in ("path_style", "verifies_checksums"):
         if options.get(name, "true") not in _SWITCH:
             faults.append(Fault(where="blobs", message=f"{name} is neither true nor false", hint=f"{name}=true"))

@@ -135,7 +135,7 @@ def _retry_after_s(response: httpx.Response) -> float:
 
 def _checked_url(base_url: str) -> str:
     if not base_url.startswith(("http://", "https://")):
-        fault = Fault(where="url", message=f"{base_url!r} is no address of a server", hint="http://host:port")
+        fault = Fault(where="url", message=f"{base_url!r} is not the address of a server", hint="http://host:port")
         raise InvalidInput([fault])
     return base_url.rstrip("/")
 

@@ -26,7 +26,7 @@ def download_artifacts(
     wanted = list(artifacts)
     unsafe = [item.name for item in wanted if Path(item.name).name != item.name or item.name in {"", ".", ".."}]
     if unsafe:
-        raise InvalidInput(Fault(where=name, message="is no plain file name") for name in unsafe)
+        raise InvalidInput(Fault(where=name, message="is not a plain file name") for name in unsafe)
     return tuple(download_file(http, item, directory / item.name, progress=progress) for item in wanted)
 
 

@@ -52,4 +52,4 @@ def commit_cache(ctx: Context, attempt_id: str, key: str, commit: CommitCache) -
 def _check(key: str) -> None:
     if KEY.fullmatch(key) is None:
         hint = "1 to 255 of A-Z a-z 0-9 . _ : -, beginning with a letter or a digit"
-        raise InvalidInput([Fault(where="key", message=f"{key[:80]!r} is no cache key", hint=hint)])
+        raise InvalidInput([Fault(where="key", message=f"{key[:80]!r} is not a cache key", hint=hint)])

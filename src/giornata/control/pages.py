@@ -53,4 +53,4 @@ def cut(rows: Sequence[_T], limit: int, place: Callable[[_T], tuple[int, str]]) 
 
 def _not_a_cursor() -> InvalidInput:
     hint = "pass `next` of the page before as it is, or leave it out to begin at the newest"
-    return InvalidInput([Fault(where="cursor", message="this is no cursor of ours", hint=hint)])
+    return InvalidInput([Fault(where="cursor", message="this is not a cursor of ours", hint=hint)])

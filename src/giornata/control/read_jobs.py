@@ -40,7 +40,7 @@ def list_jobs(
     check_limit(limit)
     faults = label_faults(labels)
     if kind is not None and not is_id(kind):
-        faults.append(Fault(where="kind", message=f"{kind[:40]!r} is no kind"))
+        faults.append(Fault(where="kind", message=f"{kind[:40]!r} is not a kind of job"))
     if faults:
         raise InvalidInput(faults)
     place = decode_cursor(cursor)

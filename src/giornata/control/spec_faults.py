@@ -11,9 +11,15 @@ from pydantic_core import ErrorDetails
 from giornata.control.texts import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.pretraining_checks import config_faults
+from giornata.protocol.pretraining_checks import config_faults, folder_faults
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
-from giornata.protocol.training.epochs import NOT_OFFERED, steps_of
+from giornata.protocol.training.epochs import steps_of
+from giornata.protocol.training.foreign_names import NOT_OFFERED
+
+ALIKE = 0.75
+"""A field as near as that may be meant; of two further apart the one is seldom the other."""
+NO_DATASET = "ds_0"
+"""Stands in a spec for a dataset that is not there yet, so that the rest can be checked."""
 
 
 def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list[Fault]]:
@@ -34,7 +40,8 @@ def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list
         found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
         return None, [*found, *faults]
     if isinstance(parsed, PretrainSpec):
-        faults += [replace(fault, where=f"spec.config.{fault.where}") for fault in config_faults(parsed.config)]
+        found = [*config_faults(parsed.config), *folder_faults(parsed.config)]
+        faults += [replace(fault, where=f"spec.config.{fault.where}") for fault in found]
     return parsed, faults
 
 
@@ -66,9 +73,9 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
         case "extra_forbidden" if place in _names(expected):
             yield Fault(where=where, message="the same field is given under another name too", hint="give it once")
         case "extra_forbidden" if place in NOT_OFFERED:
-            yield Fault(where=where, message="is not offered", hint=NOT_OFFERED[place])
+            yield Fault(where=where, message="is not a field here", hint=NOT_OFFERED[place])
         case "extra_forbidden":
-            near = difflib.get_close_matches(place, _names(expected), n=1)
+            near = difflib.get_close_matches(place, _names(expected), n=1, cutoff=ALIKE)
             yield Fault(
                 where=where, message="unknown field", hint=f"did you mean {near[0]}?" if near else "remove it"
             )

@@ -32,7 +32,7 @@ def label_faults(labels: Mapping[str, str]) -> list[Fault]:
         where = f"labels.{name[:63]}"
         if LABEL_NAME.fullmatch(name) is None:
             hint = "1 to 63 of A-Z a-z 0-9 . _ / -, beginning with a letter or a digit"
-            faults.append(Fault(where=where, message="is no name for a label", hint=hint))
+            faults.append(Fault(where=where, message="is not a name for a label", hint=hint))
         if len(value) > LONGEST_LABEL_VALUE:
             faults.append(Fault(where=where, message=f"is longer than {LONGEST_LABEL_VALUE} characters"))
         faults += text_faults(where, value)

@@ -24,7 +24,8 @@
 The HTTP status is written here for the reader; `giornata.api.problems` is the one place that maps it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -60,6 +61,15 @@ class InvalidInput(GiornataError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
         super().__init__("; ".join(map(str, self.faults)))
+
+
+@contextmanager
+def collecting(faults: list[Fault]) -> Iterator[None]:
+    """Add what an InvalidInput carries to `faults` instead of letting it through: the next check has its turn."""
+    try:
+        yield
+    except InvalidInput as error:
+        faults += error.faults
 
 
 class Unauthenticated(GiornataError):

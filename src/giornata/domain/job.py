@@ -68,7 +68,7 @@ def next_state(state: JobState, event: JobEvent) -> JobState:
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise IllegalTransition(f"a job that is {state} cannot {event}") from None
+        raise IllegalTransition(f"cannot {event} a job that is {state}") from None
 
 
 def sources(event: JobEvent) -> tuple[JobState, ...]:

@@ -33,7 +33,7 @@ def parse_usd(text: str) -> int:
     try:
         usd = Decimal(text.strip().removeprefix("$"))
     except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is no sum of dollars") from None
+        raise ValueError(f"{text[:40]!r} is not an amount in dollars") from None
     if not usd.is_finite() or usd < 0 or usd > MOST_USD:
         raise ValueError(f"{text[:40]!r} is not between 0 and {MOST_USD} dollars")
     micro_usd = usd * MICRO_USD

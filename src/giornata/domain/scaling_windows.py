@@ -75,7 +75,7 @@ def _minutes(hours: str) -> tuple[int, int]:
     match = _HOURS.fullmatch(hours)
     ends = [int(match[each]) * 60 + int(match[each + 1]) for each in (1, 3)] if match else []
     if not match or max(ends) > MINUTES or max(int(match[2]), int(match[4])) > 59 or ends[0] == ends[1]:
-        raise ValueError(f"{hours!r} are no hours of a day: {HINT}")
+        raise ValueError(f"{hours!r} are not hours of a day: {HINT}")
     return ends[0] % MINUTES, ends[1]
 
 
@@ -86,6 +86,6 @@ def _days(text: str) -> Iterable[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first not in DAYS or (last or first) not in DAYS:
-            raise ValueError(f"{part!r} are no days of the week: {HINT}")
+            raise ValueError(f"{part!r} are not days of the week: {HINT}")
         begin, end = DAYS.index(first), DAYS.index(last or first)
         yield from (day % 7 for day in range(begin, end + 1 + 7 * (end < begin)))

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault
 from giornata.pictures.folder import PictureFile, read_folder
 from giornata.pictures.inspection import DEFAULT_LIMITS, Inspection, PictureLimits, inspect
 from giornata.pictures.masks import fold_masks
@@ -18,11 +18,6 @@ class CheckedFolder:
     inspections: tuple[Inspection, ...]
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
-
-    def raise_faults(self) -> None:
-        """Raises InvalidInput with every fault, if there is any."""
-        if self.faults:
-            raise InvalidInput(self.faults)
 
 
 def check_folder(

@@ -213,7 +213,7 @@ def _read_file(path: Path, captions: Captions, max_file_bytes: int, reading: _Re
         return None
     try:
         if not path.is_file():
-            reading.fault(where, "is a link that leads nowhere" if path.is_symlink() else "is no regular file")
+            reading.fault(where, "is a link that leads nowhere" if path.is_symlink() else "is not a regular file")
             return None
         size_bytes = path.stat().st_size
         if size_bytes > max_file_bytes:

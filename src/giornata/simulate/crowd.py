@@ -60,7 +60,7 @@ class Crowd:
         """It has nothing to beat for."""
         self._beating[node.number % self._phases].pop(node.number, None)
 
-    def _beater(self, phase: int):  # type: ignore[no-untyped-def]
+    def _beater(self, phase: int) -> Callable[[], None]:
         def beat() -> None:
             self._agenda.at(self._agenda.now_ms() + self._beat_ms, beat, order=LATE)
             nodes = list(self._beating[phase].values())

@@ -95,10 +95,9 @@ def installed(
     policy: Policy,
     fleets: Mapping[str, GovernedFleet],
     projects: int = 1,
-    directory: Path | None = None,
 ) -> Iterator[Installation]:
     """A fresh installation in a temporary folder, which is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="giornata-simulate-", dir=directory) as folder:
+    with tempfile.TemporaryDirectory(prefix="giornata-simulate-") as folder:
         store = _fast_store(f"sqlite:///{folder}/giornata.db")
         try:
             ctx = Context(

@@ -49,7 +49,6 @@ class Container:
 
     id: str
     machine: Machine
-    asked_at_ms: int
     running_since_ms: int | None = None
     ended_at_ms: int | None = None
     account: Account | None = None
@@ -86,7 +85,6 @@ class ModelledFleet:
         self.asked_for = 0
         self.away = False
         self.interruptions = 0
-        self.refused_requests = 0
         self.reallocated: list[str] = []
         self.given_up: list[str] = []
         self._excluded_until_ms: dict[str, int] = {}
@@ -192,10 +190,8 @@ class ModelledFleet:
 
     def _asked(self) -> None:
         if self.away:
-            self.refused_requests += 1
             raise FleetUnavailable("the provider does not answer")
         if not self._allowed(self._requests, self.offer.requests_per_minute):
-            self.refused_requests += 1
             raise FleetUnavailable("429: too many requests in this minute")
 
     def _allowed(self, lately: deque[int], most: int) -> bool:
@@ -220,9 +216,7 @@ class ModelledFleet:
         machine = self._machine()
         if machine is None:
             return  # nothing to be had; `desired` is asked again and again
-        container = Container(
-            id=f"{self.offer.name}-{next(self._numbers):06d}", machine=machine, asked_at_ms=self._agenda.now_ms()
-        )
+        container = Container(id=f"{self.offer.name}-{next(self._numbers):06d}", machine=machine)
         self.present[container.id] = container
         share = rng(self._seed, "start", container.id).random()
         self._agenda.after(by_curve(share, self.offer.start_min) * 60.0, lambda: self._run(container))

@@ -10,7 +10,6 @@ class JobStory:
     id: str
     project_id: str
     steps: int
-    submitted_ms: int
     started_ms: int | None = None
     done_ms: int | None = None
     attempts: list[str] = field(default_factory=list)  # machines, in order

@@ -263,9 +263,7 @@ def _submit(world: World, installation: Installation, plane: ShippedPlane) -> No
         for number in range(count):
             job_id = installation.submit(project, spec, name=f"{project} job {number + 1}")
             plane.project_of[job_id] = project
-            now_ms = world.agenda.now_ms()
-            story = JobStory(id=job_id, project_id=project, steps=scenario.steps, submitted_ms=now_ms)
-            world.chronicle.jobs[job_id] = story
+            world.chronicle.jobs[job_id] = JobStory(id=job_id, project_id=project, steps=scenario.steps)
 
 
 def _begin_ancestor(world: World) -> None:
@@ -278,9 +276,7 @@ def _begin_ancestor(world: World) -> None:
     for number in range(scenario.jobs):
         job_id = f"job_{number + 1:06d}"
         plane.submit(job_id)
-        world.chronicle.jobs[job_id] = JobStory(
-            id=job_id, project_id="all", steps=scenario.steps, submitted_ms=world.agenda.now_ms()
-        )
+        world.chronicle.jobs[job_id] = JobStory(id=job_id, project_id="all", steps=scenario.steps)
     fleet = world.manual[0]
     Autoscaler(world.agenda, plane, fleet, most=scenario.nodes).begin()
     world.operator = Operator(world.agenda, plane, fleet, waiting=lambda: world.crowd.waiting)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.client.training_folder import TrainingFolder
-from giornata.control.spec_faults import in_steps, parse_spec
+from giornata.control.spec_faults import NO_DATASET, in_steps, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
 from giornata.standalone.shelf import JobRecord, PictureRecord
 
 LISTED = 10
-NO_DATASET = "ds_0"
 AS_IT_WAS = "give it as it was, or another --checkpoint-to"
 
 

@@ -90,6 +90,10 @@ class Shelf:
         """Say what runs here."""
         self._write_json(JOB, record)
 
+    def forget_job(self) -> None:
+        """Let something else run here. Whoever calls knows that there is no checkpoint."""
+        self.blobs.delete(JOB)
+
     # ---- checkpoints ----
 
     def checkpoints(self) -> list[Manifest]:

@@ -30,7 +30,7 @@ def parse_url(url: str) -> URL:
         return parsed.set(drivername="sqlite+pysqlite")
     if dialect in {"postgresql", "postgres"}:
         return parsed.set(drivername="postgresql+psycopg")
-    raise InvalidInput([_url_fault(f"is for {dialect}")])
+    raise InvalidInput([_url_fault(f"names a database of {dialect}, which is not offered")])
 
 
 def sqlite_path(url: URL) -> Path:

@@ -156,6 +156,6 @@ def test_what_cannot_be_used_is_said_in_a_line_each(api: FakeNodeApi, tmp_path: 
     node = start("nowhere", tmp_path, key="")
     _, said = node.communicate(timeout=PATIENCE_S)
     assert node.returncode == 78
-    assert "url: 'nowhere' is no address of a server" in said
+    assert "url: 'nowhere' is not the address of a server" in said
     assert "key: is missing" in said
     assert "Traceback" not in said

@@ -67,9 +67,9 @@ def test_all_filters_that_mean_nothing_are_named_at_once() -> None:
     with pytest.raises(InvalidInput) as caught:
         wanted(["queued,lost", "gone"], ["a:b", "c"])
     assert [fault.message for fault in caught.value.faults] == [
-        "'lost' is no state",
-        "'gone' is no state",
-        "'c' is no label",
+        "'lost' is not a state",
+        "'gone' is not a state",
+        "'c' is not a label",
     ]
 
 

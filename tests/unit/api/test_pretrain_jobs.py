@@ -25,6 +25,16 @@ def test_nobody_else_may_for_it_reads_and_writes_what_the_cluster_can(served: Se
     assert served.call("POST", "/v1/jobs:estimate", served.keys.member, json=job()).status_code == 403
 
 
+def test_a_folder_that_every_machine_would_look_for_elsewhere_is_refused(served: Served) -> None:
+    relative = job(storage="work", data={"shards": "~/shards"}, encode={"latents": "work/latents"})
+    faults = served.call("POST", "/v1/jobs", served.keys.admin, json=relative).json()["faults"]
+    places = ("storage", "data.shards", "encode.latents")
+    assert {fault["where"] for fault in faults} == {f"spec.config.{place}" for place in places}
+    assert "s3://bucket/path" in faults[0]["hint"]
+    whole = job(storage="/work", data={"shards": "/shards"})
+    assert served.call("POST", "/v1/jobs", served.keys.admin, json=whole).status_code == 201
+
+
 def test_faults_name_their_fields(served: Served) -> None:
     wrong = job(seed="x", phases=[{"name": "a", "resolution": 64, "samples": "many"}])
     faults = served.call("POST", "/v1/jobs", served.keys.admin, json=wrong).json()["faults"]

@@ -1,8 +1,13 @@
 """Faults of a spec, in words that name its fields."""
 
+from typing import Any
+
 import pytest
+from pydantic import AliasChoices
 
 from giornata.control.spec_faults import parse_spec
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.foreign_names import NOT_OFFERED
 
 PRIOR = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a toy"}
 GOOD = {"model": "some/model", "dataset": "ds_0", "instance_prompt": "sks"}
@@ -19,6 +24,12 @@ def found(**spec: object) -> list[str]:
     [
         ({"network_dimm": 4}, "spec.network_dimm: unknown field (did you mean network_dim?)"),
         ({"zzz": 4}, "spec.zzz: unknown field (remove it)"),
+        # Near by its letters, and nothing that anybody meant.
+        ({"network_droput": 0.1}, "spec.network_droput: unknown field (remove it)"),
+        ({"network_dropout": 0.1}, "spec.network_dropout: is not a field here (there is no such thing here"),
+        ({"train_data_dir": "x"}, "spec.train_data_dir: is not a field here (the pictures are those of the folder"),
+        ({"cache_latents": True}, "spec.cache_latents: is not a field here (latents"),
+        ({"resolution": "512,768"}, "spec.resolution: one side for a square"),
         ({"resolution": 1001}, "spec.resolution: input should be a multiple of 8; it is 1001"),
         ({"mixed_precision": "fp8"}, "spec.mixed_precision: input should be 'no' or 'bf16'; it is 'fp8'"),
         ({"lr_scheduler": "cosin"}, "spec.lr_scheduler: "),
@@ -35,20 +46,20 @@ def found(**spec: object) -> list[str]:
         ({"optimizer": "prodigy"}, "spec.learning_rate: learning_rate is a factor"),
         ({"optimizer": "AdamWScheduleFree", "lr_scheduler": "cosine"}, "spec.lr_scheduler: lr_scheduler has to be"),
         ({"optimizer": "sgd"}, "spec.optimizer: input should be 'adamw', 'adamw_8bit', 'prodigy', 'adafactor'"),
-        ({"sample_batch_size": 4}, "spec.sample_batch_size: is not offered (class pictures are drawn one at a time"),
+        ({"sample_batch_size": 4}, "spec.sample_batch_size: is not a field here (class pictures are drawn one at"),
         (
             {"validation_prompt": "sks"},
-            "spec.validation_prompt: is not offered (pictures are drawn when the job is done",
+            "spec.validation_prompt: is not a field here (pictures are drawn when the job is done",
         ),
-        ({"validation_epochs": 50}, "spec.validation_epochs: is not offered"),
-        ({"sample_every_n_steps": 50}, "spec.sample_every_n_steps: is not offered (pictures are drawn when"),
+        ({"validation_epochs": 50}, "spec.validation_epochs: is not a field here"),
+        ({"sample_every_n_steps": 50}, "spec.sample_every_n_steps: is not a field here (pictures are drawn when"),
         ({"sample_steps": 9}, "spec.sample_steps: sample_steps means nothing without sample_prompts"),
         ({"sample_guidance_scale": 9}, "spec.sample_guidance_scale: sample_guidance_scale means nothing without"),
         ({"sample_prompts": "prompts.txt"}, "spec.sample_prompts: sample_prompts are the prompts themselves"),
         ({"sample_prompts": ["sks --n bad --s 9"]}, "spec.sample_prompts: sample_prompts are prompts alone"),
         ({"sample_prompts": ["sks"] * 9}, "spec.sample_prompts: "),
         ({"sample_prompts": [""]}, "spec.sample_prompts.0: "),
-        ({"wandb_api_key": "0123456789"}, "spec.wandb_api_key: is not offered (a spec is kept and shown, so no key"),
+        ({"wandb_api_key": "0123456789"}, "spec.wandb_api_key: is not a field here (a spec is kept and shown, so"),
         ({"wandb_run_name": "a"}, "spec.wandb_run_name: wandb_run_name means nothing without report_to"),
         ({"report_to": "wandb", "wandb_project": "a/b"}, "spec.wandb_project: "),
         ({"report_to": "comet"}, "spec.report_to.0: input should be 'tensorboard' or 'wandb'"),
@@ -60,8 +71,8 @@ def found(**spec: object) -> list[str]:
         ({"keep_tokens": 2}, "spec.keep_tokens: keep_tokens means nothing without shuffle_caption"),
         ({"bucket_reso_steps": 32}, "spec.bucket_reso_steps: bucket_reso_steps means nothing without enable_bucket"),
         ({"min_bucket_reso": 64}, "spec.min_bucket_reso: min_bucket_reso means nothing without enable_bucket"),
-        ({"enable_bucket": True, "resolution": 1000}, "spec.resolution: resolution is no multiple of bucket_reso"),
-        ({"enable_bucket": True, "max_bucket_reso": 2000}, "spec.max_bucket_reso: max_bucket_reso is no multiple"),
+        ({"enable_bucket": True, "resolution": 1000}, "spec.resolution: resolution is not a multiple of bucket_reso"),
+        ({"enable_bucket": True, "max_bucket_reso": 2000}, "spec.max_bucket_reso: max_bucket_reso is not a multi"),
         ({"enable_bucket": True, "resolution": 128}, "spec.min_bucket_reso: min_bucket_reso is above resolution"),
         (
             {"enable_bucket": True, "max_bucket_reso": 512},
@@ -82,34 +93,113 @@ def test_faults_come_all_at_once() -> None:
     assert len(found(rank=0, resolution=3, adam_beta1=2, nonsense=1, seed=-4)) == 5
 
 
-KOHYAS = {
-    "network_dim": ("rank", 4),
-    "network_alpha": ("alpha", 2.0),
-    "max_train_epochs": ("num_train_epochs", 3),
-    "unet_lr": ("learning_rate", 1e-3),
-    "optimizer_type": ("optimizer", "adafactor"),
-    "min_snr_gamma": ("snr_gamma", 5.0),
-    "flip_aug": ("random_flip", True),
-    "alpha_mask": ("masked_loss", True),
-    "lr_scheduler_num_cycles": ("lr_num_cycles", 3),
-    "lr_scheduler_power": ("lr_power", 2.0),
-    "save_every_n_steps": ("checkpointing_steps", 50),
+TOKENS = {"train_text_encoder_ti": True, "instance_prompt": "a photo of TOK"}
+LOKR = {"adapter_type": "lokr", "output_formats": ("kohya",)}
+RESTARTS = {"lr_scheduler": "cosine_with_restarts"}
+WANDB = {"report_to": ("wandb",)}
+SHA256 = "0" * 64
+# alias: (field, value, what it needs beside it)
+ALIASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "model": ("pretrained_model_name_or_path", "some/model", {}),
+    "vae": ("pretrained_vae_model_name_or_path", "a/vae", {}),
+    "proportion_empty_prompts": ("caption_dropout_rate", 0.1, {}),
+    "flip_aug": ("random_flip", True, {}),
+    "alpha_mask": ("masked_loss", True, {}),
+    "network_module": ("adapter_type", "lora", {}),
+    "algo": ("adapter_type", "lokr", {"output_formats": ("kohya",)}),
+    "network_dim": ("rank", 4, {}),
+    "network_alpha": ("alpha", 2.0, {}),
+    "dora_wd": ("use_dora", True, {}),
+    "factor": ("decompose_factor", 4, LOKR),
+    "network_weights": ("init_lora", SHA256, {}),
+    "num_vectors_per_token": ("num_new_tokens_per_abstraction", 3, TOKENS),
+    "token_string": ("token_abstraction", ("SKS",), TOKENS | {"instance_prompt": "a photo of SKS"}),
+    "init_word": ("initializer_concept", "dog", TOKENS),
+    "initializer_token": ("initializer_concept", "dog", TOKENS),
+    "min_snr_gamma": ("snr_gamma", 5.0, {}),
+    "zero_terminal_snr": ("rescale_betas_zero_snr", True, {"prediction_type": "v_prediction"}),
+    "max_train_epochs": ("num_train_epochs", 3, {}),
+    "optimizer_type": ("optimizer", "adafactor", {}),
+    "unet_lr": ("learning_rate", 1e-3, {}),
+    "lr_scheduler_num_cycles": ("lr_num_cycles", 3, RESTARTS),
+    "lr_scheduler_power": ("lr_power", 2.0, {"lr_scheduler": "polynomial"}),
+    "torch_compile": ("compile", "on", {}),
+    "save_every_n_steps": ("checkpointing_steps", 50, {}),
+    "checkpoints_total_limit": ("checkpoints_keep_latest", 3, {}),
+    "log_with": ("report_to", ("tensorboard",), {}),
+    "log_tracker_name": ("wandb_project", "mine", WANDB),
+    "tracker_project_name": ("wandb_project", "mine", WANDB),
+    "tracker_run_name": ("wandb_run_name", "first", WANDB),
 }
+FLAGS = {"fp8_base_unet", "use_8bit_adam", "fp8_base"}
+"""Ways to say another field, with tests of their own."""
 
 
-def test_good_specs_have_none_under_either_name() -> None:
+def test_a_plain_spec_has_no_fault() -> None:
     assert found() == []
-    assert found(**{kohya: value for kohya, (_, value) in KOHYAS.items()}) == []
 
 
-@pytest.mark.parametrize("kohya", KOHYAS)
-def test_kohyas_names_are_taken_and_told_back_as_diffusers(kohya: str) -> None:
-    name, value = KOHYAS[kohya]
-    parsed, _ = parse_spec("train", GOOD | {kohya: value})
-    assert parsed is not None
+@pytest.mark.parametrize("alias", ALIASES)
+def test_other_trainers_names_are_taken_and_told_back_as_ours(alias: str) -> None:
+    name, value, beside = ALIASES[alias]
+    given = {key: each for key, each in GOOD.items() if alias != "model" or key != "model"}
+    parsed, faults = parse_spec("train", given | beside | {alias: value})
+    assert parsed is not None, faults
     told = parsed.model_dump()
     assert told[name] == value
-    assert kohya not in told
+    assert alias not in told
+
+
+def test_every_alias_is_tried() -> None:
+    choices = (field.validation_alias for field in TrainSpec.model_fields.values())
+    names = {name for each in choices if isinstance(each, AliasChoices) for name in each.choices}
+    assert names - TrainSpec.model_fields.keys() - FLAGS == ALIASES.keys()
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"huber_c": 0.2}, "huber_c"),
+        ({"loss_type": "l1", "huber_schedule": "constant"}, "huber_schedule"),
+        ({"ema_decay": 0.9}, "ema_decay"),
+        ({"lr_scheduler": "cosine", "lr_num_cycles": 2}, "lr_num_cycles"),
+        ({"lr_power": 2.0}, "lr_power"),
+        ({"text_encoder_lr": 1e-4}, "text_encoder_lr"),
+        ({"text_encoder_target_modules": ("q_proj",)}, "text_encoder_target_modules"),
+        ({"stop_text_encoder_training": 5}, "stop_text_encoder_training"),
+        ({"caption_separator": ";"}, "caption_separator"),
+        ({"prior_loss_weight": 0.5}, "prior_loss_weight"),
+        ({"num_class_images": 5}, "num_class_images"),
+        (
+            {
+                "with_prior_preservation": True,
+                "class_prompt": "a toy",
+                "class_dataset": "ds_1",
+                "num_class_images": 5,
+            },
+            "num_class_images",
+        ),
+        ({"optimizer": "adafactor", "adam_beta1": 0.8}, "adam_beta1"),
+        ({"optimizer": "adafactor", "adam_beta2": 0.99}, "adam_beta2"),
+        ({"optimizer": "adafactor", "adam_epsilon": 1e-6}, "adam_epsilon"),
+        ({"decompose_both": True}, "decompose_both"),
+    ],
+)
+def test_what_would_change_nothing_is_said_to(spec: dict[str, Any], name: str) -> None:
+    (fault,) = found(**spec)
+    assert fault.startswith(f"spec.{name}: {name} means nothing with")
+    default = TrainSpec.model_fields[name].default
+    assert found(**spec | {name: default}) == []
+
+
+@pytest.mark.parametrize("given", ["512,512", " 512, 512", [512, 512], "512"])
+def test_a_square_may_be_said_by_both_its_sides(given: object) -> None:
+    parsed, _ = parse_spec("train", GOOD | {"resolution": given})
+    assert parsed is not None and parsed.model_dump()["resolution"] == 512
+
+
+def test_no_name_is_both_a_field_and_not_offered() -> None:
+    assert not NOT_OFFERED.keys() & (TrainSpec.model_fields.keys() | ALIASES.keys())
 
 
 def test_what_is_required_is_said_with_what_it_is() -> None:

@@ -56,7 +56,7 @@ def test_the_table_is_total(state: JobState, event: JobEvent) -> None:
         assert state in sources(event)
     else:
         assert state not in sources(event)
-        with pytest.raises(IllegalTransition, match=f"{state} cannot {event}"):
+        with pytest.raises(IllegalTransition, match=f"cannot {event} a job that is {state}"):
             next_state(state, event)
 
 

@@ -172,10 +172,17 @@ class OutOfMemoryError(RuntimeError):
     """Stands for torch's class of this name."""
 
 
+class AcceleratorError(RuntimeError):
+    """Stands for torch's class of this name."""
+
+
+NO_HANDLE = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 FAILURES = [
     (WorkloadFailed(Reason.BAD_DATA, "two pictures"), Reason.BAD_DATA, "two pictures"),
     (MemoryError("1 TiB"), Reason.NODE_VRAM, "1 TiB"),
     (OutOfMemoryError("tried to allocate"), Reason.NODE_VRAM, "tried to allocate"),
+    (AcceleratorError("CUDA error: out of memory"), Reason.NODE_VRAM, "out of memory"),
+    (RuntimeError(NO_HANDLE), Reason.NODE_VRAM, "ALLOC_FAILED"),
     (OSError(errno.ENOSPC, "No space left on device"), Reason.NODE_DISK, "No space"),
     (OSError(errno.EROFS, "Read-only"), Reason.NODE_DISK, "Read-only"),
     (OSError(errno.ENOENT, "No such file"), Reason.CRASHED, "No such file"),

@@ -204,7 +204,7 @@ def test_files_that_cannot_be_read_are_told_beside_everything_else(folder: Path)
         ("dangling.png", "is a link that leads nowhere"),
         ("ghost.txt", "is a caption without a picture"),
         ("large.png", "is 3.0 MiB; at most 2 MiB are allowed"),
-        ("pipe.png", "is no regular file"),
+        ("pipe.png", "is not a regular file"),
     ]
     assert [item.name for item in found.items] == ["a.png", "b.JPG", "ç é.webp"]
 

@@ -21,6 +21,13 @@ def test_a_job_is_read_as_it_was_written(shelf, record):
     assert shelf.read_job() == record
 
 
+def test_another_job_may_run_where_one_was_forgotten(shelf, record):
+    shelf.write_job(record)
+    shelf.forget_job()
+    assert shelf.read_job() is None
+    shelf.forget_job()  # once more changes nothing
+
+
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"format": 99, "job_id": "x"}'])
 def test_a_place_that_holds_something_else_is_refused(shelf, content):
     shelf.blobs.write("job.json", [content])

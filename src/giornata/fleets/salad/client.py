@@ -113,7 +113,7 @@ class SaladClient:
             return _Trouble(message=said, retry_after_s=self._retry_after_s(response), maybe_done=True)
         if response.is_success:
             readable = not response.content or _document(response) is not None
-            return response if readable else _Trouble(message=f"{said}: this is no JSON", maybe_done=True)
+            return response if readable else _Trouble(message=f"{said}: this is not JSON", maybe_done=True)
         if status == HTTPStatus.NOT_FOUND and not is_page(response):
             return response
         if response.is_redirect or status == HTTPStatus.NOT_FOUND:

@@ -104,7 +104,7 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
     faults = []
     where = f"fleets.{name}.options"
     if re.fullmatch(NAME, group_name(name, options)) is None:
-        message = f"{group_name(name, options)!r} is no name for a container group"
+        message = f"{group_name(name, options)!r} is not a name for a container group"
         faults.append(Fault(where=f"{where}.group", message=message, hint=NAME_HINT))
     variables = {"api_key_variable": options.api_key_variable}
     if options.registry is not None:

@@ -54,17 +54,19 @@ class Pace:
             return max(owed_s, self._not_before_s - now_s)
 
 
+MOST_AT_ONCE = 20
+
 _paces: "WeakValueDictionary[str, Pace]" = WeakValueDictionary()
 _paces_lock = threading.Lock()
 
 
-def pace_of(api_key: str, *, per_minute: float, burst: int = 20) -> Pace:
+def pace_of(api_key: str, *, per_minute: float) -> Pace:
     """The pace of everybody in this process who has that key: the provider counts by key, not by fleet.
 
-    `per_minute` is the whole: `burst` is taken from it, so that no minute has more than the provider allows.
+    `per_minute` is the whole: a burst of at most 20 is taken from it, so that no minute has more than allowed.
     """
     name = hashlib.sha256(api_key.encode()).hexdigest()
-    burst = max(1, min(burst, int(per_minute // 4)))
+    burst = max(1, min(MOST_AT_ONCE, int(per_minute // 4)))
     with _paces_lock:
         pace = _paces.get(name)
         if pace is None:

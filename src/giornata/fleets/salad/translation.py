@@ -146,7 +146,7 @@ def micro_usd(price: object) -> int:
         if not amount.is_finite() or amount < 0:
             raise InvalidOperation
     except InvalidOperation:
-        raise FleetUnavailable(f"SaladCloud: {price!r} is no price") from None
+        raise FleetUnavailable(f"SaladCloud: {price!r} is not a price") from None
     return int((amount * MICRO_USD).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 
