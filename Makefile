@@ -77,8 +77,9 @@ contracts: $(STAMP)
 unit: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/unit tests/docs
 
+# The longest files first: xdist would begin with those of many tests, and one process would be left with the others.
 contract: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/contract
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/contract/workloads tests/contract
 
 sim: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 tests/sim

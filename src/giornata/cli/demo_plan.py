@@ -17,6 +17,8 @@ KILLS = 2
 LEASE_S = 5.0
 PRICE_USD_PER_HOUR = 0.20
 PICTURES = 8
+CLASS_PICTURES = 64
+"""Of the shapes that the base knows, with captions."""
 EXAMINED = 24
 """Pictures of the subject and of old prompts that are scored, with each LoRA and without."""
 CHECKPOINTS_PER_JOB = 8
@@ -86,11 +88,16 @@ class Plan:
         """The folder that a job is trained on."""
         return self.out / "pictures" / subject
 
+    @property
+    def class_pictures(self) -> Path:
+        """The folder of what the base knows, which every job is to keep."""
+        return self.pictures("shapes")
+
     def loras(self, name: str) -> Path:
         """Where a job's files are put."""
         return self.out / "loras" / name
 
-    def spec(self, subject: str, dataset: str) -> dict[str, Any]:
+    def spec(self, subject: str, dataset: str, class_dataset: str) -> dict[str, Any]:
         """The training job of a subject. The seed makes a second job do the same work."""
         return {
             "pretrained_model_name_or_path": str(self.model),
@@ -104,8 +111,9 @@ class Plan:
             "lr_scheduler": "cosine",
             "train_batch_size": 4,
             "with_prior_preservation": True,
-            "prior_prediction": True,
+            "class_dataset": class_dataset,
             "class_prompt": "a shape",
+            "prior_loss_weight": 0.5,
             "max_train_steps": self.steps,
             "checkpointing_steps": max(1, self.steps // CHECKPOINTS_PER_JOB),
             "mixed_precision": "no",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from giornata.cli.demo_board import Board
 from giornata.cli.demo_installation import Installation, kill_node
 from giornata.cli.demo_learned import Learned, read_learned
-from giornata.cli.demo_plan import EXAMINED, KILLS, OLD_PROMPTS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
+from giornata.cli.demo_plan import CLASS_PICTURES, EXAMINED, KILLS, OLD_PROMPTS, PICTURES, SUBJECTS, TIMEOUT_S, Plan
 from giornata.cli.demo_report import Outcome
 from giornata.cli.demo_scene import Scene, Victim, find_victim, interruptions, live_nodes, reached
 from giornata.cli.model import run_model_code
@@ -40,6 +40,7 @@ class Story:
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _datasets: dict[str, str] = field(default_factory=dict)
+    _class_dataset: str = ""
     _jobs: list[str] = field(default_factory=list)
     _victims: list[Victim] = field(default_factory=list)
     _reference: str | None = None
@@ -76,14 +77,17 @@ class Story:
             ("giornata.diffusion.drawings", [subject, str(plan.pictures(subject)), "--count", str(PICTURES)])
             for subject in plan.subjects
         ]
-        self.run([("giornata.diffusion.shapes.shipped", [str(plan.model)]), *drawings])
+        known = ("giornata.diffusion.shapes.pictures", [str(plan.class_pictures), "--count", str(CLASS_PICTURES)])
+        self.run([("giornata.diffusion.shapes.shipped", [str(plan.model)]), *drawings, known])
         self.board.note(
-            f"a small SDXL that draws shapes; {PICTURES} pictures of each of {len(plan.subjects)} subjects"
+            f"a small SDXL that draws shapes; {PICTURES} pictures of each of {len(plan.subjects)} subjects, "
+            f"{CLASS_PICTURES} of shapes that it is to keep"
         )
 
     def _submit(self, here: Installation) -> None:
         self.board.note("giornata up is running, with a server and two nodes")
         self.board.stage("checking and uploading the pictures")
+        self._class_dataset = here.client.dataset_from_folder(self.plan.class_pictures).id
         for subject in self.plan.subjects:
             dataset = here.client.dataset_from_folder(self.plan.pictures(subject), SUBJECTS[subject])
             self._datasets[subject] = dataset.id
@@ -91,7 +95,7 @@ class Story:
         self.board.note(f"submitted {len(self._jobs)} training jobs of {self.plan.steps} steps each")
 
     def _ask_for(self, here: Installation, subject: str, *, name: str) -> Job:
-        return here.client.submit(self.plan.spec(subject, self._datasets[subject]), name=name)
+        return here.client.submit(self.plan.spec(subject, self._datasets[subject], self._class_dataset), name=name)
 
     def _train(self, here: Installation) -> tuple[Job, ...]:
         """Until every job has ended. Nodes are killed on the way, and then a killed job is asked for once more."""

@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.contract.model.house import House, lived_in
-from tests.fixtures.databases import new_sqlite
+from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.postgres import new_postgres, postgres_server, postgres_template  # noqa: F401 - fixtures
-
-from giornata.store.database import open_store
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -17,7 +15,5 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         url = make()
     else:
         url = new_sqlite(tmp_path_factory.mktemp("model"))
-    store = open_store(url)
-    with lived_in(store) as living:
+    with opened(url) as store, lived_in(store) as living:
         yield living
-    store.close()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.databases import new_sqlite
+from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     empty_postgres,
     new_postgres,
@@ -16,7 +16,7 @@ from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.context import Context
-from giornata.store.database import Database, open_store
+from giornata.store.database import Database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -30,9 +30,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Database]:
-    database = open_store(database_url)
-    yield database
-    database.close()
+    with opened(database_url) as database:
+        yield database
 
 
 @pytest.fixture

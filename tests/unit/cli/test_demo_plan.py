@@ -19,11 +19,11 @@ def plan(tmp_path):
 
 def test_every_spec_is_valid_and_takes_several_checkpoints(plan):
     for subject in SUBJECTS:
-        spec = TrainSpec.model_validate(plan.spec(subject, "ds_1"))
+        spec = TrainSpec.model_validate(plan.spec(subject, "ds_1", "ds_2"))
         assert spec.checkpointing_steps == 37
         assert spec.instance_prompt == SUBJECTS[subject]
-    assert len({plan.spec(subject, "ds_1")["seed"] for subject in SUBJECTS}) == len(SUBJECTS)
-    assert plan.spec("teal-heart", "ds_1") == plan.spec("teal-heart", "ds_1")
+    assert len({plan.spec(subject, "ds_1", "ds_2")["seed"] for subject in SUBJECTS}) == len(SUBJECTS)
+    assert plan.spec("teal-heart", "ds_1", "ds_2") == plan.spec("teal-heart", "ds_1", "ds_2")
 
 
 def test_what_an_earlier_demo_left_is_removed_and_nothing_else(plan):

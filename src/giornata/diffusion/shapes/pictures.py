@@ -4,12 +4,16 @@ A shape is a form in a colour on a background; place, size and shade vary. One c
 model never sees that pair, so that drawing it shows that words are understood and not whole captions remembered.
 The subjects of giornata.diffusion.drawings are drawn with the same pen, and are never among these pictures.
 The same arguments give the same bytes (with one PIL version).
+
+`python -m giornata.diffusion.shapes.pictures DIR` writes some with their captions: class pictures for a LoRA.
 """
 
+import argparse
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from PIL import Image
@@ -202,3 +206,21 @@ def _patch(chance: random.Random) -> list[Point]:
     angles = sorted(chance.uniform(0, 2 * math.pi) for _ in range(chance.randint(3, 7)))
     reach = [chance.uniform(0.4, 1.1) for _ in angles]
     return [(x + r * math.cos(a), y + r * math.sin(a)) for r, a in zip(reach, angles, strict=True)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line: pictures of every form, each with a .txt beside it."""
+    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.shapes.pictures")
+    parser.add_argument("directory", metavar="DIR", type=Path)
+    parser.add_argument("--count", type=int, choices=range(1, len(TRAINED) + 1), default=64, metavar="N")
+    options = parser.parse_args(argv)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    for number in range(options.count):
+        index = number * len(TRAINED) // options.count
+        path = options.directory / f"{number:03d}.png"
+        captioned(index).save(path)
+        path.with_suffix(".txt").write_text(caption_of(index), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

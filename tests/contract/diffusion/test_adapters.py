@@ -10,8 +10,8 @@ from diffusers import StableDiffusionXLPipeline
 from peft import LoKrConfig, LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tests.unit.diffusion.test_formats import facts, noisy
-from tests.unit.diffusion.test_formats import outputs as exact_outputs
+from tests.contract.diffusion.test_formats import facts, noisy
+from tests.contract.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_lora import outputs, same, shape_of, spec_of
 
 from giornata.diffusion.adapter_plan import holds, size_of

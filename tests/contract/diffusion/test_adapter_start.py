@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.unit.diffusion.test_adapters import trained
+from tests.contract.diffusion.test_adapters import trained
+from tests.contract.diffusion.test_formats import facts
+from tests.contract.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_export import checkpoint
-from tests.unit.diffusion.test_formats import facts
-from tests.unit.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_lora import outputs, same, spec_of
 
 from giornata.diffusion.adapter_start import start_from
