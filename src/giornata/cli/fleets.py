@@ -19,7 +19,7 @@ from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.seen_nodes import seen_nodes
 from giornata.domain.errors import Fault, InvalidInput, collecting
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.fleets.identities import identities_of
 from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope

@@ -16,8 +16,8 @@ from giornata.control.context import Context
 from giornata.control.install import install
 from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.scaling import ScalingPolicy
 from giornata.store.database import open_store
 
 DOCS = Path(__file__).parents[3] / "docs"
