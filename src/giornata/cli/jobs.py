@@ -37,8 +37,8 @@ def list_jobs(
         if jobs or not out.live:
             _table(jobs, out)
         else:
-            start = 'giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"'
-            out.hint(f"No jobs yet. Start one with: {start}")
+            out.hint("No jobs yet. Start one with:")
+            out.hint('  giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
         out.result({"items": [job.model_dump(mode="json") for job in jobs]})
 
 

@@ -30,9 +30,8 @@ def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) ->
         value = _read_value(name)
         with connect(settings_of(context)) as client:
             kept = client.set_secret(name, value)
-            out.say(
-                f"{kept.name} is kept; a job uses it with --set hub_token_secret={kept.name}, or wandb_api_key_secret"
-            )
+            out.say(f"{kept.name} is kept")
+            out.hint(f"  use it   --set hub_token_secret={kept.name}, or wandb_api_key_secret={kept.name}")
             out.result(kept)
 
 
