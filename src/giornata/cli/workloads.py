@@ -9,7 +9,8 @@ from giornata.domain.errors import Fault, InvalidInput, collecting
 def workload_commands(workloads: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """`x-NAME` to the words of its command line, split as a shell would. Raises InvalidInput with every one that
     cannot be split."""
-    commands, faults = {}, list[Fault]()
+    commands: dict[str, tuple[str, ...]] = {}
+    faults: list[Fault] = []
     for kind, program in workloads.items():
         with collecting(faults):
             commands[kind] = _words(kind, program)
