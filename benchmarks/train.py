@@ -11,11 +11,12 @@ repetition, so that ratios are of runs under like conditions:
     batch-K   the control of joint-K: one adapter, whose batch holds the batches of K jobs
     engines-E with --engines E: E engines at the same time, each with its share of the jobs in one batch
 
-Where K is more than --jobs, that way does K jobs; compared are images/s. Prints a table, and one JSON line: of each
-way the seconds for all, seconds an image and images/s of whole processes; ms of a step, images/s of steps alone, and
-their MFU against the rate of matrix products that is measured at each repetition's beginning (with --threads threads
-on a CPU); the most memory that its processes held (on CUDA by torch's allocator, and not of the script); dollars for
-1000 steps of a job at --price-usd-per-hour; and how many times more images/s it makes than the first way, repetition
+Where K is more than --jobs, that way does K jobs; compared are images/s. Prints a table in Markdown, and one JSON
+line: of each way the seconds for all, seconds an image and images/s of whole processes; ms of a step, images/s of
+steps alone, and their MFU against the rate of matrix products that is measured at each repetition's beginning (with
+--threads threads on a CPU); the most memory that its processes held (on CUDA by torch's allocator, and not of the
+script); dollars for 1000 steps of a job, which are its seconds at an hourly price that is assumed, not measured
+(--price-usd-per-hour); and how many times more images/s it makes than the first way, repetition
 by repetition. Steps of the script are by its own progress bar. Everything with its median, least and largest. A way
 that fails is left out, and the JSON line says why.
 
@@ -67,12 +68,12 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--batch", type=int, default=1, help="of each job")
-    parser.add_argument("--together", type=int, nargs="*", default=[4], metavar="K", help="such as 1 2 4 8")
+    parser.add_argument("--together", type=int, nargs="*", default=[1, 2, 4, 8], metavar="K")
     parser.add_argument("--engines", type=int, help="side by side")
     parser.add_argument("--ways", help="only these, with commas between, such as script,warm,joint-4")
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--price-usd-per-hour", type=float, default=0.20)
+    parser.add_argument("--price-usd-per-hour", type=float, default=0.20, help="assumed, of the machine")
     parser.add_argument("--baseline-script", type=Path)
     parser.add_argument("--baseline-python", default=sys.executable)
     options = parser.parse_args(arguments)
@@ -176,15 +177,15 @@ def main(arguments: Sequence[str]) -> int:
     runs, rate = measured["runs"], measured["device_flops_per_s"]
     price = options.price_usd_per_hour
     facts = {
-        way: facts_of(each, price_usd_per_hour=price, flops=flops, device_flops_per_s=rate)
+        way: facts_of(each, batch=work.batch, price_usd_per_hour=price, flops=flops, device_flops_per_s=rate)
         for way, each in runs.items()
     }
     if not runs:
         return 1
     over = next(iter(runs))
     compared = ratios(runs, over)
-    print(table(facts, compared))
-    print(f"times: of {over}'s images/s. {flops / 1e9:.3g} GFLOP an image, the device does {rate / 1e9:.4g} a second")
+    print(table(facts, compared, over=over, price_usd_per_hour=price))
+    print(f"{flops / 1e9:.3g} GFLOP an image, the device does {rate / 1e9:.4g} a second")
     result = {
         "benchmark": "train",
         **{key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
@@ -194,6 +195,7 @@ def main(arguments: Sequence[str]) -> int:
         "failed": measured["failed"],
         "times_of": {over: compared},
     }
+    result["assumed_price_usd_per_hour"] = result.pop("price_usd_per_hour")
     result.pop("baseline_python")
     result["baseline_script"] = options.baseline_script is not None
     print(json.dumps(result))

@@ -7,7 +7,6 @@ half the resolution).
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -18,7 +17,6 @@ from typing import Any
 
 import torch
 
-from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import flops_of, unet_on_meta
@@ -69,16 +67,13 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
 def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train. Of each validation at full size: samples and CPU seconds of all steps so far (without validations), the
     validation loss of the averaged weights, and that by level of noise."""
-    from giornata.pretrain.encoding.encoded import source_manifest
     from giornata.pretrain.feeding.held import held_batches
-    from giornata.pretrain.feeding.schedule import rows_of_phases
-    from giornata.pretrain.training.training_run import Run
-    from giornata.pretrain.worker import frozen_parts
     from rig.pretraining_data import read_here
+    from rig.pretraining_run import given_by, run_of
 
     config = config_of(work)
-    source, device = source_manifest(config), torch.device("cpu")
-    phases, frozen = rows_of_phases(config, source), frozen_parts(config, source, device)
+    given = given_by(config, torch.device("cpu"))
+    phases = given.phases
     points: list[dict[str, Any]] = []
     spent_s: list[float] = []
 
@@ -87,21 +82,12 @@ def curve(work: Mapping[str, Any]) -> list[dict[str, Any]]:
         if "validation_loss" in row and row["phase"] == len(config.phases) - 1:
             points.append(_point(row, spent_s))
 
-    with tempfile.TemporaryDirectory(dir=work["folder"]) as scratch:
-        run = Run(
-            config=config,
-            phases=phases,
-            storage=Storage.at(Path(scratch) / "run"),
-            scratch=Path(scratch) / "scratch",
-            digests={"manifest": source.digest, "encoder": frozen.digest},
-            scaling=frozen.scaling,
-            empty=frozen.empty,
-            feeds=read_here(config, phases),
-            held=lambda phase: held_batches(config, phase, phases[phase], source, None, rank=0, world=1),
-            clock_s=time.process_time,  # so that a step's length is in CPU seconds of this process, all its threads
-            device=device,
-            report=report,
-        )
+    own = {
+        "feeds": read_here(config, phases),
+        "held": lambda phase: held_batches(config, phase, phases[phase], given.source, None, rank=0, world=1),
+    }
+    # In CPU seconds, so that a step's length is of this process, all its threads.
+    with run_of(given, work["folder"], clock_s=time.process_time, report=report, **own) as run:
         train(run)
     return points
 

@@ -7,7 +7,6 @@ Ray's address and the pid of its raylet. Prints what `Laps.told` says.
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,20 +50,14 @@ class Laps:
 
 def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     """Train as many steps; what an image takes, in milliseconds of CPU and images/s."""
-    from giornata.pretrain.data.storage import Storage
-    from giornata.pretrain.encoding.encoded import source_manifest
-    from giornata.pretrain.feeding.schedule import rows_of_phases
     from giornata.pretrain.training.models import peak_flops_per_s
-    from giornata.pretrain.training.training_run import Run
-    from giornata.pretrain.worker import frozen_parts
+    from rig.pretraining_run import given_by, run_of
     from rig.pretraining_sizes import config_of
     from rig.processes import children_cpu_s, usage_of
 
-    device = torch.device(work["device"])
     mode = "colocated" if work["way"] == LOADER else work["way"]
     config = config_of({**work, "mode": mode, "samples": work["rows"] * (work["warm"] + work["steps"] + TAIL)})
-    source = source_manifest(config)
-    phases, frozen = rows_of_phases(config, source), frozen_parts(config, source, device)
+    given = given_by(config, torch.device(work["device"]))
 
     # Of Ray's, by process: it does not wait for those that end, such as encoders that have encoded everything.
     seen_s: dict[int, float] = {}
@@ -80,21 +73,11 @@ def measured(work: Mapping[str, Any]) -> dict[str, Any]:
     def report(row: Mapping[str, float]) -> None:
         laps.mark(row["waited_s"] if "waited_s" in row else _waited_s(row, work["rows"]))
 
-    with tempfile.TemporaryDirectory(dir=work["folder"]) as scratch:
-        run = Run(
-            config=config,
-            phases=phases,
-            storage=Storage.at(Path(scratch) / "run"),
-            scratch=Path(scratch) / "scratch",
-            digests={"manifest": source.digest, "encoder": frozen.digest},
-            scaling=frozen.scaling,
-            empty=frozen.empty,
-            feeds=_streamed(config, phases, frozen.encoder) if work["way"] != LOADER else _none,
-            clock_s=time.monotonic,
-            device=device,
-            report=report,
-            peak_flops_per_s=peak_flops_per_s(device),
-        )
+    own = {
+        "feeds": _none if work["way"] == LOADER else _streamed(config, given.phases, given.frozen.encoder),
+        "peak_flops_per_s": peak_flops_per_s(given.device),
+    }
+    with run_of(given, work["folder"], clock_s=time.monotonic, report=report, **own) as run:
         _train(run, work)
     return laps.told(warm=work["warm"], tail=TAIL)
 

@@ -5,9 +5,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rig.training_runs import Run, Work
+from .training_runs import Run, Work, spec_of
 
-COLUMNS = ("wall_s", "s_per_image", "images_per_s", "step_ms", "images_per_s_in_steps", "mfu", "peak_mib")
+COLUMNS = {
+    "wall_s": "all jobs, s",
+    "s_per_image": "s an image",
+    "images_per_s": "images/s",
+    "step_ms": "ms a step",
+    "images_per_s_in_steps": "images/s in steps",
+    "mfu": "MFU",
+    "peak_mib": "peak MiB",
+    "usd_per_1000_steps": "USD for 1000 steps, at an assumed ${price:g}/h",
+}
 
 
 def flops_per_image(work: Work) -> int:
@@ -19,7 +28,6 @@ def flops_per_image(work: Work) -> int:
     from giornata.diffusion.unet_layers import layers_of
     from giornata.protocol.specs import TrainSpec
     from giornata.workloads.train.fit import worn_on
-    from rig.training_runs import spec_of
 
     spec = TrainSpec.model_validate(spec_of(work, seed=0))
     with torch.device("meta"):
@@ -29,11 +37,11 @@ def flops_per_image(work: Work) -> int:
 
 
 def facts_of(
-    runs: Sequence[Run], *, price_usd_per_hour: float, flops: int, device_flops_per_s: float
+    runs: Sequence[Run], *, batch: int, price_usd_per_hour: float, flops: int, device_flops_per_s: float
 ) -> dict[str, Any]:
     """Over the repetitions: medians with (least, largest); the most memory of any. `mfu` is that of steps; None where
-    steps are not told, or where several engines share the device. Dollars are for 1000 steps of one job of batch 1,
-    of whole processes."""
+    steps are not told, or where several engines share the device. Dollars are for 1000 steps of a job
+    whose batch is `batch`, of whole processes: their seconds at the price."""
     image_s = [run.wall_s / run.images for run in runs]
     steps_s = [run.step_s for run in runs if run.step_s is not None]
     in_steps = [run.images_at_once / run.step_s for run in runs if run.step_s is not None]
@@ -47,7 +55,7 @@ def facts_of(
         "images_per_s_in_steps": _spread(in_steps, 2),
         "mfu": _spread([each * flops / device_flops_per_s for each in alone], 4),
         "peak_mib": round(max(peaks) / 2**20) if peaks else None,
-        "usd_per_1000_steps": round(1000 * statistics.median(image_s) * price_usd_per_hour / 3600, 6),
+        "usd_per_1000_steps": round(1000 * batch * statistics.median(image_s) * price_usd_per_hour / 3600, 6),
         "images": [run.images for run in runs],
     }
 
@@ -65,15 +73,23 @@ def ratios(runs: Mapping[str, Sequence[Run]], over: str) -> dict[str, dict[str, 
     }
 
 
-def table(facts: Mapping[str, Mapping[str, Any]], compared: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each way."""
-    rows = [["", *COLUMNS, "usd_per_1000_steps", "times: whole", "times: steps"]]
+def table(
+    facts: Mapping[str, Mapping[str, Any]],
+    compared: Mapping[str, Mapping[str, Any]],
+    *,
+    over: str,
+    price_usd_per_hour: float,
+) -> str:
+    """In Markdown, a line for each way; compared are images/s with those of `over`."""
+    headers = [each.format(price=price_usd_per_hour) for each in COLUMNS.values()]
+    rows = [["way", *headers, f"times {over}'s images/s", "the same, of steps alone"]]
     for name, each in facts.items():
-        times = compared.get(name, {})
-        cells = [each[column] for column in (*COLUMNS, "usd_per_1000_steps")]
-        rows.append([name, *map(_shown, [*cells, times.get("whole"), times.get("steps")])])
+        times = {"whole": 1, "steps": 1} if name == over else compared[name]
+        cells = [*(each[column] for column in COLUMNS), times["whole"], times["steps"]]
+        rows.append([name, *map(_shown, cells)])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(widths), *lines[1:]])
 
 
 def _in_steps(run: Run) -> float | None:

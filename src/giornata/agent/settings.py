@@ -9,7 +9,7 @@ from pathlib import Path
 from giornata.agent.engines import KernelRoom
 from giornata.agent.workplace import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
-from giornata.protocol.specs import CANARY_KIND, OWN_KIND_PREFIX
+from giornata.protocol.specs import CANARY_KIND, KINDS, OWN_KIND_PREFIX, spec_type
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
@@ -37,6 +37,40 @@ def engine_command(
 def is_built_in(command: Sequence[str]) -> bool:
     """Whether that starts the engine that comes with Giornata."""
     return tuple(command[: len(BUILT_IN)]) == BUILT_IN
+
+
+def faults_of_workloads(workloads: Mapping[str, Sequence[str]]) -> list[Fault]:
+    """What is wrong with kinds of one's own: names that are none, and commands that are missing."""
+    found = [
+        Fault(where=f"workloads.{kind}", message="is not a name for a kind of your own", hint="start it with x-")
+        for kind in workloads
+        if not kind.startswith(OWN_KIND_PREFIX)
+    ]
+    found += [
+        Fault(where=f"workloads.{kind}", message="has no command", hint="write what starts its engine")
+        for kind, command in workloads.items()
+        if not command
+    ]
+    return found
+
+
+def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, where: str = "kinds") -> list[Fault]:
+    """What no engine of a node with these settings could do. `where` is the setting that names the kinds."""
+    found = [
+        Fault(
+            where=where,
+            message=f"{kind!r} is a kind of your own and has no command",
+            hint=f"say what its engine is: --workload '{kind}=COMMAND', or {kind} = \"COMMAND\" below [workloads]",
+        )
+        for kind in kinds
+        if kind.startswith(OWN_KIND_PREFIX) and kind not in workloads
+    ]
+    known = f"there are {', '.join(KINDS)}; one of your own starts with {OWN_KIND_PREFIX}"
+    return found + [
+        Fault(where=where, message=f"there is no kind {kind!r}", hint=known)
+        for kind in kinds
+        if spec_type(kind) is None and kind not in workloads
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,25 +138,7 @@ class AgentSettings:
 
     def faults(self) -> tuple[Fault, ...]:
         """Everything that is wrong with these settings."""
-        found = [
-            Fault(
-                where="workloads", message=f"{kind!r} is not a name for a kind of your own", hint="start it with x-"
-            )
-            for kind in self.workloads
-            if not kind.startswith(OWN_KIND_PREFIX)
-        ]
-        found += [
-            Fault(where="workloads", message=f"{kind!r} has no command", hint="write kind=command")
-            for kind, command in self.workloads.items()
-            if not command
-        ]
-        found += [
-            Fault(
-                where="kinds", message=f"{kind!r} is a kind of your own and has no command", hint=_command_hint(kind)
-            )
-            for kind in self.kinds
-            if kind.startswith(OWN_KIND_PREFIX) and kind not in self.workloads
-        ]
+        found = [*faults_of_workloads(self.workloads), *faults_of_kinds(self.kinds, self.workloads)]
         if self.shared_compile_cache and len(self.compile_cache_key or "") < LEAST_KEY_LETTERS:
             message = f"has to have at least {LEAST_KEY_LETTERS} letters for shared_compile_cache"
             hint = (
@@ -139,7 +155,3 @@ class AgentSettings:
                 Fault(where="key", message="is missing", hint="make one with: giornata key create --scope node")
             )
         return tuple(found)
-
-
-def _command_hint(kind: str) -> str:
-    return f"say what its engine is: --workload '{kind}=COMMAND'"

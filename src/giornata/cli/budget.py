@@ -39,10 +39,12 @@ def micro_usd(text: str, *, where: str) -> int:
 
 def job_budget(context: typer.Context, job_id: JobId, amount: JobAmount = None, as_json: JsonFlag = False) -> None:
     """Show what a job may cost, or change it. A job that was paused for want of money goes on when it is raised."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        job = client.get_job(job_id) if amount is None else client.set_job_budget(job_id, _limit(amount))
-        _say(job, out)
-        out.result(job)
+    with reporting(as_json) as out:
+        limit = None if amount is None else _limit(amount)
+        with connect(settings_of(context)) as client:
+            job = client.get_job(job_id) if amount is None else client.set_job_budget(job_id, limit)
+            _say(job, out)
+            out.result(job)
 
 
 def project_budget(
@@ -52,11 +54,13 @@ def project_budget(
     as_json: JsonFlag = False,
 ) -> None:
     """Set what all jobs of a project may cost in all. Jobs that waited for the money go on."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        project = client.set_project_budget(project_id, _limit(amount))
-        limit, spent, aside = money(project)
-        out.say(f"{project.id}: {limit}" + (f", {spent} spent, {aside} set aside" if spent else ""))
-        out.result(project)
+    with reporting(as_json) as out:
+        budget_micro_usd = _limit(amount)
+        with connect(settings_of(context)) as client:
+            project = client.set_project_budget(project_id, budget_micro_usd)
+            limit, spent, aside = money(project)
+            out.say(f"{project.id}: {limit}" + (f", {spent} spent, {aside} set aside" if spent else ""))
+            out.result(project)
 
 
 def money(project: Project) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago, size
 from giornata.client import Client
-from giornata.domain.errors import NotFound
+from giornata.domain.errors import Fault, InvalidInput, NotFound
 
 
 class Format(StrEnum):
@@ -57,18 +57,31 @@ def download(
 
     With --checkpoint they are made from one of its checkpoints, also while the job runs.
     """
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        if checkpoint is None:
-            files = client.download(job_id, output)
-            if not files:
-                raise NotFound(f"{job_id} has no results yet; see giornata job {job_id}")
-        else:
-            wanted = client.get_job(job_id).spec.get("output_formats") or list(Format)
-            kinds = formats or [Format(each) for each in wanted]
-            files = _from_checkpoint(client, job_id, checkpoint, output, kinds, out)
-        for file in files:
-            out.say(f"{file}  {size(file.stat().st_size)}")
-        out.result({"files": [str(file) for file in files]})
+    with reporting(as_json) as out:
+        _check(output, formats, checkpoint)
+        with connect(settings_of(context)) as client:
+            if checkpoint is None:
+                files = client.download(job_id, output)
+                if not files:
+                    raise NotFound(f"{job_id} has no results yet; see giornata job {job_id}")
+            else:
+                wanted = client.get_job(job_id).spec.get("output_formats") or list(Format)
+                kinds = formats or [Format(each) for each in wanted]
+                files = _from_checkpoint(client, job_id, checkpoint, output, kinds, out)
+            for file in files:
+                out.say(f"{file}  {size(file.stat().st_size)}")
+            out.result({"files": [str(file) for file in files]})
+
+
+def _check(output: Path, formats: list[Format] | None, checkpoint: int | None) -> None:
+    faults = []
+    if formats and checkpoint is None:
+        hint = "give --checkpoint STEP; which there are: giornata checkpoints JOB"
+        faults.append(Fault(where="--format", message="is for files that are made from a checkpoint", hint=hint))
+    if output.exists() and not output.is_dir():
+        faults.append(Fault(where="--output", message=f"{output} is not a folder", hint="choose another one"))
+    if faults:
+        raise InvalidInput(faults)
 
 
 def _from_checkpoint(

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.money import MICRO_USD
 from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.scaling import ScalingPolicy
 from giornata.domain.scaling_windows import parse_window
 
 FleetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]

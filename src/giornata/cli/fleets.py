@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from giornata.agent.settings import faults_of_kinds, faults_of_workloads
 from giornata.cli.composition import NODE_KEY_FILE, write_private
 from giornata.cli.fleet_settings import FleetTable
 from giornata.cli.settings import Settings
+from giornata.cli.workloads import workload_commands
 from giornata.control.context import Caller, Context
 from giornata.control.create_key import create_key
 from giornata.control.fleet_loops import forget_asked
@@ -17,7 +19,7 @@ from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.seen_nodes import seen_nodes
 from giornata.domain.errors import Fault, InvalidInput, collecting
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.fleets.identities import identities_of
 from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
@@ -57,7 +59,7 @@ def open_fleets(
     Raises InvalidInput with the faults of all fleets.
     """
     tables = dict(settings.fleets)
-    faults = _faults_of_local(settings, most)
+    faults = [*_faults_of_local(settings, most), *_faults_of_work(settings, on_machine=bool(fixed or most))]
     if most is not None and LOCAL_FLEET not in tables:
         tables[LOCAL_FLEET] = _table_of_machine(settings, most)
     governed = {}
@@ -93,11 +95,25 @@ def _faults_of_local(settings: Settings, most: int | None) -> list[Fault]:
     return faults
 
 
+def _faults_of_work(settings: Settings, *, on_machine: bool) -> list[Fault]:
+    """What nodes in the server's own care would end of at once, and be started again, for ever."""
+    kinds = {f"fleets.{name}.kinds": each.kinds for name, each in settings.fleets.items() if each.driver == "local"}
+    kinds |= {"kinds": settings.kinds} if on_machine else {}
+    if not kinds:
+        return []
+    faults = list[Fault]()
+    with collecting(faults):
+        faults += faults_of_workloads(workload_commands(settings.workloads))
+    for where, named in kinds.items():
+        faults += faults_of_kinds(named, settings.workloads, where=where)
+    return faults
+
+
 def _table_of_machine(settings: Settings, most: int) -> FleetTable:
     return FleetTable.model_validate(
         {
             "driver": "local",
-            "kinds": (*settings.kinds, *(kind for kind in settings.workloads if kind not in settings.kinds)),
+            "kinds": tuple(dict.fromkeys((*settings.kinds, *settings.workloads))),
             "places": settings.places,
             "scaling": {"max_nodes": most, "most_up": max(1, most)},
             "options": {"price_usd_per_hour": settings.price_usd_per_hour, "grace_s": settings.grace_s + 5.0},

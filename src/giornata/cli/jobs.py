@@ -1,5 +1,6 @@
 """`giornata jobs` and `giornata job`."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -28,32 +29,16 @@ def list_jobs(
     as_json: JsonFlag = False,
 ) -> None:
     """List jobs, newest first."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        found = client.jobs(states=state or (), labels=_labels(label or []))
-        jobs = [job for job, _ in zip(found, range(limit), strict=False)]
+    with reporting(as_json) as out:
+        labels = _labels(label or [])
+        with connect(settings_of(context)) as client:
+            found = client.jobs(states=state or (), labels=labels)
+            jobs = [job for job, _ in zip(found, range(limit), strict=False)]
         if jobs or not out.live:
-            rows = [
-                (
-                    j.id,
-                    j.name,
-                    standing(j),
-                    steps(j),
-                    "⚡" * j.interruptions,
-                    cost(j.cost_micro_usd),
-                    ago(j.created_at),
-                )
-                for j in jobs
-            ]
-            out.table(
-                ("id", "name", "state", "steps", "", "cost", "submitted"),
-                rows,
-                right=(3, 5, 6),
-                prose=(1,),
-                spare=(6, 4),
-            )
+            _table(jobs, out)
         else:
-            start = 'giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"'
-            out.hint(f"No jobs yet. Start one with: {start}")
+            out.hint("No jobs yet. Start one with:")
+            out.hint('  giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
         out.result({"items": [job.model_dump(mode="json") for job in jobs]})
 
 
@@ -63,6 +48,23 @@ def show_job(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -
         job = client.get_job(job_id)
         _describe(job, out)
         out.result(job)
+
+
+def _table(jobs: Sequence[Job], out: Output) -> None:
+    headers = ("id", "name", "state", "steps", "", "cost", "submitted")
+    rows = [
+        (
+            job.id,
+            job.name,
+            standing(job),
+            steps(job),
+            "⚡" * job.interruptions,
+            cost(job.cost_micro_usd),
+            ago(job.created_at),
+        )
+        for job in jobs
+    ]
+    out.table(headers, rows, right=(3, 5, 6), prose=(1,), spare=(6, 4))
 
 
 def _describe(job: Job, out: Output) -> None:

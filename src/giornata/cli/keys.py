@@ -7,10 +7,10 @@ import typer
 from giornata.cli.budget import money, project_budget
 from giornata.cli.connection import connect, server_url
 from giornata.cli.join import Invitation
-from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
-from giornata.protocol.admin import Scope
+from giornata.protocol.admin import CreateKey, CreateProject, Scope
 
 ProjectOption = Annotated[
     str | None, typer.Option("--project", help="Another project than your own.", show_default=False)
@@ -39,14 +39,16 @@ def create_key(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a key. Its secret is shown once."""
-    with reporting(as_json) as out, connect(settings := settings_of(context)) as client:
-        made = client.create_key(scope=scope, name=name, project_id=project)
-        out.say(made.secret)
-        out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
-        if scope is Scope.NODE:
-            invitation = Invitation(url=settings.public_url or server_url(settings), key=made.secret)
-            out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'")
-        out.result(made)
+    with reporting(as_json) as out:
+        check_message(CreateKey, name=("--name", name))
+        with connect(settings := settings_of(context)) as client:
+            made = client.create_key(scope=scope, name=name, project_id=project)
+            out.say(made.secret)
+            out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
+            if scope is Scope.NODE:
+                invitation = Invitation(url=settings.public_url or server_url(settings), key=made.secret)
+                out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'")
+            out.result(made)
 
 
 def list_keys(context: typer.Context, as_json: JsonFlag = False) -> None:
@@ -89,11 +91,13 @@ def create_project(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a project."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        project = client.create_project(project_id, name=name)
-        out.say(f"{project.id} is made")
-        out.hint(f"  its first key   giornata key create --project {project.id} --scope admin")
-        out.result(project)
+    with reporting(as_json) as out:
+        check_message(CreateProject, id=("ID", project_id), name=("--name", name))
+        with connect(settings_of(context)) as client:
+            project = client.create_project(project_id, name=name)
+            out.say(f"{project.id} is made")
+            out.hint(f"  its first key   giornata key create --project {project.id} --scope admin")
+            out.result(project)
 
 
 def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
-from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago
-from giornata.protocol.machines import Machine
+from giornata.domain.health import MachineState
+from giornata.protocol.machines import Machine, QuarantineMachine
 
 MachineId = Annotated[
     str, typer.Argument(metavar="MACHINE", help="As `giornata machines` shows it.", show_default=False)
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def list_machines(
     context: typer.Context,
-    state: Annotated[str | None, typer.Option(help="ok, probation or quarantined.", show_default=False)] = None,
+    state: Annotated[MachineState | None, typer.Option(help="Only those in this state.", show_default=False)] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List the machines that have ended jobs, and what is held against them."""
@@ -49,11 +50,13 @@ def quarantine(
     as_json: JsonFlag = False,
 ) -> None:
     """Give a machine no more work, until it is released."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        page = client.quarantine_machine(machine_id, reason=reason)
-        out.say(f"{machine_id} gets no more work; what it is at goes on to its end")
-        out.hint(f"Let it go with: giornata machines release {machine_id}")
-        out.result(page)
+    with reporting(as_json) as out:
+        check_message(QuarantineMachine, reason=("--reason", reason))
+        with connect(settings_of(context)) as client:
+            page = client.quarantine_machine(machine_id, reason=reason)
+            out.say(f"{machine_id} gets no more work; what it is at goes on to its end")
+            out.hint(f"Let it go with: giornata machines release {machine_id}")
+            out.result(page)
 
 
 def release(context: typer.Context, machine_id: MachineId, as_json: JsonFlag = False) -> None:

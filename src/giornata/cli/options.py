@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from giornata.cli.settings import Settings, load_settings
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.model import Message
 
 
 def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
@@ -45,6 +48,21 @@ def settings_of(context: typer.Context, **flags: Any) -> Settings:
     shared = {name: before.get(name) for name in ("url", "api_key", "data")}
     given = {name: value for name, value in flags.items() if value is not None}
     return load_settings(config, **(shared | given))
+
+
+def check_message(message: type[Message], **given: tuple[str, object]) -> None:
+    """Refuse what the server would refuse, before one is looked for. `given` has the option and the value of each
+    field. Raises InvalidInput with every fault, by its option."""
+    try:
+        message.model_validate({field: value for field, (_, value) in given.items()})
+    except ValidationError as error:
+        faults = [(given[str(each["loc"][0])][0], each["msg"]) for each in error.errors()]
+        raise InvalidInput(Fault(where=option, message=text) for option, text in faults) from None
+
+
+def check_job_name(name: str | None) -> None:
+    """Raises InvalidInput for a name that no job may have."""
+    check_message(SubmitJob, spec=("", {}), name=("--name", name))
 
 
 def misplaced(options: Mapping[str, object], message: str, *, hint: str) -> list[Fault]:

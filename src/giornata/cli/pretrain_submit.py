@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
-from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.options import JsonFlag, check_job_name, settings_of
 from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, reporting
 from giornata.cli.pretrain_options import Config
 from giornata.cli.watch import watch
@@ -41,6 +41,7 @@ def submit(
     """
     with reporting(as_json) as out:
         wanted = read_config(config)
+        check_job_name(name or wanted.name)
         with connect(settings_of(context)) as client:
             job = client.submit({"config": wanted.to_json()}, kind=PRETRAIN_KIND, name=name or wanted.name)
             out.say(f"{job.id} is in the queue: {job.total_steps} steps")

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
-from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.secrets import SetSecret
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, - and _.", show_default=False)]
 
@@ -25,17 +26,22 @@ def register(app: typer.Typer) -> None:
 
 def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     """Keep a secret. Its value is read from standard input: giornata secrets set HUB < token.txt"""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
-        value = (
-            typer.prompt(f"Value of {name}", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()
-        ).strip()
-        if not value:
-            raise InvalidInput([Fault(where="standard input", message="is empty", hint="write the value to it")])
-        kept = client.set_secret(name, value)
-        out.say(
-            f"{kept.name} is kept; a job uses it with --set hub_token_secret={kept.name}, or wandb_api_key_secret"
-        )
-        out.result(kept)
+    with reporting(as_json) as out:
+        value = _read_value(name)
+        with connect(settings_of(context)) as client:
+            kept = client.set_secret(name, value)
+            out.say(f"{kept.name} is kept")
+            out.hint(f"  use it   --set hub_token_secret={kept.name}, or wandb_api_key_secret={kept.name}")
+            out.result(kept)
+
+
+def _read_value(name: str) -> str:
+    """From standard input, of which nothing but the value is taken. Raises InvalidInput."""
+    value = (typer.prompt(f"Value of {name}", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()).strip()
+    if not value:
+        raise InvalidInput([Fault(where="standard input", message="is empty", hint="write the value to it")])
+    check_message(SetSecret, value=("standard input", value))
+    return value
 
 
 def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:

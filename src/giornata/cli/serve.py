@@ -108,7 +108,8 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> No
         out.hint(f"  data        {settings.data}")
         out.hint(f"  key         {settings.data / 'admin.key'}")
         where = "" if settings.data == default_data_directory() else f" --data {settings.data}"
-        out.hint(f'  try         giornata{where} train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
+        out.hint(f"  try         giornata{where} train PICTURES --model MODEL \\")
+        out.hint('                --instance-prompt "a photo of sks dog"')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
         out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from giornata.cli.budget import micro_usd
-from giornata.cli.options import misplaced
+from giornata.cli.options import check_job_name, misplaced
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
 from giornata.cli.sizes import parse_size
@@ -92,6 +92,8 @@ def check(
         memory = None if asked.min_vram is None else parse_size(asked.min_vram, option="--min-vram")
     with collecting(faults):
         budget = None if asked.max_cost is None else micro_usd(asked.max_cost, where="--max-cost")
+    with collecting(faults):
+        check_job_name(asked.name or asked.called)
     folder: TrainingFolder | None = None
     with collecting(faults):
         folder = _folder(asked, spec, minimum=settings.min_pictures, copies=copies)

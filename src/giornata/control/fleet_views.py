@@ -10,8 +10,8 @@ from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
+from giornata.domain.fleet_plan import FleetView
 from giornata.domain.fleet_share import Bidder, share_demand
-from giornata.domain.scaling import FleetView
 from giornata.protocol.admin import ROOT_PROJECT
 
 # Nodes that have been silent for longer say nothing about since when an instance is without one.

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from giornata.control.ports.fleet import Fleet
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.scaling import ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.control.roll import roll_on
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.scaling import FleetView, Plan, Step, plan_fleet
+from giornata.domain.fleet_plan import FleetView, Plan, Step
+from giornata.domain.scaling import plan_fleet
 
 # That there is still work for a fleet is written down this often.
 NEEDED_EVERY_MS = 10_000

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place, takes_now
-from giornata.domain.scaling import FleetView, ScalingPolicy
+from giornata.domain.fleet_plan import FleetView, ScalingPolicy
 
 UNKNOWN_PRICE = 1 << 60
 

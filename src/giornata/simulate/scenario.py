@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from giornata.control.policy import Policy
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.simulate.provider import Offer
 from giornata.simulate.trainer import Trainer
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from giornata.control.policy import Policy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.reasons import Reason
-from giornata.domain.scaling import ScalingPolicy
 from giornata.simulate.machines import Park
 from giornata.simulate.provider import Offer
 from giornata.simulate.scenario import Goals, Scenario, Trouble

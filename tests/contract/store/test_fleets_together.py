@@ -10,7 +10,7 @@ from giornata.control.complete import complete
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import Loops
 from giornata.domain.errors import FleetUnavailable
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.work import ClaimReply, CompleteAttempt
 
 SLOW = ScalingPolicy(max_nodes=3, usual_start_s=600)

@@ -8,7 +8,7 @@ from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, wit
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.release import release
 from giornata.control.scale import scale_fleet
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.work import ReleaseAttempt
 from giornata.store import schema
 

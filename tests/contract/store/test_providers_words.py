@@ -13,7 +13,7 @@ from giornata.control.reap import reap
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 

@@ -14,7 +14,7 @@ from giornata.control.release import release
 from giornata.control.roll import ask_to_roll
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import Conflict, FleetUnavailable, Forbidden, NotFound
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.fleets import InstanceStanding
 from giornata.protocol.work import ReleaseAttempt

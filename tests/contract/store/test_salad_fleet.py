@@ -18,7 +18,7 @@ from giornata.control.heartbeat import heartbeat
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import FleetUnavailable
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.fleets.identities import identities_of
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, Heartbeat, NodeInfo, Order
 

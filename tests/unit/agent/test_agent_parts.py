@@ -312,9 +312,16 @@ def test_bytes_that_arrive_spoilt_are_uploaded_again(api: FakeNodeApi, clock: Cl
 
 def test_every_fault_of_the_settings_is_listed(tmp_path: Path) -> None:
     settings = AgentSettings(
-        url="server", key="", machine_id="m", name="n", work_dir=tmp_path, workloads={"count": ("a",), "x-b": ()}
+        url="server",
+        key="",
+        machine_id="m",
+        name="n",
+        work_dir=tmp_path,
+        workloads={"count": ("a",), "x-b": ()},
+        kinds=("x-c", "trian"),
     )
-    assert [fault.where for fault in settings.faults()] == ["workloads", "workloads", "url", "key"]
+    where = [fault.where for fault in settings.faults()]
+    assert where == ["workloads.count", "workloads.x-b", "kinds", "kinds", "url", "key"]
 
 
 def test_the_order_to_leave_ends_a_sleep() -> None:

@@ -1,10 +1,14 @@
 """Each command against a real server: what it prints, its JSON, its exit status, its next step."""
 
+import json
+
 import pytest
 import typer
 from tests.fixtures.served import a_dataset
+from typer.testing import CliRunner
 
 from giornata.cli.main import app
+from giornata.cli.output import EXIT_BAD_INPUT
 from giornata.protocol.node_checks import NodeChecks
 from giornata.protocol.work import Claim, NodeInfo
 
@@ -46,6 +50,25 @@ def test_jobs_and_job_show_state_steps_and_attempts(run, served, job):
 
 def test_jobs_are_filtered_by_label(run, job):
     assert run("jobs", "--label", "colour=red", "--json").json["items"] == []
+
+
+BEFORE_A_SERVER = [
+    (("jobs", "--label", "red", "--label", "=x"), {"--label"}),
+    (("budget", "job_1", "much"), {"USD"}),
+    (("project", "budget", "acme", "much"), {"USD"}),
+    (("project", "create", "Acme!", "--name", ""), {"ID", "--name"}),
+    (("key", "create", "--name", ""), {"--name"}),
+    (("machines", "quarantine", "m-1", "--reason", ""), {"--reason"}),
+    (("secrets", "set", "HUB"), {"standard input"}),
+    (("download", "job_1", "-o", __file__, "--format", "kohya"), {"--output", "--format"}),
+]
+
+
+@pytest.mark.parametrize(("command", "where"), BEFORE_A_SERVER, ids=[each[0] for each, _ in BEFORE_A_SERVER])
+def test_what_was_typed_is_checked_before_a_server_is_looked_for(tmp_path, command, where):
+    done = CliRunner().invoke(app, ["--data", str(tmp_path), *command, "--json"], input="short")
+    assert done.exit_code == EXIT_BAD_INPUT
+    assert {fault["where"] for fault in json.loads(done.stdout)["error"]["faults"]} == where
 
 
 def test_nodes_show_what_they_are_at(run, served, job):

@@ -16,8 +16,8 @@ from giornata.control.context import Context
 from giornata.control.install import install
 from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.scaling import ScalingPolicy
 from giornata.store.database import open_store
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -132,13 +132,39 @@ def test_tables_that_say_nothing_are_the_rules_own_defaults():
 
 
 def test_nodes_of_this_machine_are_a_fleet_of_a_fixed_size_or_one_that_is_scaled(tmp_path, context):
-    settings = settings_from(tmp_path, "", kinds=("x-count",))
+    settings = settings_from(tmp_path, "", kinds=("x-count",), workloads={"x-count": "python count.py"})
     fixed = opened(settings, context, fixed=2)
     assert (fixed.fixed_nodes, fixed.context.fleets) == (2, {})
     scaled = opened(settings, context, fixed=1, most=3)
     assert scaled.fixed is None
     assert scaled.context.fleets["local"].scaling.max_nodes == 3
     assert scaled.context.fleets["local"].kinds == ("x-count",)
+
+
+def test_work_that_no_local_node_could_do_is_refused_with_all_other_faults(tmp_path, context):
+    text = """
+kinds = ["x-mine"]
+[workloads]
+x-open = "python 'count.py"
+[fleets.here]
+driver = "local"
+kinds = ["train", "x-count", "x-open"]
+[fleets.there]
+driver = "local"
+kinds = ["trian"]
+[fleets.elsewhere]
+driver = "static"
+kinds = ["x-count"]
+[fleets.odd]
+driver = "lokal"
+"""
+    settings = settings_from(tmp_path, text)
+    always = {"fleets.here.kinds", "fleets.there.kinds", "fleets.odd.driver", "workloads.x-open"}
+    assert refused_where(lambda: opened(settings, context)) == always
+    assert refused_where(lambda: opened(settings, context, fixed=0)) == always
+    assert refused_where(lambda: opened(settings, context, fixed=1)) == always | {"kinds"}
+    lame = settings_from(tmp_path, "", workloads={"x-count": " ", "count": "python count.py"})
+    assert refused_where(lambda: opened(lame, context, most=1)) == {"workloads.x-count", "workloads.count"}
 
 
 def test_a_server_that_shares_its_database_has_no_nodes_in_its_care(tmp_path, context):

@@ -7,7 +7,7 @@ from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import Forbidden
-from giornata.domain.scaling import ScalingPolicy
+from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.fleets import InstanceStanding
 
 

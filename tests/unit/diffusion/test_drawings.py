@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageChops
 
 from giornata.diffusion.drawings import BACKGROUNDS, SUBJECTS, background, draw_picture, draw_subject
-from giornata.diffusion.inspect import Bounds, examine
+from giornata.diffusion.examine import Bounds, examine
 from giornata.domain.errors import InvalidInput
 
 

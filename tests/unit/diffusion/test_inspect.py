@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageCms
 
-from giornata.diffusion.inspect import Bounds, Look, examine
+from giornata.diffusion.examine import Bounds, Look, examine
 
 BOUNDS = Bounds()
 

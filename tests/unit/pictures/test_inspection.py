@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from giornata.diffusion.drawings import draw_subject
-from giornata.diffusion.inspect import Bounds
+from giornata.diffusion.examine import Bounds
 from giornata.domain.errors import Unavailable
 from giornata.pictures.inspection import Inspection, PictureLimits, inspect
 

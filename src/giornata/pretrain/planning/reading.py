@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pretrain.planning.facts import Facts, load_facts
 from giornata.pretrain.planning.of_run import Found, rows_found, values_of_run
-from giornata.pretrain.planning.request import OF_THE_RUN, RECIPES, PlanRequest, faults_of
+from giornata.pretrain.planning.request import OF_THE_RUN, RECIPES, PlanRequest
+from giornata.pretrain.planning.request_faults import faults_of
 from giornata.pretrain.recipes import RECIPES as RUNS
 from giornata.pretrain.recipes import read_config
 from giornata.protocol.pretraining import PretrainConfig

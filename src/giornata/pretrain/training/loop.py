@@ -8,12 +8,12 @@ step, end a phase) they agree on before each step.
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import StrEnum
 
 from giornata.pretrain.feeding.ahead import Ahead
 from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portioner
 from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.training.agreement import Agreed, agree
 from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses
 from giornata.pretrain.training.encoder_pool import Change, EncoderWatch
 from giornata.pretrain.training.meter import Meter, usd_per_s
@@ -56,19 +56,6 @@ def train(run: Run) -> Outcome:
     """
     with ExitStack() as stack:
         return Loop(run, stack).run()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
-    """On the next step, over all trainers."""
-
-    rows: int
-    passes: int
-    unreadable: int
-    waited_s: float
-    encode_s: float
-    preempted: bool
-    ended: bool
 
 
 class Loop:
@@ -150,7 +137,7 @@ class Loop:
             while progress.used < run.phases[progress.phase].samples:
                 taken, waited_s = ahead.take()
                 mine = taken or NOTHING
-                agreed = self._agree(mine, waited_s)
+                agreed = agree(self._channel, mine, waited_s=waited_s, preempted=run.preempted())
                 if agreed.preempted:
                     return Outcome.PREEMPTED
                 if agreed.ended:
@@ -161,28 +148,6 @@ class Loop:
         finally:
             ahead.close()
         return Outcome.FINISHED
-
-    def _agree(self, mine: Portioned, waited_s: float) -> Agreed:
-        numbers = [
-            len(mine.uses),
-            len(mine.examples),
-            len(mine.unreadable),
-            int(waited_s * 1e6),
-            int(mine.encode_s * 1e6),
-            int(self._run.preempted()),
-            int(mine.empty),
-        ]
-        everybodys = zip(*self._channel.gather(numbers), strict=True)
-        rows, passes, unreadable, waited_us, encode_us, preempted, ended = everybodys
-        return Agreed(
-            rows=sum(rows),
-            passes=max(passes),
-            unreadable=sum(unreadable),
-            waited_s=max(waited_us) / 1e6,
-            encode_s=sum(encode_us) / 1e6,
-            preempted=any(preempted),
-            ended=all(ended),
-        )
 
     def _step(self, mine: Portioned, agreed: Agreed) -> None:
         """Train what was fed; all trainers together."""

@@ -1,0 +1,81 @@
+"""What is decided of a fleet, and what from: the operator's policy, what is believed of it, the plan."""
+
+from dataclasses import dataclass
+
+from giornata.domain.capacity import Demand, InstanceView, Offer
+from giornata.domain.scaling_windows import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPolicy:
+    """What the operator wants of a fleet."""
+
+    min_nodes: int = 0
+    max_nodes: int = 1
+    warm_spares: int = 0  # nodes more than the work needs, while there is any
+    idle_to_zero_s: float = 300.0  # how long nodes without work are kept
+    most_up: int = 10  # nodes more in one step
+    most_down: int = 10  # nodes fewer in one step
+    pause_after_change_s: float = 0.0
+    max_price_micro_usd_per_hour: int | None = None  # of one node; dearer ones are not asked for
+    # An instance without a node after so long is replaced. By a provider's published curve one in seven takes over
+    # half an hour and nearly all come in 80 minutes; to wait is free, and a machine given up is excluded for days.
+    start_within_s: float = 5400.0
+    usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
+    drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
+    windows: tuple[Window, ...] = ()
+
+    def bounds(self, now_ms: int) -> tuple[int, int]:
+        """(fewest, most) nodes at this instant: windows may raise the one and change the other."""
+        held = [each for each in self.windows if each.holds(now_ms)]
+        most = [each.max_nodes for each in held if each.max_nodes is not None]
+        fewest = max([self.min_nodes, *(each.min_nodes or 0 for each in held)])
+        highest = max(most) if most else self.max_nodes
+        return min(fewest, highest), highest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """A fleet as believed now. Instants are epoch ms.
+
+    `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is
+    this fleet's share. `moves`: what is reallocated comes back on another machine. `reallocations_left` are those
+    that the provider still allows in this minute.
+    """
+
+    name: str
+    asked: int
+    offer: Offer
+    instances: tuple[InstanceView, ...] = ()
+    demand: tuple[Demand, ...] = ()
+    price_micro_usd_per_hour: int | None = None
+    most_nodes: int | None = None
+    moves: bool = True
+    reallocations_left: int = 0
+    needed_at_ms: int | None = None
+    changed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something that is to happen to one instance, and why."""
+
+    instance_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do now.
+
+    `desired` is what to ask of the provider; `leaving` get no more work from now on; `ending` are those of them that
+    hold no job any more, and go with this `desired`; `reallocate` are to be replaced by others.
+    """
+
+    desired: int
+    leaving: tuple[Step, ...] = ()
+    ending: tuple[str, ...] = ()
+    reallocate: tuple[Step, ...] = ()
+    reasons: tuple[str, ...] = ()
+    jobs: int = 0
+    needed: bool = False

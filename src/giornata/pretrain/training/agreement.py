@@ -1,0 +1,43 @@
+"""What all trainers have to do alike in the next step, agreed on before it."""
+
+from dataclasses import dataclass
+
+from giornata.pretrain.feeding.feeding import Portioned
+from giornata.pretrain.training.peers import Channel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """On the next step, over all trainers."""
+
+    rows: int
+    passes: int
+    unreadable: int
+    waited_s: float
+    encode_s: float
+    preempted: bool
+    ended: bool
+
+
+def agree(channel: Channel, mine: Portioned, *, waited_s: float, preempted: bool) -> Agreed:
+    """Tell the others what this trainer has for the step, and hear what they have. Every trainer calls it at once."""
+    numbers = [
+        len(mine.uses),
+        len(mine.examples),
+        len(mine.unreadable),
+        int(waited_s * 1e6),
+        int(mine.encode_s * 1e6),
+        int(preempted),
+        int(mine.empty),
+    ]
+    everybodys = zip(*channel.gather(numbers), strict=True)
+    rows, passes, unreadable, waited_us, encode_us, anybody_preempted, ended = everybodys
+    return Agreed(
+        rows=sum(rows),
+        passes=max(passes),
+        unreadable=sum(unreadable),
+        waited_s=max(waited_us) / 1e6,
+        encode_s=sum(encode_us) / 1e6,
+        preempted=any(anybody_preempted),
+        ended=all(ended),
+    )
