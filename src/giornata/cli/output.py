@@ -94,8 +94,9 @@ class Output:
 
 
 @contextmanager
-def reporting(as_json: bool) -> Iterator[Output]:
-    """Runs a command's body; errors that were foreseen become words and an exit status."""
+def reporting(as_json: bool, *, stopped: str = "stopped looking; the platform goes on") -> Iterator[Output]:
+    """Runs a command's body; errors that were foreseen become words and an exit status. `stopped` is said after
+    Ctrl-C."""
     out = Output(as_json=as_json)
     try:
         yield out
@@ -106,5 +107,5 @@ def reporting(as_json: bool) -> Iterator[Output]:
         out.error(error)
         raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
-        out.hint("stopped looking; the platform goes on")
+        out.hint(stopped)
         raise typer.Exit(130) from None

@@ -25,7 +25,7 @@ def demo(
 
     Pictures, ingest, latents, training in two phases; then every use of every picture is counted.
     """
-    with reporting(as_json) as out:
+    with reporting(as_json, stopped="stopped, with all that it had begun") as out:
         report = run_program(
             "giornata.pretrain.demo.story", [str(folder)], progress=lambda told: out.say(told["what"])
         )

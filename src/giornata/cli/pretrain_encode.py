@@ -26,7 +26,7 @@ def encode(
 
     What is done is kept: after a crash, run it again.
     """
-    with reporting(as_json) as out:
+    with reporting(as_json, stopped="stopped; the same command goes on") as out:
         words = [config, *([] if address is None else ["--address", address])]
         report = run_program("giornata.pretrain.encode", words, progress=lambda told: _say_progress(told, out))
         for resolution, one in report["latents"].items():

@@ -34,7 +34,7 @@ def evaluate(
 
     Of its averaged weights. --clip adds CLIP score and CMMD, --inception FID.
     """
-    with reporting(as_json) as out:
+    with reporting(as_json, stopped="stopped") as out:
         words = [config, "--rows", str(rows), "--out", str(folder)]
         words += [] if checkpoint is None else ["--checkpoint", checkpoint]
         words += [] if clip is None else ["--clip", clip]

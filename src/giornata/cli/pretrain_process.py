@@ -5,17 +5,21 @@ the file its report, `{"faults": […]}` or `{"error": "…"}`.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
+STOP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 STOP_WITHIN_S = 30.0
 _MISSING = "No module named"
 
@@ -39,34 +43,86 @@ def run_program(
 
 
 def _run(command: Sequence[str], errors: int, progress: Callable[[Mapping[str, Any]], None]) -> int:
-    # In a session of its own: Ctrl-C reaches it once and from here, so that it takes down its Ray undisturbed.
-    with _interruptible():
+    with _ending() as ending:
+        # In a session of its own: Ctrl-C reaches it once and from here, so that it takes down its Ray undisturbed.
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", start_new_session=True
         )
-    try:
-        for line in process.stdout or ():
-            if line.startswith("{"):
-                progress(json.loads(line))
-        return process.wait()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
+        ending.of(process)
         try:
-            process.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
+            for line in process.stdout or ():
+                if line.startswith("{"):
+                    progress(json.loads(line))
+        except BaseException:
+            ending.ask()
+            raise
+        finally:
+            status = process.wait()
+            ending.leave_nothing()
+    return status
+
+
+class _Ending:
+    """Of a program, when a signal asks for it. It is told once; who is told again, or takes STOP_WITHIN_S, is killed
+    with all that it has begun, such as a program of its own with a Ray. Signals raise nothing before it has ended: in
+    the middle of ending a program they would leave it behind."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.deaf_to = set[int]()
+        self._process: subprocess.Popen[str] | None = None
+        self._patience: threading.Timer | None = None
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        """A signal."""
+        if number in self.deaf_to:
+            return
+        again, self.asked = self.asked, True
+        if again:
+            self._kill()
+        else:
+            self.ask()
+
+    def of(self, process: "subprocess.Popen[str]") -> None:
+        """It is this program's, which may have been asked for already."""
+        self._process = process
+        if self.asked:
+            self.ask()
+
+    def ask(self) -> None:
+        """It shall end now, if it has begun."""
+        if self._process is not None and self._patience is None:
+            self._process.send_signal(signal.SIGINT)
+            self._patience = threading.Timer(STOP_WITHIN_S, self._kill)
+            self._patience.daemon = True
+            self._patience.start()
+
+    def leave_nothing(self) -> None:
+        """The program has ended; what it left behind does too."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):  # they have ended
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Processes that are started here hear SIGINT, also when whoever started this one, in the background of a script,
-    has it ignore that: it is inherited."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _ending() -> Iterator[_Ending]:
+    """SIGINT, SIGTERM and SIGHUP end the program that is begun within; then KeyboardInterrupt is raised."""
+    ending = _Ending()
+    before = {number: signal.signal(number, ending) for number in STOP}
+    # What is ignored in the background of a script, or under nohup, programs would inherit. A handler they do not.
+    ending.deaf_to = {number for number, handler in before.items() if handler is signal.SIG_IGN}
     try:
-        yield
+        yield ending
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if ending.asked:
+            raise KeyboardInterrupt
 
 
 def _failed(module: str, status: int, said: str) -> GiornataError:

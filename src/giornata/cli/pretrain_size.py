@@ -46,7 +46,7 @@ def size(
 
     Measured are the trainers, one encoder and one CPU. Only the CPU needs data.
     """
-    with reporting(as_json) as output:
+    with reporting(as_json, stopped="stopped") as output:
         options = {
             "--address": address,
             "--trainers": trainers,

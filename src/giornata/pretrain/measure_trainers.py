@@ -142,6 +142,7 @@ def _empty(architecture: Architecture) -> EmptyPrompt:
 
 def work(values: Mapping[str, Any]) -> None:
     """What Ray Train calls in every trainer's process: each phase in its turn."""
+    import ray
     import ray.train
     import ray.train.torch
 
@@ -161,7 +162,7 @@ def work(values: Mapping[str, Any]) -> None:
                 scratch=scratch,
                 rank=rank,
                 world=context.get_world_size(),
-                node_size=full_nodes([each for (each,) in channel.gather([context.get_local_world_size()])]),
+                node_size=full_nodes(channel.gather_objects(ray.get_runtime_context().get_node_id())),
             )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -4,7 +4,8 @@ Two sources: the ledgers in the newest checkpoint, which every start goes by, an
 while they train and nobody goes by (`tracking.trace_rows`). Where there is a trace, it is what counts here.
 """
 
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.trace import FOLDER, Traced, read_traces
+from giornata.pretrain.trace import FOLDER, TracedAttempt, read_traces
 from giornata.pretrain.training.progress import Progress
 from giornata.pretrain.training.spending import spent_usd
+from giornata.pretrain.use_counts import Counted, count_uses
 from giornata.protocol.pretraining import PretrainConfig
 
 
@@ -53,41 +55,31 @@ def proof_of(config: PretrainConfig) -> Proof:
     source, run = source_manifest(config), run_storage(config)
     phases, progress = rows_of_phases(config, source), progress_of(run)
     ledgers = [Ledger.from_json(each, rows_of) for each, rows_of in zip(progress.ledgers, phases, strict=False)]
-    traced = read_traces(Path(run.path()) / FOLDER) if config.tracking.trace_rows else None
+    attempts = read_traces(Path(run.path()) / FOLDER) if config.tracking.trace_rows else None
     planned = sum(rows_of.samples for rows_of in phases)
     kept_out = sum(ledger.quarantined for ledger in ledgers)
-    once, repeated = _counted(ledgers) if traced is None else _of_trace(traced, phases, progress)
+    counted = _by_ledgers(ledgers) if attempts is None else _by_traces(attempts, phases, progress)
     return Proof(
         finished=progress.phase >= len(config.phases),
         rows=source.rows,
         quarantined=sum(source.quarantined.values()),
         planned=planned,
-        trained_once=once,
-        repeated=repeated,
+        trained_once=counted.once,
+        repeated=counted.more,
         unreadable=kept_out - progress.skipped_rows,
         left_out=progress.skipped_rows,
-        missed=planned - once - repeated - kept_out,
-        undone=None if traced is None else traced.undone,
-        attempts=None if traced is None else traced.attempts,
+        missed=planned - counted.once - counted.more - kept_out,
+        undone=None if attempts is None else counted.undone,
+        attempts=None if attempts is None else len(attempts),
         steps=progress.step,
         spent_usd=spent_usd(run, progress),
     )
 
 
-def _counted(ledgers: Iterable[Ledger]) -> tuple[int, int]:
-    return sum(ledger.done - ledger.quarantined for ledger in ledgers), 0
+def _by_ledgers(ledgers: Iterable[Ledger]) -> Counted:
+    return Counted(once=sum(ledger.done - ledger.quarantined for ledger in ledgers), more=0, undone=0)
 
 
-def _of_trace(traced: Traced, phases: Iterable[RowsOfPhase], progress: Progress) -> tuple[int, int]:
-    """(once, more than once) of the planned uses. What was trained after the newest checkpoint is not safe yet."""
-    planned = {
-        (place, portion.number, row)
-        for place, rows_of in enumerate(phases)
-        for portion in rows_of.portions()
-        for row in portion.rows
-    }
-    safe = traced.until(progress.step)
-    strangers = [use for use in safe if use not in planned]
-    if strangers:
-        raise RuntimeError(f"{len(strangers)} rows were trained that are not of this run, such as {strangers[0]}")
-    return sum(count == 1 for count in safe.values()), sum(count > 1 for count in safe.values())
+def _by_traces(attempts: Sequence[TracedAttempt], phases: Sequence[RowsOfPhase], progress: Progress) -> Counted:
+    with tempfile.TemporaryDirectory(prefix="giornata-proof-") as folder:
+        return count_uses(attempts, phases, until_step=progress.step, folder=Path(folder))

@@ -8,9 +8,9 @@ Lines of an attempt count up to the step from which the next attempt went on: wh
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,40 +40,35 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """All attempts together. `steps` are what became of the weights: (step, phase, portion, row); `undone` uses were
-    trained by an attempt that was lost before its next checkpoint."""
+class TracedAttempt:
+    """What the trainers of one attempt wrote. The next attempt went on from the step `kept_until`: what came after it
+    here is undone."""
 
-    steps: Sequence[tuple[int, int, int, int]]
-    undone: int
-    attempts: int
+    files: Sequence[Path]
+    kept_until: float
 
-    def until(self, step: int) -> Counter[tuple[int, int, int]]:
-        """How often each (phase, portion, row) was trained up to a step."""
-        return Counter((phase, number, row) for at, phase, number, row in self.steps if at <= step)
+    def lines(self) -> Iterator[Mapping[str, Any]]:
+        """Of the steps, one trainer after the other."""
+        for file in self.files:
+            yield from islice(_whole_lines(file), 1, None)
 
 
-def read_traces(folder: Path) -> Traced:
-    """What all trainers of all attempts wrote."""
-    attempts: dict[tuple[int, int], list[dict[str, Any]]] = {}
+def read_traces(folder: Path) -> list[TracedAttempt]:
+    """Of all attempts, the newest first."""
+    attempts: dict[tuple[int, int], list[Path]] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        head, *lines = _whole_lines(path)
-        attempts.setdefault((head["ms"], head["from"]), []).extend(lines)
-    steps: list[tuple[int, int, int, int]] = []
-    undone, kept_until = 0, math.inf
-    for (_, began_at), lines in sorted(attempts.items(), reverse=True):
-        for line in lines:
-            if line["step"] > kept_until:
-                undone += len(line["uses"])
-            else:
-                steps += [(line["step"], line["phase"], number, row) for number, row in line["uses"]]
+        if head := next(_whole_lines(path), None):  # who was killed at once has written nothing
+            attempts.setdefault((head["ms"], head["from"]), []).append(path)
+    found, kept_until = list[TracedAttempt](), math.inf
+    for (_, began_at), files in sorted(attempts.items(), reverse=True):
+        found.append(TracedAttempt(files=files, kept_until=kept_until))
         kept_until = min(kept_until, began_at)
-    return Traced(steps=steps, undone=undone, attempts=len(attempts))
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """A last line may be cut."""
-    found = []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-        found.append(json.loads(line))
     return found
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """A last line may be cut."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)

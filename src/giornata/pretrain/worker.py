@@ -3,12 +3,14 @@
 import logging
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+import ray
 import ray.train
 import ray.train.torch
 import torch
@@ -110,10 +112,11 @@ def _attempt(storage: Storage, command_ms: int) -> Attempt:
 
 
 def _node_size(config: PretrainConfig, channel: Channel) -> int | None:
-    sizes = [each for (each,) in channel.gather([ray.train.get_context().get_local_world_size()])]
-    found = full_nodes(sizes)
+    # Ray Train goes by addresses, which two nodes may share, and gives ranks by nodes.
+    nodes = channel.gather_objects(ray.get_runtime_context().get_node_id())
+    found = full_nodes(nodes)
     if found is None and config.train.parallel is Parallel.HSDP and channel.rank == 0:
-        log.warning("nodes have %s trainers: with unequal nodes all shard together", sorted(set(sizes)))
+        log.warning("nodes have %s trainers: with unequal nodes all shard together", sorted(Counter(nodes).values()))
     return found
 
 

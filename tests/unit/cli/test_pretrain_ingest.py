@@ -3,6 +3,7 @@
 The program itself is in tests/system/pretrain."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -136,3 +137,22 @@ def test_it_does_so_in_the_background_of_a_script_too(tmp_path: Path) -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("order", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGHUP)])
+def test_who_is_told_twice_leaves_nothing_behind_of_a_program_that_hears_nothing(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    """Nor of what that has begun."""
+    os.mkfifo(tmp_path / "line")
+    held_open = os.open(tmp_path / "line", os.O_RDONLY | os.O_NONBLOCK)
+
+    def leave(_told: object) -> None:
+        for number in order:
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_program(PROGRAM, [str(tmp_path / "line"), "stubborn"], progress=leave)
+    os.set_blocking(held_open, True)
+    assert os.read(held_open, 1) == b"", "which comes when nobody has it open to write any more"
+    os.close(held_open)

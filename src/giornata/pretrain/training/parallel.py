@@ -7,6 +7,7 @@ a sharded one gathers its weights as bfloat16, so that every operation is in it.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from diffusers import UNet2DConditionModel
@@ -95,10 +96,12 @@ def _shard(unet: UNet2DConditionModel, mesh: DeviceMesh, *, bf16: bool) -> None:
     fully_shard(unet, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
-def full_nodes(sizes: Sequence[int]) -> int | None:
-    """How many trainers share a node, from what each of them says; None where nodes differ, and HSDP has no replicas
-    to make: then all shard together. All trainers have to come to the same answer, or they would wait for ever."""
-    return sizes[0] if len(set(sizes)) == 1 else None
+def full_nodes(nodes: Sequence[str]) -> int | None:
+    """How many trainers share a node, from the node of each of them, by rank. None where nodes have unequal numbers,
+    or one that does not have its trainers one after the other: HSDP has no replicas to make then, and all shard
+    together. All trainers have to come to the same answer, or they would wait for ever."""
+    sizes = [len(list(trainers)) for _, trainers in groupby(nodes)]
+    return sizes[0] if len(sizes) == len(set(nodes)) and len(set(sizes)) == 1 else None
 
 
 def _mesh(parallel: Parallel, peers: Peers, device: torch.device, node_size: int | None) -> DeviceMesh:
