@@ -30,8 +30,8 @@ ROWS_OF_A_TASK = 16_384
 """One reading task streams the rows of so many portions as make at most this, so that a small data set is read by a
 few, whose processes cost more to start than the reading."""
 MOST_TASKS = 8192
-"""Of larger data sets a task reads more: Ray makes a block for each before the first row comes, and keeps books of all
-of them. A task that is lost is begun anew, and the last ones of a phase are few: so neither should it be too large."""
+"""Of larger data sets a task reads more: for each Ray makes a block before the first row comes, and keeps books of it.
+Much fewer would be too large: one that is lost is begun anew, and at the end of a phase the last few work alone."""
 BATCHES_OF_A_BLOCK = 8
 """Ray makes blocks of 128 MiB, and a block is a task of one encoder: of small pictures that would be tens of
 thousands for one encoder, with the others idle and trainers waiting for its end."""
@@ -90,9 +90,7 @@ def fed(
     return _through_actors(cut, EncodePictures, config, picture_bytes + NAMES_BYTES) if mode is Mode.ONLINE else cut
 
 
-def grouped(
-    portions: Sequence[Portion], rows_of_a_task: int, *, most: int = MOST_TASKS
-) -> Iterator[list[Portion]]:
+def grouped(portions: Sequence[Portion], rows_of_a_task: int, *, most: int = MOST_TASKS) -> Iterator[list[Portion]]:
     """Portions in their order, so many together as have at most this many rows, and at least one. Where that would
     be more than `most` groups, more rows go together."""
     # Two neighbours have more rows than go together: with twice the mean there are at most so many.
