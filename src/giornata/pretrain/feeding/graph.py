@@ -30,8 +30,8 @@ ROWS_OF_A_TASK = 16_384
 """One reading task streams the rows of so many portions as make at most this, so that a small data set is read by a
 few, whose processes cost more to start than the reading."""
 MOST_TASKS = 8192
-"""Of larger data sets a task reads more: for each Ray makes a block before the first row comes, and keeps books of it.
-Much fewer would be too large: one that is lost is begun anew, and at the end of a phase the last few work alone."""
+"""Of larger data sets a task reads more: for each Ray makes a block before the first row comes, and keeps it in its
+books. Much fewer would be too large: one that is lost is begun anew, and at a phase's end the last few work alone."""
 BATCHES_OF_A_BLOCK = 8
 """Ray makes blocks of 128 MiB, and a block is a task of one encoder: of small pictures that would be tens of
 thousands for one encoder, with the others idle and trainers waiting for its end."""
