@@ -169,7 +169,7 @@ def _cell(cell: tuple[int, int | None, int], runs: list[dict[str, float]]) -> di
 def reading(count: int, repetitions: int) -> dict[str, object]:
     """Pictures per second of CPU time, in one process."""
     pictures = [_jpeg(seed) for seed in range(count)]
-    rows = [Raw(source="a.parquet", place="0", image=each, caption=CAPTION) for each in pictures]
+    rows = [Raw(source="a.parquet", place="0", image=each, captions=(CAPTION,)) for each in pictures]
     filters = filters_of(Ingest())
     keep = Keep(
         rows=1,

@@ -23,6 +23,7 @@ from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD
+from giornata.protocol.specs import PRETRAIN_KIND
 
 
 def register(app: typer.Typer) -> None:
@@ -82,6 +83,8 @@ def node(
         )
         place = place_of(settings, os.environ)
         agent = agent_settings_of(settings, place)
+        if (words := unpriced_words(settings)) is not None:
+            out.hint(words)
     log_to_stderr(settings.log_level)
     if parent is not None:
         _follow(parent)
@@ -89,6 +92,13 @@ def node(
     status = run_node(agent, provider=provider)
     out.result({"node_id": agent.node_id, "machine_id": agent.machine_id, "status": status})
     raise typer.Exit(status)
+
+
+def unpriced_words(settings: Settings) -> str | None:
+    """What to say to a node that would let a cluster's runs cost nothing."""
+    if PRETRAIN_KIND not in settings.kinds or settings.price_usd_per_hour:
+        return None
+    return "  runs on the cluster will cost nothing and keep to any budget: say with --price what an hour of it costs"
 
 
 def place_of(settings: Settings, environment: Mapping[str, str]) -> Place | None:

@@ -11,7 +11,8 @@ from giornata.cli.pretrain_options import Config
 from giornata.cli.watch import watch
 from giornata.domain.job import JobState
 from giornata.pretrain.recipes import read_config
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.pretrain.training.meter import HOUR_S, usd_per_s
+from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.specs import PRETRAIN_KIND
 
 
@@ -21,11 +22,16 @@ def register(group: typer.Typer) -> None:
 
 
 def cost_words(config: PretrainConfig) -> str:
-    """What the job's cost is, and where that of the GPUs is told."""
-    node = "  the job's cost is the price of the node that follows the run, and not of the cluster's GPUs;"
+    """What the job's cost is made of, and where the run's own account is told."""
+    node = "  an hour of the job costs the --price of the node that follows it: let that be the cluster's;"
     if config.workers.trainer_usd_per_h is None:
-        return f"{node}\n  set workers.trainer_usd_per_h, and the run tells those as spent_usd in its metrics"
-    return f"{node}\n  those are spent_usd in its metrics"
+        return f"{node}\n  set workers.trainer_usd_per_h, and the run tells what it spends (spent_usd in its metrics)"
+    beside = config.encode.mode in {Mode.ONLINE, Mode.HYBRID}
+    encoders = max(config.encoders_of(phase) for phase in range(len(config.phases))) if beside else 0
+    per_h = usd_per_s(config, config.workers.trainers, encoders) * HOUR_S
+    return (
+        f"{node}\n  by its workers' prices the run takes ${per_h:,.2f}/h; what it spends is spent_usd in its metrics"
+    )
 
 
 def submit(

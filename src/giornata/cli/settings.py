@@ -90,7 +90,9 @@ class Settings(BaseSettings):
     provider: Literal["auto", "none", "salad"] = Field(
         "auto", description="Who lends the node's machine. auto: what the node finds itself on."
     )
-    price_usd_per_hour: float = Field(0.0, ge=0, le=1000, description="What an hour of this node costs.")
+    price_usd_per_hour: float = Field(
+        0.0, ge=0, le=100_000, description="What an hour of this node costs, with the Ray cluster behind it, if any."
+    )
     kinds: tuple[str, ...] = Field(("train",), description="Kinds of job that the node takes.")
     workloads: dict[str, str] = Field(
         default_factory=dict, description="Your own kinds: x-NAME = command line of a program that speaks the pipe."

@@ -113,7 +113,8 @@ def _earlier(out: Storage, about: dict[str, Any]) -> Manifest | None:
     faults = []
     if manifest.about.get("source") != about["source"]:
         faults.append(Fault(where="out", message=f"{out} holds shards of another source", hint="name another folder"))
-    there, asked = manifest.about.get("ingest", {}), about["ingest"]
+    # Options that are younger than the manifest were as they are by default
+    there, asked = {**asdict(Ingest()), **manifest.about.get("ingest", {})}, about["ingest"]
     for name in sorted(name for name in {*there, *asked} if there.get(name) != asked.get(name)):
         message = f"{out} was made with {name} = {there.get(name)}, not {asked.get(name)}"
         faults.append(Fault(where="out", message=message, hint="name another folder"))

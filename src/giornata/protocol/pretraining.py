@@ -62,6 +62,8 @@ class Ingest:
     min_side_px: int = 64
     max_aspect_ratio: float = 4.0
     min_caption_chars: int = 1
+    max_captions: int = 1
+    """So many captions of a picture are kept, at most; training chooses one of them in each epoch."""
     modes: tuple[str, ...] | None = None
     """Modes of pictures that are kept, in Pillow's terms ("RGB", "L", "P", "CMYK", "I;16"); others go to quarantine.
     None: all are kept, and become RGB with 8 bits."""
@@ -85,6 +87,9 @@ class Data:
     bucket_reso_steps: int = 64
     center_crop: bool = True
     random_flip: bool = False
+    caption_weights: tuple[float, ...] | None = None
+    """How often each of a picture's captions is chosen, in their order, in proportion to one another; captions after
+    the last weight never are. None: all equally often."""
     max_quarantined_share: float = 0.001
     """More rows than this that cannot be read although they were ingested stop the run."""
 

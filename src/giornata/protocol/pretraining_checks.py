@@ -59,6 +59,7 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_mode_faults(config),
         *_correction_faults(config),
         *_bucket_faults(config),
+        *_caption_weights(config.data.caption_weights),
         *_tracking_faults(config),
         *_evaluate_faults(config),
     ]
@@ -92,6 +93,7 @@ def _ingest_faults(ingest: Ingest) -> list[Fault]:
         *_at_least("ingest.min_side_px", ingest.min_side_px, 1),
         *_at_least("ingest.rows_per_shard", ingest.rows_per_shard, 1),
         *_at_least("ingest.min_caption_chars", ingest.min_caption_chars, 0),
+        *_at_least("ingest.max_captions", ingest.max_captions, 1),
         *_at_least("ingest.max_aspect_ratio", ingest.max_aspect_ratio, 1),
         *_share("ingest.max_quarantined_share", ingest.max_quarantined_share),
         *_at_least("ingest.shuffle_bytes", ingest.shuffle_bytes, 1),
@@ -228,6 +230,13 @@ def _bucket_faults(config: PretrainConfig) -> list[Fault]:
         hint = f"a multiple of {LATENT_SIDE_PX}, not above the least resolution"
         faults.append(Fault(where="data.bucket_reso_steps", message=f"cannot be {steps}", hint=hint))
     return faults
+
+
+def _caption_weights(weights: tuple[float, ...] | None) -> list[Fault]:
+    # A picture may have one caption only: the first weight alone must choose it.
+    sound = weights is None or (weights and all(math.isfinite(each) and each >= 0 for each in weights) and weights[0])
+    hint = "one number for each caption, none below 0, the first above 0"
+    return [] if sound else [Fault(where="data.caption_weights", message=f"cannot be {weights}", hint=hint)]
 
 
 def _tracking_faults(config: PretrainConfig) -> list[Fault]:

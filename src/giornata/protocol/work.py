@@ -39,7 +39,12 @@ class NodeInfo(Message):
     engine_pid: ProcessId | None = None
     device: str = Field("", max_length=128)
     vram_bytes: Count | None = None
-    price_micro_usd_per_hour: int = Field(0, ge=0, le=1_000_000_000)
+    price_micro_usd_per_hour: int = Field(
+        0,
+        ge=0,
+        le=100_000_000_000,
+        description="Of all that its jobs use: a node before a cluster says the cluster's.",
+    )
     versions: dict[str, str] = Field(default_factory=dict, max_length=32)
 
 

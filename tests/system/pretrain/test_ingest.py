@@ -220,3 +220,13 @@ def test_a_source_file_that_breaks_off_costs_its_rest_only(
     kept = {row[columns.KEY] for row in shard_rows(tmp_path / "out", manifest)}
     assert kept < set(whole.kept)
     assert {key for key, row in whole.kept.items() if row.source.endswith(("00000.parquet", "00000.tar"))} < kept
+
+
+def test_several_captions_of_a_picture_lie_in_its_shard(tmp_path: Path) -> None:
+    example = write_example(tmp_path / "source", rows=12, oddities=0)
+    options = Ingest(rows_per_shard=10, caption_columns=("caption", "url"), max_captions=2)
+    _, manifest = ingested(tmp_path / "source", tmp_path / "out", options)
+    rows = shard_rows(tmp_path / "out", manifest)
+    assert [row[columns.KEY] for row in rows] == sorted(example.kept)
+    assert [row[columns.CAPTION] for row in rows] == [example.kept[row[columns.KEY]].caption for row in rows]
+    assert all(len(row[columns.CAPTIONS]) == 2 and row[columns.CAPTIONS][0] == row[columns.CAPTION] for row in rows)

@@ -6,9 +6,10 @@ import pytest
 from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
 from giornata.agent.imds import WorkloadToken
-from giornata.cli.node import agent_settings_of, place_of
+from giornata.cli.node import agent_settings_of, place_of, unpriced_words
 from giornata.cli.settings import Settings
 from giornata.domain.errors import InvalidInput
+from giornata.protocol.work import NodeInfo
 
 WORKLOAD = SaladWorkload(keys=SaladKeys(), now_s=0.0)
 
@@ -48,6 +49,20 @@ def test_it_can_be_told_not_to_look_or_that_it_has_to_be_there(tmp_path):
     assert place_of(settings(tmp_path, provider="salad"), WORKLOAD.environment()) is not None
     with pytest.raises(InvalidInput, match="SALAD_MACHINE_ID"):
         place_of(settings(tmp_path, provider="salad"), {})
+
+
+def test_a_node_before_a_cluster_is_asked_for_the_clusters_price(tmp_path):
+    assert "--price" in (unpriced_words(settings(tmp_path, kinds=("train", "pretrain"))) or "")
+    assert unpriced_words(settings(tmp_path, kinds=("train",))) is None
+    priced = settings(tmp_path, kinds=("pretrain",), price_usd_per_hour=1_500.0, node_key="gk_x")
+    assert unpriced_words(priced) is None
+    said = NodeInfo(
+        node_id="node_12345678",
+        machine_id="m",
+        name="m",
+        price_micro_usd_per_hour=agent_settings_of(priced).price_micro_usd_per_hour,
+    )
+    assert said.price_micro_usd_per_hour == 1_500_000_000
 
 
 def test_without_key_and_place_the_key_is_asked_for(tmp_path):

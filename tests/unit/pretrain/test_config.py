@@ -201,3 +201,11 @@ def test_sharded_weights_are_not_channels_last(parallel: str) -> None:
 def test_modes_of_pictures_that_are_none(modes: list[str]) -> None:
     assert faults_of({"ingest": {"modes": modes}}) == {"ingest.modes"}
     assert parse_ingest({"modes": ["RGB", "L"]}).modes == ("RGB", "L")
+
+
+@pytest.mark.parametrize("weights", [[], [0, 1], [1, -0.5], [float("nan")], [float("inf"), 1]])
+def test_weights_by_which_no_caption_can_be_chosen(weights: list[float]) -> None:
+    assert faults_of({"data": {"caption_weights": weights}, "ingest": {"max_captions": 0}}) == {
+        "data.caption_weights",
+        "ingest.max_captions",
+    }

@@ -11,7 +11,7 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.examination import DETAIL, ORDINAL, PLACE, SOURCE, examine, examined_rows
 from giornata.pretrain.data.example_data import ODDITIES, Row, encoded
 from giornata.pretrain.data.filters import Record, Refusal, filters_of
-from giornata.pretrain.data.source_rows import Raw, SourceDamaged, first_caption
+from giornata.pretrain.data.source_rows import Raw, SourceDamaged, captions_of
 from giornata.protocol.pretraining import Ingest
 
 FILTERS = filters_of(Ingest())
@@ -19,7 +19,7 @@ PICTURE = Image.effect_noise((96, 64), 80).convert("RGB")
 
 
 def raw(image: bytes | None, caption: str = "a cat") -> Raw:
-    return Raw(source="file", place="7", image=image, caption=caption)
+    return Raw(source="file", place="7", image=image, captions=(caption,))
 
 
 def reason(record: Record, options: Ingest) -> Refusal | None:
@@ -31,7 +31,7 @@ def reason(record: Record, options: Ingest) -> Refusal | None:
 def test_every_oddity_becomes_what_it_must(name: str) -> None:
     first = Row(image=b"", suffix="jpg", caption="")
     row = ODDITIES[name](PICTURE.copy(), "a dog", first)
-    found = examine(raw(row.image, first_caption([row.caption])), FILTERS, perceptual=False)
+    found = examine(raw(row.image, "".join(captions_of([row.caption], Ingest()))), FILTERS, perceptual=False)
     assert (found.refused.reason if found.refused else None) == row.refusal
 
 
@@ -98,16 +98,19 @@ def test_captions_are_not_needed_when_none_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (["one", "two"], "one"),
-        ([None, "two"], "two"),
-        (["  ", "\n two \n"], "two"),
-        ([float("nan"), 3, ["x"]], ""),
-        ([b"\xff\xfe", "caf\u00e9".encode()], "caf\u00e9"),
-        ([], ""),
+        (["one", "two", "one", "three"], ("one", "two")),
+        ([None, "two"], ("two",)),
+        (["  ", "\n two \n"], ("two",)),
+        ([float("nan"), 3, ["one", None, "of a list"]], ("one", "of a list")),
+        ([b"\xff\xfe", "caf\u00e9".encode()], ("caf\u00e9",)),
+        (["of", "a", "short one"], ("short one",)),
+        (["of", "a"], ("of",)),
+        ([], ()),
     ],
 )
-def test_the_first_caption_that_says_something_is_taken(values: list[object], expected: str) -> None:
-    assert first_caption(values) == expected
+def test_captions_that_say_enough_are_taken_once_each(values: list[object], expected: tuple[str, ...]) -> None:
+    assert captions_of(values, Ingest(min_caption_chars=3, max_captions=2)) == expected
+    assert captions_of(values, Ingest(min_caption_chars=3)) == expected[:1]
 
 
 def test_a_source_that_breaks_off_says_so_after_its_good_rows() -> None:

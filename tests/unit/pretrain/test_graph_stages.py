@@ -50,7 +50,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Pretra
 
 def groups(rows_of_a_task: int = 10) -> list[pa.Table]:
     """A table for each reading task."""
-    return [pa.table({GROUP: [packed(group)]}) for group in grouped(PHASE.portions(), rows_of_a_task)]
+    return [pa.table({GROUP: [packed(group)]}) for group in grouped(list(PHASE.portions()), rows_of_a_task)]
 
 
 def rows_fed(config: PretrainConfig, encoder: Encoder, mode: Mode) -> pa.Table:

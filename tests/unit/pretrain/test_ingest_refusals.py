@@ -1,13 +1,15 @@
 """What an ingest refuses before anything is read, and how the program reports it. No Ray is started here."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.example_data import write_example
-from giornata.pretrain.data.manifest import MANIFEST
+from giornata.pretrain.data.manifest import MANIFEST, Manifest
+from giornata.pretrain.data.sources import find
 from giornata.pretrain.ingest import ingest, main
 from giornata.protocol.pretraining import Ingest
 
@@ -32,6 +34,19 @@ def test_a_manifest_that_is_none_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not a manifest"):
         run(tmp_path / "raw", tmp_path / "out")
     assert (tmp_path / "out" / MANIFEST).read_text() == "somebody's notes"
+
+
+def test_shards_that_are_older_than_an_option_are_of_its_default(tmp_path: Path) -> None:
+    write_example(tmp_path / "raw", rows=2)
+    found = find(str(tmp_path / "raw"), Ingest())
+    options = {name: each for name, each in asdict(Ingest()).items() if name != "max_captions"}
+    source = {"kind": found.kind, "files": len(found.files), "bytes": found.bytes, "digest": found.digest}
+    manifest = Manifest(shards=(), about={"ingest": options, "source": source})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / MANIFEST).write_bytes(manifest.to_bytes())
+    run(tmp_path / "raw", tmp_path / "out")  # nothing to do
+    with pytest.raises(InvalidInput, match="max_captions = 1, not 2"):
+        ingest(str(tmp_path / "raw"), str(tmp_path / "out"), Ingest(max_captions=2), progress=lambda *_: None)
 
 
 def test_the_program_reports_all_faults(tmp_path: Path) -> None:

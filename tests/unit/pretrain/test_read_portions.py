@@ -54,6 +54,17 @@ def test_groups_keep_portions_and_their_order(sizes: list[list[int]], rows_of_a_
     assert [unpacked(packed(group)) for group in groups] == groups
 
 
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=60), most=st.integers(1, 9))
+def test_there_are_never_more_tasks_than_ray_can_bear(sizes: list[int], most: int) -> None:
+    portions = [
+        Portion(number=number, epoch=0, shard=number, rows=Intervals.span(0, size))
+        for number, size in enumerate(sizes)
+    ]
+    groups = list(grouped(portions, 1, most=most))
+    assert len(groups) <= most
+    assert [portion for group in groups for portion in group] == portions
+
+
 def test_a_billion_rows_are_not_a_billion_tasks() -> None:
     phase = RowsOfPhase(seed=0, phase=0, samples=300_000, shard_rows=(1000,) * 100)
-    assert len(list(grouped(phase.portions(), 16_384))) == 19
+    assert len(list(grouped(list(phase.portions()), 16_384))) == 19

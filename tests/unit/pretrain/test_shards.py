@@ -31,6 +31,14 @@ def test_bytes_do_not_depend_on_the_order_or_on_how_rows_came_together() -> None
     assert bytes(shard_bytes(whole)) != bytes(shard_bytes(changed))
 
 
+def test_all_captions_are_kept_where_rows_have_several() -> None:
+    schema = columns.source_schema(several=True)
+    given = [row | {columns.CAPTIONS: [str(row[columns.CAPTION]), "another"]} for row in rows(3)]
+    read = pq.ParquetFile(io.BytesIO(shard_bytes(pa.Table.from_pylist(given, schema)))).read()
+    assert read.schema == schema
+    assert read.to_pylist() == sorted(given, key=lambda row: str(row[columns.KEY]))
+
+
 def test_rows_are_in_order_of_their_keys_in_groups() -> None:
     given = rows(300)
     content = shard_bytes(pa.Table.from_pylist(given, columns.SOURCE))

@@ -63,6 +63,16 @@ def test_captions_come_from_the_first_column_that_has_one(tmp_path: Path) -> Non
     assert captions(tmp_path, Ingest(caption_columns=("alt", "caption"))) == ["a", "b", "c"]
 
 
+def test_captions_come_from_all_columns_and_from_lists_where_several_are_kept(tmp_path: Path) -> None:
+    several = pa.array([["A1", None, "A2"], None, []], pa.list_(pa.string()))
+    table = pa.table({"captions": several, "alt": ["a", "b", None], "jpg": [b"1", b"2", b"3"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    options = Ingest(caption_columns=("captions", "alt"), max_captions=9)
+    found = read(find(str(tmp_path), options), options)
+    assert [raw.captions for raw in found] == [("A1", "A2", "a"), ("b",), ()]
+    assert captions(tmp_path, options) == ["A1", "b", ""]
+
+
 def test_text_that_is_no_utf8_hurts_its_own_row_only(tmp_path: Path) -> None:
     broken = pa.array([b"good", b"\xff\xfe", b"also"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"caption": broken, "jpg": [b"1", b"2", b"3"]}), tmp_path / "a.parquet")

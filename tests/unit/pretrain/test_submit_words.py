@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 from giornata.cli.pretrain_submit import cost_words
-from giornata.pretrain.recipes import shapes
+from giornata.pretrain.recipes import sd2_base
 
 
-def test_the_jobs_cost_is_not_that_of_the_gpus() -> None:
-    config = shapes()
-    priced = replace(config, workers=replace(config.workers, trainer_usd_per_h=2.0))
-    for words in (cost_words(config), cost_words(priced)):
-        assert "not of the cluster's GPUs" in words
-        assert "spent_usd" in words
+def test_the_jobs_cost_is_its_nodes_and_the_run_says_what_that_should_be() -> None:
+    config = sd2_base()
     assert "workers.trainer_usd_per_h" in cost_words(config)
-    assert "workers.trainer_usd_per_h" not in cost_words(priced)
+    workers = replace(config.workers, trainer_usd_per_h=2.0, encoder_usd_per_h=0.5)
+    for mode, per_h in (("hybrid", 32 * 2 + 8 * 0.5), ("offline", 32 * 2)):
+        priced = replace(config, workers=workers, encode=replace(config.encode, mode=mode))
+        words = cost_words(priced)
+        assert f"${per_h:.2f}/h" in words
+        assert "--price" in words
+        assert "spent_usd" in words

@@ -65,7 +65,9 @@ def test_of_another_source_or_other_looks_nothing_is_left(out: Storage, change: 
     assert other.shards_of(0) is None
 
 
-@pytest.mark.parametrize("change", [{"rows_per_shard": 5}, {"max_quarantined_share": 0.5}, {"shuffle_bytes": 7}])
+@pytest.mark.parametrize(
+    "change", [{"rows_per_shard": 5}, {"max_quarantined_share": 0.5}, {"shuffle_bytes": 7}, {"max_captions": 2}]
+)
 def test_what_was_found_out_of_rows_is_used_with_other_options_for_shards(
     out: Storage, change: dict[str, Any]
 ) -> None:

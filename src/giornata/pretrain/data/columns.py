@@ -9,11 +9,19 @@ import pyarrow as pa
 KEY = "key"  # sha256 of the picture's bytes, hex: seeds every draw
 SHARD, ROW = "shard", "row"  # place in the manifest, place in the shard
 IMAGE, CAPTION = "image", "caption"
+CAPTIONS = "captions"  # all that a picture has, CAPTION among them; no such column where only one is kept
 WIDTH, HEIGHT = "width", "height"  # of the picture as a viewer shows it
 
 SOURCE = pa.schema(
     {KEY: pa.string(), IMAGE: pa.binary(), CAPTION: pa.string(), WIDTH: pa.int32(), HEIGHT: pa.int32()}
 )
+CAPTIONS_FIELD = pa.field(CAPTIONS, pa.list_(pa.string()))
+
+
+def source_schema(*, several: bool) -> pa.Schema:
+    """Of normalised shards that keep several captions of a picture, or one."""
+    return SOURCE.append(CAPTIONS_FIELD) if several else SOURCE
+
 
 # One use of a row
 PORTION, EPOCH = "portion", "epoch"

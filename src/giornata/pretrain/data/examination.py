@@ -87,7 +87,7 @@ def examined_rows(
             return
         except SourceDamaged as error:
             refused = Refused(reason=Refusal.SOURCE_DAMAGED, detail=str(error))
-            lost = Raw(source=name, place="", image=None, caption="")
+            lost = Raw(source=name, place="", image=None, captions=())
             yield _row(piece, number, lost, Examined(refused=refused))
             return
         yield _row(piece, number, raw, examine(raw, filters, perceptual=perceptual))

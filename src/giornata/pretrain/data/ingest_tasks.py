@@ -33,8 +33,7 @@ from giornata.protocol.pretraining import Ingest
 EXAMINED_AT_ONCE = 8192
 PICTURE_BYTES_AT_ONCE = 16 << 20
 
-SHARDED = pa.schema([pa.field(columns.SHARD, pa.int32()), *columns.SOURCE])
-_PART = pa.field("part", pa.int32())
+_PART, _SHARD = pa.field("part", pa.int32()), pa.field(columns.SHARD, pa.int32())
 
 
 def examine_parts(source: Source, options: Ingest, notes: Storage) -> Iterator[int]:
@@ -130,6 +129,7 @@ def _examined(part: pa.Table, storage: Storage, options: Ingest) -> Iterator[pa.
 
 def _pick(part: pa.Table, storage: Storage, stretch_ref: "ray.ObjectRef", options: Ingest) -> Iterator[pa.Table]:
     stretch: Stretch = ray.get(stretch_ref)
+    schema = pa.schema([_SHARD, *columns.source_schema(several=options.max_captions > 1)])
     waiting: list[dict[str, object]] = []
     size_bytes = 0
     for number, piece in pieces_of(part):
@@ -137,9 +137,9 @@ def _pick(part: pa.Table, storage: Storage, stretch_ref: "ray.ObjectRef", option
             waiting.append(_sharded(raw, stretch))
             size_bytes += len(raw.image or b"")
             if size_bytes >= PICTURE_BYTES_AT_ONCE:
-                yield pa.Table.from_pylist(waiting, SHARDED)
+                yield pa.Table.from_pylist(waiting, schema)
                 waiting, size_bytes = [], 0
-    yield pa.Table.from_pylist(waiting, SHARDED)
+    yield pa.Table.from_pylist(waiting, schema)
 
 
 def _kept(storage: Storage, piece: Piece, dropped: set[int], options: Ingest) -> Iterator[Raw]:
@@ -158,6 +158,7 @@ def _sharded(raw: Raw, stretch: Stretch) -> dict[str, object]:
         columns.KEY: key.hex(),
         columns.IMAGE: content,
         columns.CAPTION: raw.caption,
+        columns.CAPTIONS: raw.captions or (raw.caption,),
         columns.WIDTH: width,
         columns.HEIGHT: height,
     }

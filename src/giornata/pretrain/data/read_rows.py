@@ -14,6 +14,7 @@ def read_rows(
     storage: Storage, name: str, rows: Sequence[int], *, columns: Sequence[str], at_once: int
 ) -> Iterator[pa.Table]:
     """Tables of at most `at_once` of these rows, in this order. The wanted row groups are in memory meanwhile.
+    Columns that the shard has not are left out.
 
     Raises OSError when the shard cannot be read, ValueError when it has fewer rows.
     """

@@ -1,5 +1,5 @@
-"""Writing normalised shards: Parquet files of columns.SOURCE, rows in order of their keys. Equal rows give equal
-bytes.
+"""Writing normalised shards: Parquet files of columns.source_schema, rows in order of their keys. Equal rows give
+equal bytes.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from giornata.pretrain.data.storage import Storage
 
 ROWS_PER_GROUP = 128
 _COMPRESSION = {name: "none" if name == columns.IMAGE else "zstd" for name in columns.SOURCE.names}
+_COMPRESSION[f"{columns.CAPTIONS}.list.element"] = "zstd"
 
 
 def shard_name(number: int) -> str:
@@ -22,7 +23,7 @@ def shard_name(number: int) -> str:
 
 
 def write_shard(storage: Storage, number: int, rows: pa.Table) -> Shard:
-    """Write rows of columns.SOURCE in any order as that shard, over an earlier one. To do it twice does no harm."""
+    """Write rows of a columns.source_schema in any order as that shard, over an earlier one; twice does no harm."""
     content = shard_bytes(rows)
     storage.write(shard_name(number), content)
     return Shard(
@@ -35,13 +36,14 @@ def write_shard(storage: Storage, number: int, rows: pa.Table) -> Shard:
 
 def shard_bytes(rows: pa.Table) -> memoryview:
     """The file."""
+    schema = columns.source_schema(several=columns.CAPTIONS in rows.column_names)
     order = pc.sort_indices(rows, sort_keys=[(columns.KEY, "ascending")])
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, columns.SOURCE, compression=_COMPRESSION, use_dictionary=False, write_statistics=[columns.KEY]
+        sink, schema, compression=_COMPRESSION, use_dictionary=False, write_statistics=[columns.KEY]
     ) as writer:
         # Group by group: an array of pictures may not hold more than 2 GB
         for start in range(0, len(order), ROWS_PER_GROUP):
-            group = rows.select(columns.SOURCE.names).take(order.slice(start, ROWS_PER_GROUP))
-            writer.write_table(group.cast(columns.SOURCE).combine_chunks(), row_group_size=ROWS_PER_GROUP)
+            group = rows.select(schema.names).take(order.slice(start, ROWS_PER_GROUP))
+            writer.write_table(group.cast(schema).combine_chunks(), row_group_size=ROWS_PER_GROUP)
     return memoryview(sink.getvalue())

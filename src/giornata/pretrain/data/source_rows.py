@@ -8,6 +8,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -27,15 +28,17 @@ class SourceDamaged(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A row as the source has it. `source` is the file; `place` the row's name in it: number, key or nothing.
-
-    `caption` is empty where there is none.
-    """
+    """A row as the source has it. `source` is the file; `place` the row's name in it: number, key or nothing."""
 
     source: str
     place: str
     image: bytes | None
-    caption: str
+    captions: tuple[str, ...]
+
+    @property
+    def caption(self) -> str:
+        """The first; empty where there is none."""
+        return self.captions[0] if self.captions else ""
 
 
 def rows_of(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
@@ -46,13 +49,13 @@ def rows_of(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
         raise SourceDamaged(" ".join(str(error).split())[:300] or type(error).__name__) from error
 
 
-def first_caption(values: Sequence[object]) -> str:
-    """The first of them that is text and says something, without the space around it."""
-    for value in values:
-        text = _text(value).strip()
-        if text:
-            return text
-    return ""
+def captions_of(values: Sequence[object], options: Ingest) -> tuple[str, ...]:
+    """Those of them, and of lists among them, that are text of min_caption_chars, without the space around it: each
+    once, max_captions at most. Where all are too short, the first that says something: for the filter to refuse."""
+    each_alone = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
+    said = [text for value in each_alone if (text := _text(value).strip())]
+    long = [text for text in said if len(text) >= options.min_caption_chars]
+    return tuple(dict.fromkeys(long))[: options.max_captions] or tuple(said[:1])
 
 
 def _text(value: object) -> str:
@@ -105,15 +108,18 @@ def _of_batches(batches: Iterator[pa.RecordBatch], name: str, first: int, option
                 source=name,
                 place=str(place),
                 image=_image(images(number)),
-                caption=first_caption([column(number) for column in captions]),
+                captions=captions_of([column(number) for column in captions], options),
             )
             place += 1
 
 
 def _values(column: pa.Array) -> Callable[[int], Any]:
     """Text as bytes, so that bytes which are no UTF-8 hurt nobody but their own row."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.large_binary())
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_string(kind.value_type):
+        column = column.cast(pa.large_list(pa.large_binary()))
     return lambda number: column[number].as_py()
 
 
@@ -151,7 +157,8 @@ def _sample(source: str, key: str, members: dict[str, bytes], options: Ingest) -
     image = next((members[name] for name in names if name in members), None)
     about = _json(members.get("json"))
     named = [value for name in options.caption_columns for value in (members.get(name), about.get(name))]
-    return Raw(source=source, place=key, image=image, caption=first_caption([*named, members.get("txt")]))
+    captions = captions_of([*named, members.get("txt")], options)
+    return Raw(source=source, place=key, image=image, captions=captions)
 
 
 def _json(content: bytes | None) -> dict[str, Any]:
@@ -162,10 +169,10 @@ def _json(content: bytes | None) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _pictures(storage: Storage, piece: Piece, _options: Ingest) -> Iterator[Raw]:
+def _pictures(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
     for name in piece.names:
-        caption = _file(storage, f"{key_of(name)}.txt")
-        yield Raw(source=name, place="", image=_file(storage, name), caption=first_caption([caption]))
+        captions = captions_of([_file(storage, f"{key_of(name)}.txt")], options)
+        yield Raw(source=name, place="", image=_file(storage, name), captions=captions)
 
 
 def _file(storage: Storage, name: str) -> bytes | None:

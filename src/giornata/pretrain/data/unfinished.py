@@ -19,7 +19,10 @@ from giornata.pretrain.data.storage import Storage
 
 FOLDER = "unfinished"
 # Options that do not change what is found out of a row
-_NOT_EXAMINED = {"rows_per_shard", "shuffle_bytes", "max_quarantined_share", "dedupe_hash_distance"}
+_NOT_EXAMINED = {
+    *("rows_per_shard", "shuffle_bytes", "max_captions"),
+    *("max_quarantined_share", "dedupe_hash_distance"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

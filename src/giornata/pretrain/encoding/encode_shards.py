@@ -21,8 +21,9 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.data.read_rows import read_rows
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.caption_choice import several_captions
 from giornata.pretrain.encoding.encode_rows import encode_cut
-from giornata.pretrain.encoding.encoded import latents_storage, stores_text, to_bytes
+from giornata.pretrain.encoding.encoded import latents_storage, stored_choice, stores_text, to_bytes
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_rows
 from giornata.protocol.pretraining import PretrainConfig
@@ -31,7 +32,7 @@ ROWS_OF_A_GROUP = 100
 """Of the Parquet files: what a reader of few rows has to read."""
 ROWS_OF_A_PIECE = 8
 """Pictures that one thread decodes at a time."""
-SOURCE_COLUMNS = tuple(columns.SOURCE.names)
+SOURCE_COLUMNS = (*columns.SOURCE.names, columns.CAPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class ShardEncoder:
 
     def __init__(self, config: PretrainConfig, source: Manifest, encoder: Encoder, *, threads: int) -> None:
         self._config, self._source, self._encoder = config, source, encoder
+        self._choice = stored_choice(config, source)
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="cut")
         # Several encoder batches at a time, so that aspect buckets fill theirs.
         self._rows_at_once = 4 * config.encode.encode_batch_size
@@ -89,6 +91,8 @@ class ShardEncoder:
         storage = latents_storage(self._config, work.resolution)
         tables = [self._encoded(cut) for cut in self._cut_ahead(work)]
         table = pa.concat_tables(tables).select(columns.LATENTS.names).cast(columns.LATENTS)
+        if several_captions(self._source):
+            table = table.append_column(columns.CAPTIONS_FIELD, self._captions(work))
         content, name = _parquet(table), shard_name(work.number)
         storage.write(name, content)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -102,6 +106,13 @@ class ShardEncoder:
         at_once = self._config.encode.encode_batch_size
         return encode_cut(self._encoder, cut, at_once=at_once, text=stores_text(self._config))
 
+    def _captions(self, work: Work) -> pa.ChunkedArray:
+        """All that the shard's rows have: a run may choose another one in each epoch."""
+        shard, storage = self._source.shards[work.number], Storage.at(self._config.data.shards)
+        rows = range(shard.rows)
+        (table,) = read_rows(storage, shard.name, rows, columns=(columns.CAPTIONS,), at_once=shard.rows)
+        return table.column(columns.CAPTIONS)
+
     def _cut_ahead(self, work: Work) -> Iterator[pa.Table]:
         """The shard's rows cut, in tables; the next one is made while this one is encoded."""
         shard = self._source.shards[work.number]
@@ -110,6 +121,9 @@ class ShardEncoder:
         at_once = self._rows_at_once
         before: list[Future[pa.Table]] = []
         for table in read_rows(storage, shard.name, rows, columns=SOURCE_COLUMNS, at_once=at_once):
+            if self._choice is not None:
+                keys = table.column(columns.KEY).to_pylist()
+                table = self._choice.taken(table, [(key,) for key in keys])  # noqa: PLW2901
             pieces = _pieces(table.to_pylist())
             now = [self._pool.submit(cut_rows, cutting, piece, epoch_in_draws=False) for piece in pieces]
             if before:

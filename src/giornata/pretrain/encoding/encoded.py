@@ -8,6 +8,7 @@ encoders make of no caption.
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from safetensors.numpy import load, save
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.caption_choice import CaptionChoice, several_captions
 from giornata.pretrain.encoding.encoder import Encoder, Text
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -50,10 +52,18 @@ def stores_text(config: PretrainConfig) -> bool:
     return config.encode.store_text and config.encode.mode is not Mode.HYBRID
 
 
+def stored_choice(config: PretrainConfig, source: Manifest) -> CaptionChoice | None:
+    """Which captions the stored text is of; None where there is nothing to choose, or no text is stored."""
+    if not stores_text(config) or not several_captions(source):
+        return None
+    return CaptionChoice(seed=config.seed, weights=config.data.caption_weights)
+
+
 def wanted_about(config: PretrainConfig, resolution: int, source: Manifest) -> dict[str, Any]:
     """All that latents depend on and that is known without opening an encoder."""
     data, model = config.data, config.model
     drawn = data.random_flip or not data.center_crop
+    choice = stored_choice(config, source)
     return {
         "source": source.digest,
         "resolution": resolution,
@@ -65,6 +75,7 @@ def wanted_about(config: PretrainConfig, resolution: int, source: Manifest) -> d
         "architecture": model.architecture.value,
         "random_encoders": model.random_encoders,
         "text": stores_text(config),
+        **({} if choice is None else {"caption_choice": json.loads(json.dumps(asdict(choice)))}),
     }
 
 

@@ -10,7 +10,7 @@ and a restart, which asks for other portions, is the same graph.
     colocated   read and cut pictures   → the trainer itself (giornata.pretrain.feeding.feed)
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +27,11 @@ from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Mode, PretrainConfig
 
 ROWS_OF_A_TASK = 16_384
-"""One reading task streams the rows of so many portions as make at most this: a billion rows are 60,000 tasks, and a
-small data set is read by a few, whose processes cost more to start than the reading."""
+"""One reading task streams the rows of so many portions as make at most this, so that a small data set is read by a
+few, whose processes cost more to start than the reading."""
+MOST_TASKS = 8192
+"""Of larger data sets a task reads more: for each Ray makes a block before the first row comes, and keeps it in its
+books. Much fewer would be too large: one that is lost is begun anew, and at a phase's end the last few work alone."""
 BATCHES_OF_A_BLOCK = 8
 """Ray makes blocks of 128 MiB, and a block is a task of one encoder: of small pictures that would be tens of
 thousands for one encoder, with the others idle and trainers waiting for its end."""
@@ -87,12 +90,15 @@ def fed(
     return _through_actors(cut, EncodePictures, config, picture_bytes + NAMES_BYTES) if mode is Mode.ONLINE else cut
 
 
-def grouped(portions: Iterable[Portion], rows_of_a_task: int) -> Iterator[list[Portion]]:
-    """Portions in their order, so many together as have at most this many rows, and at least one."""
+def grouped(portions: Sequence[Portion], rows_of_a_task: int, *, most: int = MOST_TASKS) -> Iterator[list[Portion]]:
+    """Portions in their order, so many together as have at most this many rows, and at least one. Where that would
+    be more than `most` groups, more rows go together."""
+    # Two neighbours have more rows than go together: with twice the mean there are at most so many.
+    together = max(rows_of_a_task, -(-2 * sum(len(portion.rows) for portion in portions) // most))
     group: list[Portion] = []
     rows = 0
     for portion in portions:
-        if group and rows + len(portion.rows) > rows_of_a_task:
+        if group and rows + len(portion.rows) > together:
             yield group
             group, rows = [], 0
         group.append(portion)
@@ -103,7 +109,7 @@ def grouped(portions: Iterable[Portion], rows_of_a_task: int) -> Iterator[list[P
 
 def _source(portions: Iterable[Portion], rows_of_a_task: int) -> ray.data.Dataset:
     """A block for each task. Where nothing remains there is one, of no portions."""
-    groups = [{GROUP: packed(group)} for group in grouped(portions, rows_of_a_task)] or [{GROUP: packed([])}]
+    groups = [{GROUP: packed(group)} for group in grouped(list(portions), rows_of_a_task)] or [{GROUP: packed([])}]
     return ray.data.from_items(groups, override_num_blocks=len(groups))
 
 

@@ -8,6 +8,7 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.intervals import Intervals
 from giornata.pretrain.data.read_rows import read_rows
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.caption_choice import CaptionChoice
 from giornata.pretrain.encoding.transforms import Cutting, cut_rows
 from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
 
@@ -27,8 +28,8 @@ GROUP = "group"
 """Of the graph's source: PORTIONS of one task as a file of Arrow's. One small binary is a row that Ray carries as it
 is, where tables of lists would each cost a task of their own to be described."""
 STORED = tuple(columns.LATENTS.names)
-WITHOUT_TEXT = tuple(name for name in STORED if name not in {columns.PROMPT, columns.POOLED})
-OF_PICTURES = (columns.KEY, columns.IMAGE, columns.CAPTION, columns.WIDTH, columns.HEIGHT)
+WITHOUT_TEXT = (*(name for name in STORED if name not in {columns.PROMPT, columns.POOLED}), columns.CAPTIONS)
+OF_PICTURES = (columns.KEY, columns.IMAGE, columns.CAPTION, columns.WIDTH, columns.HEIGHT, columns.CAPTIONS)
 
 
 def packed(portions: list[Portion]) -> bytes:
@@ -103,8 +104,10 @@ def _portions(groups: pa.Table) -> Iterator[Portion]:
 def _use_rows(
     portion: Portion, rows_of: RowsOfPhase, storage: Storage, names: tuple[str, ...], wanted: tuple[str, ...]
 ) -> Iterator[pa.Table]:
-    """The portion's rows of its shard, in order of training, with the columns of their use."""
+    """The portion's rows of its shard, in order of training, with the columns of their use and the caption that this
+    use takes."""
     order, done = rows_of.in_order(portion), 0
+    choice = CaptionChoice(seed=rows_of.seed, weights=rows_of.caption_weights)
     for table in read_rows(storage, names[portion.shard], order, columns=wanted, at_once=ROWS_AT_ONCE):
         use = {
             columns.PORTION: [portion.number] * len(table),
@@ -113,6 +116,8 @@ def _use_rows(
             columns.ROW: order[done : done + len(table)],
         }
         done += len(table)
+        places = [(rows_of.phase, portion.epoch, key) for key in table.column(columns.KEY).to_pylist()]
+        table = choice.taken(table, places)  # noqa: PLW2901
         for name, values in use.items():
             table = table.append_column(columns.FED.field(name), pa.array(values, columns.FED.field(name).type))  # noqa: PLW2901
         yield table

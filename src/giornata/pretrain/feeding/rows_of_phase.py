@@ -29,13 +29,15 @@ class Portion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsOfPhase:
     """`shard_rows` is the number of rows of each shard; `left_out` rows (of validation: shard and its rows, by
-    shard) are never trained. `phase` is its place in the schedule."""
+    shard) are never trained. `phase` is its place in the schedule. `caption_weights` say how a use of a row chooses
+    among its captions (giornata.pretrain.encoding.caption_choice)."""
 
     seed: int
     phase: int
     samples: int
     shard_rows: tuple[int, ...]
     left_out: tuple[tuple[int, Intervals], ...] = ()
+    caption_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         shards = [shard for shard, _ in self.left_out]

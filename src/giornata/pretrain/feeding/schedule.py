@@ -19,7 +19,14 @@ def rows_of_phases(config: PretrainConfig, manifest: Manifest) -> tuple[RowsOfPh
         raise InvalidInput([Fault(where="train.validation_rows", message=message)])
     left_out = validation_rows(config.seed, shard_rows, held)
     return tuple(
-        RowsOfPhase(seed=config.seed, phase=place, samples=phase.samples, shard_rows=shard_rows, left_out=left_out)
+        RowsOfPhase(
+            seed=config.seed,
+            phase=place,
+            samples=phase.samples,
+            shard_rows=shard_rows,
+            left_out=left_out,
+            caption_weights=config.data.caption_weights,
+        )
         for place, phase in enumerate(config.phases)
     )
 

@@ -89,6 +89,8 @@ def config_digest(config: PretrainConfig, begun_phases: int) -> str:
     train = {name: each for name, each in values["train"].items() if name not in FREE_OF_TRAIN}
     phases = [{k: v for k, v in each.items() if k not in FREE_OF_PHASES} for each in values["phases"][:begun_phases]]
     data = {name: each for name, each in values["data"].items() if name not in {"shards", "max_quarantined_share"}}
+    if data["caption_weights"] is None:
+        del data["caption_weights"]  # younger than some checkpoints, whose runs knew no other choice
     model = {name: values["model"][name] for name in ("architecture", "prediction_type")}
     fixed = {"seed": values["seed"], "train": train, "phases": phases, "data": data, "model": model}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
