@@ -123,6 +123,7 @@ def train(
         settings = settings_of(context, webhook_secret=webhook_secret, model_cache_bytes=model_cache_bytes)
         alone = Alone(
             directory=directory,
+            class_directory=class_directory,
             checkpoint_to=checkpoint_to,
             output=output,
             webhook=webhook,
