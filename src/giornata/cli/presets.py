@@ -7,7 +7,7 @@ import typer
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import reporting
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.presets import PRESETS, full_spec
+from giornata.protocol.presets import PRESETS, WITHOUT_PICTURES, full_spec
 
 presets = typer.Typer(help="Named starting points for training.", invoke_without_command=True)
 
@@ -40,19 +40,21 @@ def show(
     Fields that it does not set are marked as defaults.
     """
     with reporting(as_json) as out:
-        own = named(name)
+        own = PRESETS[known(name)]()
         spec = full_spec(own)
         rows = [(field, _word(value), "" if field in own else "default") for field, value in spec.items()]
         out.table(("field", "value", ""), rows, prose=(1,))
+        if name not in WITHOUT_PICTURES:
+            out.hint("  prompts are drawn when the job is done; without: --set sample_prompts=[]")
         out.result({"name": name, "spec": spec})
 
 
-def named(name: str) -> dict[str, Any]:
-    """What a preset sets. Raises InvalidInput for a name that nobody knows."""
+def known(name: str) -> str:
+    """The name. Raises InvalidInput for one that nobody knows."""
     if name not in PRESETS:
         hint = f"one of: {', '.join(PRESETS)}"
         raise InvalidInput([Fault(where="preset", message=f"there is no preset {name!r}", hint=hint)])
-    return PRESETS[name]()
+    return name
 
 
 def _word(value: Any) -> str:

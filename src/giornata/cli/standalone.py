@@ -104,7 +104,7 @@ def _conduct(run: Run, engines: Engines, view: RunView) -> Ending:
         view.say(f"{record.job_id} goes on from step {resume.step}")
     else:
         again = "begins again: there is no checkpoint yet" if run.order.resumed else "begins"
-        view.say(f"{record.job_id} {again}: {len(run.order.inputs)} pictures, seed {record.spec['seed']}")
+        view.say(f"{record.job_id} {again}: {len(record.pictures)} pictures, seed {record.spec['seed']}")
     try:
         engine = engines.ready("train")
     except InvalidInput as error:

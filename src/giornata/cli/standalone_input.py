@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from giornata.blobs import open_blobs
+from giornata.cli.class_folder import read_class_folder, with_prior
 from giornata.cli.options import misplaced
 from giornata.cli.settings import Settings
 from giornata.cli.spec_words import with_model_option
@@ -29,10 +30,11 @@ class Alone:
     checkpoint_to: str | None
     output: Path | None
     webhook: str | None
+    class_directory: Path | None = None
     model_cache_bytes: int | None = None
 
     def misplaced(self) -> list[Fault]:
-        """A fault for each of these options that was given: without --standalone they mean nothing."""
+        """A fault for each option that was given and means nothing without --standalone."""
         options = {
             "--checkpoint-to": self.checkpoint_to,
             "--output": self.output,
@@ -49,6 +51,7 @@ class Plan:
 
     fields: dict[str, Any]
     folder: TrainingFolder
+    class_folder: TrainingFolder | None
     shelf: Shelf
     out: Path
     webhook: tuple[str, str] | None
@@ -64,21 +67,31 @@ def make_plan(
     folder: TrainingFolder | None = None
     shelf: Shelf | None = None
     with collecting(faults):
-        given = fields()
-        faults += [*with_model_option(spec_faults(given), given), *_model_faults(given)]
+        given = with_prior(alone.class_directory, fields())
+        faults += [*with_model_option(_spec_faults(given, alone), given), *_model_faults(given)]
     with collecting(faults):
         if alone.directory is None:
             raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
         folder = read_training_folder(
             alone.directory, instance_prompt=given.get("instance_prompt"), minimum=settings.min_pictures
         )
+    class_folder: TrainingFolder | None = None
+    with collecting(faults):
+        if alone.class_directory is not None:
+            class_folder = read_class_folder(alone.class_directory, given, minimum=settings.min_pictures)
     with collecting(faults):
         shelf = _shelf(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
     if faults or folder is None or shelf is None or alone.output is None:
         raise InvalidInput(faults)
     webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
-    return Plan(fields=given, folder=folder, shelf=shelf, out=alone.output, webhook=webhook)
+    return Plan(
+        fields=given, folder=folder, class_folder=class_folder, shelf=shelf, out=alone.output, webhook=webhook
+    )
+
+
+def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:
+    return spec_faults(fields, own_classes=alone.class_directory is not None)
 
 
 def _model_faults(fields: dict[str, Any]) -> list[Fault]:
@@ -148,7 +161,12 @@ def order_of(plan: Plan) -> Order:
     names = RandomNames()
     standing = plan.shelf.read_job()
     order = make_order(
-        plan.fields, plan.folder, standing=standing, draw_seed=names.seed, draw_id=lambda: names.new("job")
+        plan.fields,
+        plan.folder,
+        plan.class_folder,
+        standing=standing,
+        draw_seed=names.seed,
+        draw_id=lambda: names.new("job"),
     )
     if standing is None:
         plan.shelf.write_job(order.record)

@@ -1,13 +1,14 @@
 """A training job for a server's queue: checked whole, then sent."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from giornata.cli.budget import micro_usd
+from giornata.cli.class_folder import OPTION, read_class_folder, with_prior
 from giornata.cli.options import check_job_name, misplaced
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
@@ -39,7 +40,6 @@ class Submission:
     def misplaced(self) -> list[Fault]:
         """A fault for each option that was given with --standalone and means something to a server only."""
         options = {
-            "--class-data-dir": self.class_directory,
             "--continue": self.continued,
             "--init-lora": self.init_lora,
             "--name": self.name,
@@ -83,7 +83,7 @@ def check(
     """
     faults, spec = list(others), dict[str, Any]()
     with collecting(faults):
-        spec = _with_prior(asked, fields())
+        spec = with_prior(asked.class_directory, fields())
         faults += _spec_faults(asked, spec)
     faults += _option_faults(asked, spec)
     memory: int | None = None
@@ -99,7 +99,8 @@ def check(
         folder = _folder(asked, spec, minimum=settings.min_pictures, copies=copies)
     class_folder: TrainingFolder | None = None
     with collecting(faults):
-        class_folder = _class_folder(asked, spec, minimum=settings.min_pictures)
+        if asked.class_directory is not None:
+            class_folder = read_class_folder(asked.class_directory, spec, minimum=settings.min_pictures)
     if faults:
         raise InvalidInput(faults)
     terms: dict[str, Any] = {
@@ -132,11 +133,6 @@ def send(client: Client, job: Checked, out: Output) -> Job:
     return client.submit(spec, **{**job.terms, "priority": job.terms["priority"] or 0})
 
 
-def _with_prior(asked: Submission, spec: dict[str, Any]) -> dict[str, Any]:
-    """Own class pictures are for prior preservation."""
-    return spec if asked.class_directory is None else {"with_prior_preservation": True, **spec}
-
-
 def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
     """Nothing for a job that is continued: only the server knows the fields that are not given."""
     if asked.continued is not None:
@@ -155,7 +151,7 @@ def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
         faults.append(Fault(where="--init-lora", message=f"there is no file {asked.init_lora}"))
     if asked.class_directory is not None and "class_dataset" in spec:
         message = "is sent as the class_dataset, which is given too"
-        faults.append(Fault(where="--class-data-dir", message=message, hint="choose one"))
+        faults.append(Fault(where=OPTION, message=message, hint="choose one"))
     if asked.continued is not None and asked.init_lora is not None:
         message = "starts from a file, and --continue from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
@@ -171,17 +167,6 @@ def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Pa
         minimum=minimum,
         masks_into=copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None,
     )
-
-
-def _class_folder(asked: Submission, spec: dict[str, Any], *, minimum: int) -> TrainingFolder | None:
-    if asked.class_directory is None:
-        return None
-    prompt = spec.get("class_prompt") or OF_THE_OLD_JOB  # what is missing is a fault of the spec
-    try:
-        return read_training_folder(asked.class_directory, instance_prompt=prompt, minimum=minimum)
-    except InvalidInput as refused:
-        ours = [replace(fault, where=f"--class-data-dir {fault.where}") for fault in refused.faults]
-        raise InvalidInput(ours) from None
 
 
 def _send_folder(client: Client, folder: TrainingFolder, out: Output) -> Dataset:

@@ -11,7 +11,7 @@ import typer
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
-from giornata.cli.presets import named
+from giornata.cli.presets import known
 from giornata.cli.settings import Settings
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.standalone import train_alone
@@ -21,7 +21,7 @@ from giornata.cli.watch import watch
 from giornata.cli.words import count
 from giornata.domain.errors import Fault
 from giornata.domain.job import JobState
-from giornata.protocol.presets import PRESETS
+from giornata.protocol.presets import PRESETS, started_from
 
 
 def register(app: typer.Typer) -> None:
@@ -123,6 +123,7 @@ def train(
         settings = settings_of(context, webhook_secret=webhook_secret, model_cache_bytes=model_cache_bytes)
         alone = Alone(
             directory=directory,
+            class_directory=class_directory,
             checkpoint_to=checkpoint_to,
             output=output,
             webhook=webhook,
@@ -188,14 +189,14 @@ def _spec(
     assignments: list[str] | None,
 ) -> dict[str, Any]:
     """The preset, then the options, then --set. Raises InvalidInput for what is not an assignment."""
-    spec = named(preset) if preset is not None else {}
     options = {
         "pretrained_model_name_or_path": _model_name(model),
         "instance_prompt": instance_prompt,
         "max_train_steps": steps,
     }
-    spec |= {key: value for key, value in options.items() if value is not None}
-    return spec | parse_assignments(assignments or [])
+    given = {key: value for key, value in options.items() if value is not None}
+    given |= parse_assignments(assignments or [])
+    return given if preset is None else started_from(known(preset), given)
 
 
 def _model_name(model: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Resizing and adding updates without ever making the large matrix.
+"""Resizing and adding updates without ever making the large matrix, but for sums with a LoKr in them.
 
 ΔW = up @ down has rank R at most. With thin QR factorisations up = Q₁R₁ and downᵀ = Q₂R₂, the singular values of ΔW
 are those of the small R₁R₂ᵀ, and its singular vectors are Q₁ and Q₂ times the small ones. Cutting off at rank r gives
@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import torch
 
+from giornata.diffusion.kronecker import Kronecker
 from giornata.diffusion.lora_files import Layer
 
 
@@ -57,21 +58,24 @@ class Resized:
     kept_norm: float
 
 
-def resize(layer: Layer, cut: Cut) -> Resized:
-    """The best approximation of the layer's update of the rank that `cut` chooses. Alpha / rank stays as it was."""
+def resize(layer: Layer | Kronecker, cut: Cut) -> Resized:
+    """The best approximation of the layer's update of the rank that `cut` chooses. Alpha / rank stays as it was; of a
+    LoKr it is 1."""
     outputs_OR, values_R, inputs_RI = factorised(layer)
     rank = cut.kept(values_R)
-    new_scale = layer.scale or 1.0
+    new_scale = (layer.scale if isinstance(layer, Layer) else 1.0) or 1.0
     root_r = (values_R[:rank] / abs(new_scale)).sqrt()
     sign = math.copysign(1.0, new_scale)
-    up = (sign * outputs_OR[:, :rank] * root_r).reshape(-1, rank, *layer.up.shape[2:])
-    down = (root_r[:, None] * inputs_RI[:rank]).reshape(rank, *layer.down.shape[1:])
+    up = (sign * outputs_OR[:, :rank] * root_r).reshape(-1, rank, *[1] * (len(layer.input_shape) - 1))
+    down = (root_r[:, None] * inputs_RI[:rank]).reshape(rank, *layer.input_shape)
     whole, kept = float(values_R.norm()), float(values_R[:rank].norm())
     return Resized(layer=Layer(down=down, up=up, scale=new_scale), kept_norm=kept / whole if whole else 1.0)
 
 
-def factorised(layer: Layer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def factorised(layer: Layer | Kronecker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The thin SVD: (outputs_OR, values_R falling, inputs_RI), float64. ΔW = outputs · diag(values) · inputs."""
+    if isinstance(layer, Kronecker):
+        return layer.factorised()
     up_OR, down_RI = layer.up.double().flatten(1), layer.down.double().flatten(1)
     q1_OR, r1_RR = torch.linalg.qr(layer.scale * up_OR)
     q2_IR, r2_RR = torch.linalg.qr(down_RI.T)
@@ -90,7 +94,19 @@ def add(parts: Sequence[tuple[Layer, float]]) -> Layer:
     return Layer(down=torch.cat(downs), up=torch.cat(ups, dim=1), scale=1.0)
 
 
-def merge(files: Sequence[tuple[Mapping[str, Layer], float]]) -> dict[str, Layer]:
-    """The weighted sum of whole LoRAs, whose layers have the same names. What only some have is taken of those."""
+def merge(
+    files: Sequence[tuple[Mapping[str, Layer | Kronecker], float]], cut: Cut | None = None
+) -> dict[str, Resized]:
+    """The weighted sum of whole LoRAs, whose layers have the same names, each cut down if that is wanted. What only
+    some have is taken of those."""
     names = dict.fromkeys(name for layers, _ in files for name in layers)
-    return {name: add([(layers[name], weight) for layers, weight in files if name in layers]) for name in names}
+    made = {}
+    for name in names:
+        whole = add([(_plain(layers[name]), weight) for layers, weight in files if name in layers])
+        made[name] = Resized(layer=whole, kept_norm=1.0) if cut is None else resize(whole, cut)
+    return made
+
+
+def _plain(layer: Layer | Kronecker) -> Layer:
+    """The same update as up and down; of a LoKr of as many ranks as it has."""
+    return layer if isinstance(layer, Layer) else resize(layer, Cut(rank=layer.rank)).layer

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
+from giornata.diffusion.kronecker import Kronecker, kroneckers_of
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault, InvalidInput
 
@@ -33,10 +34,16 @@ SD15_NAMES = ("lora_te_", "lora_unet_down_blocks_", "lora_unet_mid_block_", "lor
 OTHER_KINDS = {
     "dora_scale": "DoRA",
     "lora_magnitude_vector": "DoRA",
-    "lokr_w": "LoKr",
+    "lokr_": "LoKr",
     "hada_w": "LoHa",
     "lora_mid": "LoCon with a core (Tucker)",
     "oft_": "OFT",
+}
+HINTS = {
+    "DoRA": "its update depends on the base model's weights: diffusers' fuse_lora puts it into a base, and "
+    "giornata train --init-lora goes on from it",
+    "LoKr": "a file does not tell the kernels of convolutions whose second factor is a product, and cores (Tucker) "
+    "are not known here: giornata train --init-lora goes on from it",
 }
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -53,6 +60,21 @@ class Layer:
     def rank(self) -> int:
         """Columns of `up`."""
         return self.down.shape[0]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Inputs, and the kernel of a convolution."""
+        return tuple(self.down.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many there are."""
+        return self.up.shape[0]
+
+    @property
+    def numbers(self) -> int:
+        """How many it holds."""
+        return self.up.numel() + self.down.numel()
 
     def with_alpha(self, alpha: float) -> "Layer":
         """The same update with the scale alpha / R; what changes goes into both factors by its root."""
@@ -71,18 +93,27 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFile:
-    """A file as it was read. `others` are tensors that are no plain LoRA: kept, and never computed with."""
+    """A file as it was read: layers of up and down, and those of LoKr. `others` are tensors that are neither: kept,
+    and never computed with."""
 
     path: Path
     naming: Naming
     layers: Mapping[str, Layer]
     others: Mapping[str, torch.Tensor]
     metadata: Mapping[str, str]
+    kroneckers: Mapping[str, Kronecker] = field(default_factory=dict)
+
+    @property
+    def updates(self) -> Mapping[str, Layer | Kronecker]:
+        """Everything that can be computed with."""
+        return {**self.layers, **self.kroneckers}
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the factors; the widest when they differ."""
-        found = {layer.up.dtype for layer in self.layers.values()}
+        found = {layer.up.dtype for layer in self.layers.values()} | {
+            layer.dtype for layer in self.kroneckers.values()
+        }
         widest = torch.float16 if torch.float16 in found else torch.bfloat16
         return found.pop() if len(found) == 1 else torch.float32 if found - {widest} else widest
 
@@ -120,8 +151,9 @@ def read_lora(path: Path) -> LoraFile:
         )
         layers[name] = Layer(down=down, up=up, scale=scale)
         used |= {name + DOWN[naming], name + UP[naming], name + ALPHA}
-    others = {name: tensor for name, tensor in tensors.items() if name not in used}
-    return LoraFile(path=path, naming=naming, layers=layers, others=others, metadata=metadata)
+    kroneckers, factors = kroneckers_of(tensors)
+    others = {name: tensor for name, tensor in tensors.items() if name not in used | factors}
+    return LoraFile(path=path, naming=naming, layers=layers, others=others, metadata=metadata, kroneckers=kroneckers)
 
 
 def _layer_faults(path: Path, name: str, tensors: Mapping[str, torch.Tensor], naming: Naming) -> list[Fault]:
@@ -245,17 +277,17 @@ def _config(layers: Mapping[str, Layer], alpha: float) -> dict[str, Any]:
 def family_of_names(files: Iterable[LoraFile]) -> Family:
     """Whose names kohya's files among them use. For Stable Diffusion 1.5 these are diffusers' own with underscores,
     and there is one text encoder."""
-    names = [name for file in files if file.naming == "kohya" for name in file.layers]
+    names = [name for file in files if file.naming == "kohya" for name in file.updates]
     if any(name.startswith(("lora_te1_", "lora_te2_")) for name in names):
         return SDXL
     return SD15 if any(name.startswith(SD15_NAMES) for name in names) else SDXL
 
 
-def in_kohya_names(file: LoraFile, family: Family = SDXL) -> dict[str, Layer]:
+def in_kohya_names(file: LoraFile, family: Family = SDXL) -> dict[str, Layer | Kronecker]:
     """Its layers under kohya's names, whatever the file's own are. Raises InvalidInput for layers that no model of
     the family has."""
     if file.naming == "kohya":
-        return dict(file.layers)
+        return dict(file.updates)
     depth = layers_per_block_of(file.layers) or SDXL_LAYERS_PER_BLOCK
     try:
         return {family.kohya_name(name, layers_per_block=depth): layer for name, layer in file.layers.items()}
@@ -270,7 +302,8 @@ def only_plain(files: Iterable[LoraFile]) -> None:
         Fault(
             where=file.path.name,
             message=f"is not a plain LoRA: it holds {', '.join(file.kinds)}",
-            hint="only up and down factors add up and can be resized",
+            hint="; ".join(HINTS[kind] for kind in file.kinds if kind in HINTS)
+            or "only LoRA's up and down factors, and LoKr's, add up and can be resized",
         )
         for file in files
         if file.kinds

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from giornata.diffusion.kronecker import Kronecker
 from giornata.diffusion.lora_algebra import Cut, Method, factorised, merge, resize
 from giornata.diffusion.lora_files import (
     DTYPES,
@@ -47,7 +48,7 @@ PARTS = {
 def inspect_file(path: Path) -> dict[str, Any]:
     """What a file holds, and how much it changes. Raises InvalidInput."""
     file = read_lora(path)
-    spectra = {name: factorised(layer)[1] for name, layer in file.layers.items()}
+    spectra = {name: factorised(layer)[1] for name, layer in file.updates.items()}
     norms = {name: float(values.norm()) for name, values in spectra.items()}
     strongest = sorted(norms, key=lambda name: (-norms[name], name))[:5]
     return {
@@ -55,11 +56,11 @@ def inspect_file(path: Path) -> dict[str, Any]:
         "size_bytes": path.stat().st_size,
         "sha256": sha256_of_file(path),
         "naming": file.naming,
-        "kind": ", ".join(file.kinds) or "LoRA",
+        "kind": ", ".join(dict.fromkeys([*(["LoKr"] if file.kroneckers else []), *file.kinds])) or "LoRA",
         "dtype": str(file.dtype).removeprefix("torch."),
-        "parameters": sum(layer.up.numel() + layer.down.numel() for layer in file.layers.values()),
-        "layers": dict(Counter(_part(name) for name in file.layers)),
-        "ranks": _counts(layer.rank for layer in file.layers.values()),
+        "parameters": sum(layer.numbers for layer in file.updates.values()),
+        "layers": dict(Counter(_part(name) for name in file.updates)),
+        "ranks": _counts(layer.rank for layer in file.updates.values()),
         "alphas": _counts(round(layer.scale * layer.rank, 4) for layer in file.layers.values()),
         "embeddings": sorted(name for name in file.others if name.startswith(EMBEDDINGS)),
         "rank_for_90_percent": max(
@@ -82,16 +83,16 @@ def resize_file(
     """
     file = read_lora(path)
     only_plain([file])
-    resized = {name: resize(layer, cut) for name, layer in file.layers.items()}
+    resized = {name: resize(layer, cut) for name, layer in file.updates.items()}
     layers = {name: each.layer for name, each in resized.items()}
-    metadata = resized_metadata(file, cut, alpha=alpha)
+    metadata = resized_metadata(file, cut, alpha=alpha) | _module([file])
     chosen = DTYPES.get(dtype or "", file.dtype)
     write_lora_file(out, file.naming, layers, file.others, metadata, dtype=chosen, alpha=alpha)
     kept = [each.kept_norm for each in resized.values()]
     return {
         **_written(out, file.naming, layers),
         "kept_norm": {"least": min(kept), "mean": sum(kept) / len(kept)},
-        "ranks_before": _counts(layer.rank for layer in file.layers.values()),
+        "ranks_before": _counts(layer.rank for layer in file.updates.values()),
     }
 
 
@@ -101,29 +102,45 @@ def merge_files(
     """Write the weighted sum of LoRAs to `out`; exact, or of the rank given. Raises InvalidInput."""
     files = [read_lora(path) for path in paths]
     only_plain(files)
+    if rank is None:
+        _refuse_full_ranks(files)
     naming: Naming = "diffusers" if all(file.naming == "diffusers" for file in files) else "kohya"
     family = family_of_names(files)
-    named = [dict(file.layers) if naming == "diffusers" else in_kohya_names(file, family) for file in files]
+    named = [dict(file.updates) if naming == "diffusers" else in_kohya_names(file, family) for file in files]
     _check_shapes(files, named)
-    layers = merge(list(zip(named, weights, strict=True)))
-    kept = [1.0]
-    if rank is not None:
-        made = {name: resize(layer, Cut(rank=rank)) for name, layer in layers.items()}
-        layers, kept = {name: each.layer for name, each in made.items()}, [each.kept_norm for each in made.values()]
+    made = merge(list(zip(named, weights, strict=True)), None if rank is None else Cut(rank=rank))
+    layers, kept = {name: each.layer for name, each in made.items()}, [each.kept_norm for each in made.values()]
     others = _embeddings(files)
-    metadata = merged_metadata(files, weights, rank=rank, naming=naming)
+    metadata = merged_metadata(files, weights, rank=rank, naming=naming) | _module(files)
     widest = max((file.dtype for file in files), key=lambda each: each.itemsize)
     write_lora_file(out, naming, layers, others, metadata, dtype=DTYPES.get(dtype or "", widest))
     return {**_written(out, naming, layers), "kept_norm": {"least": min(kept), "mean": sum(kept) / len(kept)}}
 
 
-def _check_shapes(files: Sequence[LoraFile], named: Sequence[Mapping[str, Layer]]) -> None:
+def _module(files: Sequence[LoraFile]) -> dict[str, str]:
+    """kohya's word for who reads the file: what was LoKr is LoRA now."""
+    return {"ss_network_module": "networks.lora"} if any(file.kroneckers for file in files) else {}
+
+
+def _refuse_full_ranks(files: Sequence[LoraFile]) -> None:
+    """Raise InvalidInput for those of which a sum that loses nothing would be as large as the model."""
+    hint = "name the rank of the sum, such as --rank 64"
+    faults = [
+        Fault(where=file.path.name, message="is a LoKr, whose update has a high rank", hint=hint)
+        for file in files
+        if file.kroneckers
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _check_shapes(files: Sequence[LoraFile], named: Sequence[Mapping[str, Layer | Kronecker]]) -> None:
     """Raise InvalidInput for layers whose sizes differ: the files are of different models."""
     first: dict[str, tuple[str, tuple[int, ...]]] = {}
     faults = []
     for file, layers in zip(files, named, strict=True):
         for name, layer in layers.items():
-            size = (layer.up.shape[0], *layer.down.shape[1:])
+            size = (layer.outputs, *layer.input_shape)
             other, known = first.setdefault(name, (file.path.name, size))
             if known != size:
                 message = f"has the size {size}, and {known} in {other}"

@@ -14,7 +14,7 @@ Where an adapter is multiplied out to a matrix of the layer's own size (LoKr), t
 pictures that go through the model together.
 Frozen linear layers keep nothing. Nothing is kept before the first block with an adapted layer. A unit that gradient
 checkpointing computes again keeps its input wherever it stands, h; while one is computed again it takes what it would
-have kept.
+have kept. diffusers (0.42) never computes the middle block's first resnet again.
 `tests/unit/diffusion/test_memory.py` counts what autograd really keeps, and compares.
 """
 
@@ -26,6 +26,8 @@ from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer
 
 GIB = 2**30
+NEVER_AGAIN = "mid_block.resnets.0"
+"""A unit that diffusers runs outside of gradient checkpointing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def _lowest(layers: Iterable[Layer]) -> range:
 
 
 def _is_computed_again(layer: Layer, lowest: range, recompute: Recompute) -> bool:
-    if not layer.unit or recompute is Recompute.OFF:
+    if not layer.unit or layer.unit == NEVER_AGAIN or recompute is Recompute.OFF:
         return False
     return recompute is Recompute.FULL or layer.block not in lowest
 

@@ -1,5 +1,5 @@
 """Named starting points: each is a function that returns fields of a train spec, to be overridden at will; with
-`full_spec` all others have their defaults.
+`full_spec` all others have their defaults, and `started_from` is what a job gets that names one.
 
 The figures follow what the trainers of the field recommend for a handful of pictures; they are starting points, and
 not measured here on a real SDXL.
@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from giornata.protocol.specs import TrainSpec
+from giornata.protocol.specs import TrainSpec, canonical_names
+from giornata.protocol.training.samples import is_prompt_alone
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 FEED_FORWARD = ("ff.net.0.proj", "ff.net.2")
@@ -78,6 +79,24 @@ def ancestor() -> dict[str, Any]:
 PRESETS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
     {preset.__name__: preset for preset in (subject, face, style, fast, ancestor)}
 )
+
+
+WITHOUT_PICTURES = frozenset({ancestor.__name__})
+"""Presets that are there to be as something else was."""
+
+
+def started_from(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a job that names the preset and gives these besides, under whatever names they are known by.
+
+    Where it has an instance prompt and no word of `sample_prompts`, that prompt is drawn when the job is done, and
+    so is its class prompt: a pair of pictures each.
+    """
+    own, twice = canonical_names(TrainSpec, given)
+    fields = PRESETS[name]() | (dict(given) if twice else own)
+    prompts = [own.get("instance_prompt"), own.get("class_prompt")]
+    if name in WITHOUT_PICTURES or "sample_prompts" in own or not prompts[0]:
+        return fields
+    return fields | {"sample_prompts": [each for each in prompts if isinstance(each, str) and is_prompt_alone(each)]}
 
 
 _OF_A_JOB = {"pretrained_model_name_or_path": "-", "dataset": "ds_0"}

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from giornata.client.training_folder import TrainingFolder
 from giornata.control.spec_faults import NO_DATASET, in_steps, parse_spec
@@ -31,14 +31,17 @@ class Order:
         return TrainSpec.model_validate(self.record.spec)
 
 
-def spec_faults(fields: Mapping[str, Any]) -> list[Fault]:
-    """All that is wrong with the fields of a spec, the dataset left out."""
+def spec_faults(fields: Mapping[str, Any], *, own_classes: bool = False) -> list[Fault]:
+    """All that is wrong with the fields of a spec, the datasets left out. `own_classes`: there is a folder with class
+    pictures."""
     if "dataset" in fields:
         yours = Fault(where="spec.dataset", message="is the pictures in DIR here", hint="leave it out")
-        return [yours, *spec_faults({name: value for name, value in fields.items() if name != "dataset"})]
-    _, faults = parse_spec("train", {**fields, "dataset": NO_DATASET})
+        rest = {name: value for name, value in fields.items() if name != "dataset"}
+        return [yours, *spec_faults(rest, own_classes=own_classes)]
+    own = {"class_dataset": NO_DATASET} if own_classes else {}
+    _, faults = parse_spec("train", {**fields, "dataset": NO_DATASET, **own})
     if fields.get("class_dataset") is not None:
-        hint = "leave it out: the base model then draws the class pictures once"
+        hint = "own class pictures: --class-data-dir DIR; without, the base model draws them once"
         faults.append(Fault(where="spec.class_dataset", message="there is no server that holds it", hint=hint))
     if fields.get("hub_token_secret") is not None:
         hint = "leave it out, and log in to the hub on this machine: hf auth login"
@@ -52,6 +55,7 @@ def spec_faults(fields: Mapping[str, Any]) -> list[Fault]:
 def make_order(
     fields: Mapping[str, Any],
     folder: TrainingFolder,
+    class_folder: TrainingFolder | None = None,
     *,
     standing: JobRecord | None,
     draw_seed: Callable[[], int],
@@ -61,24 +65,28 @@ def make_order(
 
     Raises InvalidInput with all that differs between the two: going on would be neither the one nor the other.
     """
-    pictures = _pictures(folder)
-    data_sha256 = _sha256_of(sorted([each.sha256, each.caption] for each in pictures))
-    epoch = sum(each.repeats for each in pictures)
-    spec = _whole(fields, data_sha256, standing, draw_seed, epoch=epoch)
-    if standing is not None and (faults := [*_other_spec(spec, standing), *_other_data(pictures, standing)]):
+    pictures, classes = _pictures(folder), () if class_folder is None else _pictures(class_folder)
+    data_sha256, classes_sha256 = _hash_of(pictures), _hash_of(classes)
+    datasets = {"dataset": _dataset_id(data_sha256)}
+    datasets |= {"class_dataset": _dataset_id(classes_sha256)} if classes else {}
+    spec = _whole({**fields, **datasets}, standing, draw_seed, epoch=sum(each.repeats for each in pictures))
+    if standing is not None and (faults := [*_other_spec(spec, standing), *_other_data(pictures, classes, standing)]):
         raise InvalidInput(faults)
     record = standing or JobRecord(
-        job_id=draw_id(), spec=spec, spec_sha256=_sha256_of(spec), data_sha256=data_sha256, pictures=pictures
+        job_id=draw_id(),
+        spec=spec,
+        spec_sha256=_sha256_of(spec),
+        data_sha256=_sha256_of([data_sha256, classes_sha256]) if classes else data_sha256,
+        pictures=pictures,
+        class_pictures=classes,
     )
+    inputs = [*_inputs(folder, "instance"), *([] if class_folder is None else _inputs(class_folder, "class"))]
     # The spec as it is now: a field that an older version did not know has its default, which changes nothing.
-    return Order(
-        record=record.model_copy(update={"spec": spec}), inputs=tuple(_inputs(folder)), resumed=standing is not None
-    )
+    return Order(record=record.model_copy(update={"spec": spec}), inputs=tuple(inputs), resumed=standing is not None)
 
 
 def _whole(
     fields: Mapping[str, Any],
-    data_sha256: str,
     standing: JobRecord | None,
     draw_seed: Callable[[], int],
     *,
@@ -86,7 +94,7 @@ def _whole(
 ) -> dict[str, Any]:
     """Every field, with the seed of the first run, and alpha and the steps of all epochs written down as a server
     does it. `epoch` counts the pictures of one. Raises InvalidInput."""
-    spec = in_steps(TrainSpec.model_validate({**fields, "dataset": f"ds_{data_sha256[:26]}"}), pictures=epoch)
+    spec = in_steps(TrainSpec.model_validate(fields), pictures=epoch)
     whole = spec.model_dump(mode="json")
     if spec.seed is None:
         drawn = standing.spec.get("seed") if standing is not None else None
@@ -104,23 +112,42 @@ def _pictures(folder: TrainingFolder) -> tuple[PictureRecord, ...]:
     return tuple(sorted(found, key=lambda each: (each.sha256, each.caption or "")))
 
 
-def _inputs(folder: TrainingFolder) -> Iterator[InputFile]:
+def _hash_of(pictures: Iterable[PictureRecord]) -> str:
+    return _sha256_of(sorted([each.sha256, each.caption] for each in pictures))
+
+
+def _dataset_id(sha256: str) -> str:
+    return f"ds_{sha256[:26]}"
+
+
+def _inputs(folder: TrainingFolder, role: Literal["instance", "class"]) -> Iterator[InputFile]:
     for file, item in zip(folder.files, folder.items, strict=True):
         told: dict[str, Any] = {"name": item.name, "caption": item.caption, "repeats": item.repeats}
-        yield InputFile(path=file.path.resolve(), sha256=item.sha256, **told)
+        yield InputFile(role=role, path=file.path.resolve(), sha256=item.sha256, **told)
 
 
 def _other_spec(spec: Mapping[str, Any], standing: JobRecord) -> Iterator[Fault]:
     unset = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="").model_dump(mode="json")
     before = unset | standing.spec
     for name, now in spec.items():
-        if name != "dataset" and now != before.get(name):
+        if name not in {"dataset", "class_dataset"} and now != before.get(name):
             message = f"is {_word(now)}; the run that is stored there has {_word(before.get(name))}"
             yield Fault(where=f"spec.{name}", message=message, hint=AS_IT_WAS)
 
 
-def _other_data(pictures: Iterable[PictureRecord], standing: JobRecord) -> Iterator[Fault]:
-    now, before = {each.sha256: each for each in pictures}, {each.sha256: each for each in standing.pictures}
+def _other_data(
+    pictures: Iterable[PictureRecord], classes: Iterable[PictureRecord], standing: JobRecord
+) -> Iterator[Fault]:
+    yield from _other_pictures(pictures, standing.pictures, where="DIR")
+    for fault in _other_pictures(classes, standing.class_pictures, where=""):
+        yield replace(fault, where=f"--class-data-dir {fault.where}".rstrip())
+
+
+def _other_pictures(
+    pictures: Iterable[PictureRecord], standing: Iterable[PictureRecord], *, where: str
+) -> Iterator[Fault]:
+    """What differs in a folder; its last fault is at `where`."""
+    now, before = {each.sha256: each for each in pictures}, {each.sha256: each for each in standing}
     said = [Fault(where=now[sha].name, message="is new since the run began") for sha in now.keys() - before.keys()]
     said += [Fault(where=before[sha].name, message="was there when it began") for sha in before.keys() - now.keys()]
     said += [
@@ -138,7 +165,7 @@ def _other_data(pictures: Iterable[PictureRecord], standing: JobRecord) -> Itera
     if said:
         more = f"{len(said) - LISTED} more pictures differ; " if len(said) > LISTED else ""
         hint = "train on the very same pictures and captions, or give another --checkpoint-to"
-        yield Fault(where="DIR", message=f"{more}not what the stored run is trained on", hint=hint)
+        yield Fault(where=where, message=f"{more}not what the stored run is trained on", hint=hint)
 
 
 def _word(value: Any) -> str:

@@ -44,6 +44,7 @@ class JobRecord(Reply):
     spec_sha256: Sha256
     data_sha256: Sha256
     pictures: tuple[PictureRecord, ...]
+    class_pictures: tuple[PictureRecord, ...] = ()
 
 
 class Manifest(Reply):

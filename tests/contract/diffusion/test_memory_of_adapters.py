@@ -45,16 +45,16 @@ def base_in(request: pytest.FixtureRequest, tiny_base: BaseModel) -> tuple[BaseM
 
 
 @pytest.mark.parametrize("plan", list(PLANS))
-@pytest.mark.parametrize(("recompute", "under", "over"), [(OFF, 0.88, 1.05), (FULL, 0.93, 1.30)])
+@pytest.mark.parametrize(("recompute", "under", "over"), [(OFF, 0.88, 1.05), (FULL, 0.85, 1.02)])
 def test_what_is_kept_is_what_is_reckoned(
     base_in: tuple[BaseModel, str], plan: str, recompute: Recompute, under: float, over: float
 ) -> None:
     """One picture of 256 px. Weights of an adapter are saved as well; they count among what is trained. With full
-    gradient checkpointing a tenth is left, of which single tensors are a large part."""
+    gradient checkpointing a LoKr's matrices are reckoned for the largest unit too, whose turn has not come yet."""
     base, mixed = base_in
     spec = spec_of(base, mixed_precision=mixed, **PLANS[plan])
     sizes = sizes_of(base, spec)
-    reckoned = sizes.kept_bytes[recompute] + (sizes.multiplied_out_bytes[recompute] if recompute is OFF else 0)
+    reckoned = sizes.kept_bytes[recompute] + sizes.multiplied_out_bytes[recompute]
     assert under < count_kept(base, spec, recompute, 1) / reckoned < over
 
 

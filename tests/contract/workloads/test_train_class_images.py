@@ -4,15 +4,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.engine.workload import Wish
+from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
+from giornata.workloads.train.material import Material
 
 PRIOR = {"with_prior_preservation": True, "class_prompt": "a toy", "num_class_images": 2, "max_train_steps": 2}
 
@@ -114,6 +116,38 @@ def test_drawing_can_be_stopped_between_pictures(studio: Studio) -> None:
     studio.run(reporter)
     assert reporter.lines == ["stopped at None"]
     assert not reporter.puts
+
+
+def test_many_pictures_are_kept_while_they_are_drawn(base: BaseModel, tiny_folder: Path, tmp_path: Path) -> None:
+    job, told = spec(tiny_folder, num_class_images=3), list[int]()
+
+    def obtained(cache: dict[str, Path], stop_at: int = -1) -> tuple[Material | None, list[str]]:
+        reporter = RecordingReporter(cache=cache)
+
+        def tick(done: int, total: int) -> None:
+            told.append(done)
+            if done == stop_at:
+                raise Stopped(None)
+
+        try:
+            given: dict[str, Any] = {"directory": tmp_path, "reporter": reporter, "tick": tick, "portion": 2}
+            return class_images.obtain(base, job, base_sha256="0" * 64, **given), reporter.puts
+        except Stopped:
+            return None, reporter.puts
+
+    cache: dict[str, Path] = {}
+    _, before = obtained(cache, stop_at=2)
+    told.clear()
+    made, after = obtained(cache)
+    assert (len(before), len(after)) == (1, 1)
+    assert told == [0, 2, 3]
+    assert made is not None and len(made.samples) == 3
+    old, key = tmp_path / "old", class_images.cache_key(base, "0" * 64, job)
+    pictures = [torch.from_numpy(np.array(made.load(each))) for each in made.samples]
+    class_images.write_pack(old, key, torch.stack(pictures))
+    again, puts = obtained({key: old})  # as they were kept before
+    assert again is not None and not puts
+    assert [each.sha256 for each in again.samples] == [each.sha256 for each in made.samples]
 
 
 def test_other_class_pictures_on_resume_are_noticed(studio: Studio, tiny_folder: Path) -> None:

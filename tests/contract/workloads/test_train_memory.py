@@ -184,10 +184,13 @@ def test_a_job_that_can_never_fit_is_refused_before_anything_is_encoded(studio: 
 
 
 def test_what_is_trained_already_needs_no_room(studio: Studio) -> None:
-    made = studio.run(RecordingReporter(wishes={6: Wish.CHECKPOINT_AND_STOP}))
-    reporter = RecordingReporter()
+    """Pictures do, and go without."""
+    reporter, spec = RecordingReporter(), studio.spec | {"sample_prompts": ["a sks toy"]}
+    made = studio.run(RecordingReporter(wishes={6: Wish.CHECKPOINT_AND_STOP}), spec=spec)
     try:
-        workload(room=Room(total_bytes=1)).run(studio.start(resume=studio.resume_point(made, 6)), reporter)
+        start = studio.start(resume=studio.resume_point(made, 6), spec=spec)
+        workload(room=Room(total_bytes=1)).run(start, reporter)
     except Stopped:
         pytest.fail("there was nothing to stop")
-    assert reporter.artifacts
+    assert "README.md" in reporter.artifacts and "samples.png" not in reporter.artifacts
+    assert [name for name, _ in reporter.notices] == ["samples-not-drawn"]

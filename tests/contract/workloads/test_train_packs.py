@@ -93,6 +93,51 @@ def test_an_attempt_that_resumes_without_one_leaves_no_half_of_it(studio: Studio
     assert resumed.artifacts == first.artifacts
 
 
+def test_an_attempt_that_dies_while_encoding_leaves_what_it_had(
+    studio: Studio, base: BaseModel, tmp_path: Path
+) -> None:
+    """In portions of a picture each: its views, and with the first also the captions."""
+    spec = TrainSpec.model_validate(studio.spec | {"max_train_steps": 200})
+    instances, _ = gather(studio.inputs, spec)
+
+    def encoded(name: str, cache: dict[str, Path], stop_at: int | None = None) -> tuple[Supplies | None, list[str]]:
+        (directory := tmp_path / name).mkdir()
+        reporter = RecordingReporter(cache=cache)
+        shelf = packs.Shelf(reporter=reporter, directory=directory, worth_pixels=0, portion_pixels=1)
+
+        def tick(done: int, total: int) -> None:
+            reporter.phases.append(("caching", done, total))
+            if done == stop_at:
+                raise Stopped(None)
+
+        try:
+            supplies = prepare(base, spec, (instances,), seed=42, first_step=0, tick=tick, shelf=shelf)
+        except Stopped:
+            supplies = None
+        totals.append(reporter.phases[0][2])
+        return supplies, reporter.puts
+
+    totals: list[int | None] = []
+    whole, all_packs = encoded("whole", {})
+    views = len(Framing.of(spec, seed=42).views("a"))
+    assert len(all_packs) == 3 and totals[0] is not None
+    cache: dict[str, Path] = {}
+    _, before = encoded("killed", cache, stop_at=totals[0] - views - 1)  # in the middle of the second picture
+    resumed, after = encoded("resumed", cache)
+    assert (before, after) == (all_packs[:1], all_packs[1:])
+    assert totals[2] == 2 * views
+    assert whole is not None and resumed is not None
+    for view in whole.draws.views(0, 200):
+        assert torch.equal(whole.latents[view][0].mean_CHW, resumed.latents[view][0].mean_CHW)
+    one_pack = packs.Keys(base=base, framing=Framing.of(spec, seed=42), with_captions=True)
+    texts = sorted({sample.caption for sample in instances.samples})
+    views_of_all = list(whole.draws.views(0, 200))
+    key, old = one_pack.of(views_of_all, texts), tmp_path / "old"
+    packs.write_pack(old, key, packs.pack_of(whole.latents, views_of_all, whole.embeddings, texts))
+    _, after = encoded("as they were before there were portions", {key: old})
+    assert (after, totals[3]) == ([], 0)
+
+
 def tampered(path: Path, change: str) -> None:
     with safe_open(path, framework="pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

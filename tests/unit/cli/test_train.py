@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from giornata.protocol.presets import PRESETS
+from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.specs import TrainSpec
 
 NEEDED_ALONE = ["--model", "spec.rank", "--checkpoint-to", "--output"]
@@ -131,11 +131,35 @@ def test_a_preset_is_shown_as_the_whole_spec_that_a_job_gets(run, pictures, name
     shown = run("presets", "show", name, "--json").json["spec"]
     done = run("train", str(pictures), *PROMPT, "--model", "some/model", "--preset", name, "--json")
     spec = done.json["spec"]
-    own = {"pretrained_model_name_or_path", "dataset", "instance_prompt", "seed", "alpha"}  # alpha follows rank
+    own = {"pretrained_model_name_or_path", "dataset", "instance_prompt", "sample_prompts", "seed", "alpha"}
     assert TrainSpec.model_validate(spec).model_dump(mode="json", exclude=own) == {
         field: value for field, value in shown.items() if field not in own
     }
     assert shown.keys() >= PRESETS[name]().keys()
+
+
+TOLD_OTHERWISE = {"sample_prompts": ["a sks mug"], "instance_prompt": "a sks dog"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "drawn"),
+    [
+        ("subject", {"instance_prompt": "a sks dog"}, ["a sks dog"]),
+        ("fast", {"instance_prompt": "a sks dog", "class_prompt": "a dog"}, ["a sks dog", "a dog"]),
+        ("face", {"class_prompt": "a dog"}, None),
+        ("style", {"instance_prompt": "a sks dog", "sample_prompts": []}, []),
+        ("subject", TOLD_OTHERWISE, ["a sks mug"]),
+        ("subject", {"instance_prompt": "a --n sks"}, []),
+        ("ancestor", {"instance_prompt": "a sks dog"}, None),
+    ],
+)
+def test_a_preset_draws_the_jobs_own_prompts(name, given, drawn):
+    assert started_from(name, given).get("sample_prompts") == drawn
+
+
+def test_a_presets_field_is_replaced_under_any_of_its_names():
+    assert started_from("subject", {"network_dim": 4})["rank"] == 4
+    assert started_from("subject", {"network_dim": 4, "rank": 8}).keys() >= {"network_dim", "rank"}  # to be refused
 
 
 def test_presets_are_listed_with_what_they_are_for(run):

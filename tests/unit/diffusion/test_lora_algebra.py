@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from giornata.diffusion.kronecker import Kronecker
 from giornata.diffusion.lora_algebra import Cut, Method, add, factorised, merge, resize
 from giornata.diffusion.lora_files import Layer
 
@@ -108,8 +109,34 @@ def test_convolutions_add_up_too():
 def test_layers_that_only_one_file_has_are_taken_of_that():
     made = merge([({"a": linear(1), "b": linear(2)}, 2.0), ({"b": linear(3)}, 0.5)])
     assert list(made) == ["a", "b"]
-    assert near(made["a"].delta(), 2.0 * linear(1).delta())
-    assert near(made["b"].delta(), 2.0 * linear(2).delta() + 0.5 * linear(3).delta())
+    assert near(made["a"].layer.delta(), 2.0 * linear(1).delta())
+    assert near(made["b"].layer.delta(), 2.0 * linear(2).delta() + 0.5 * linear(3).delta())
+
+
+def lokr(seed, *, second=(6, 10), scale=-0.7):
+    draw = torch.Generator().manual_seed(seed)
+    first, other = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((4, 4), second))
+    return Kronecker(first=first, second=other, scale=scale, dtype=torch.float32, numbers=1)
+
+
+@pytest.mark.parametrize("layer", [lokr(1), lokr(2, second=(3, 7, 3, 3))])
+def test_a_lokr_is_cut_down_to_the_best_lora_of_a_rank(layer):
+    dense = torch.linalg.svdvals(layer.delta())
+    outputs_OR, values_R, inputs_RI = factorised(layer)
+    assert torch.allclose(values_R, dense[: len(values_R)], atol=1e-10)
+    assert near(outputs_OR * values_R @ inputs_RI, layer.delta())
+    made = resize(layer, Cut(rank=5))
+    lost = float((layer.delta() - made.layer.delta()).norm())
+    assert lost == pytest.approx(float(dense[5:].norm()), abs=1e-9)
+    assert tuple(made.layer.down.shape[1:]) == layer.input_shape and made.layer.up.ndim == made.layer.down.ndim
+
+
+def test_a_lokr_and_a_lora_add_up_to_the_best_lora_of_a_rank():
+    whole = 0.5 * lokr(1).delta() + 2.0 * linear(1).delta()
+    made = merge([({"a": lokr(1)}, 0.5), ({"a": linear(1)}, 2.0)], Cut(rank=7))["a"]
+    dense = torch.linalg.svdvals(whole)
+    assert float((whole - made.layer.delta()).norm()) == pytest.approx(float(dense[7:].norm()), abs=1e-9)
+    assert made.kept_norm == pytest.approx(float(dense[:7].norm() / dense.norm()))
 
 
 def test_a_sum_can_be_cut_to_the_best_of_a_rank():

@@ -240,9 +240,49 @@ def test_what_is_no_plain_lora_is_shown_and_not_computed_with(tmp_path, make):
     save_file(tensors | {f"{name}.dora_scale": torch.ones(4)}, tmp_path / "dora.safetensors")
     assert inspect_file(tmp_path / "dora.safetensors")["kind"] == "DoRA"
     out = tmp_path / "out.safetensors"
-    assert "DoRA" in faults_of(lambda: resize_file(tmp_path / "dora.safetensors", out, Cut(rank=2)))
+    assert "fuse_lora" in faults_of(lambda: resize_file(tmp_path / "dora.safetensors", out, Cut(rank=2)))
     assert "DoRA" in faults_of(lambda: merge_files([path, tmp_path / "dora.safetensors"], [1.0, 1.0], out))
     assert not out.exists()
+
+
+LOKR = {"adapter_type": "lokr", "output_formats": ["kohya"]}
+
+
+def multiplied_out(tensors, name, *, alpha):
+    """LyCORIS's formula, float64: the scale is alpha / rank, and 1 for two whole factors."""
+
+    def factor(part):
+        if f"{name}.{part}" in tensors:
+            return tensors[f"{name}.{part}"].double()
+        return tensors[f"{name}.{part}_a"].double() @ tensors[f"{name}.{part}_b"].double()
+
+    first, second = factor("lokr_w1"), factor("lokr_w2")
+    ranks = [tensors[key].shape[0] for key in (f"{name}.lokr_w1_b", f"{name}.lokr_w2_b") if key in tensors]
+    scale = alpha / ranks[-1] if ranks else 1.0
+    return scale * torch.kron(first.reshape(*first.shape, *[1] * (second.ndim - 2)), second).flatten(1)
+
+
+@pytest.mark.parametrize("rank", [2, 64])  # w2 a product of two factors, and whole
+def test_a_lokr_becomes_the_lora_that_is_nearest(pipeline, make, tmp_path, rank):
+    targets = tuple(target for target in TARGETS if rank > 2 or target != "conv1")
+    lokr = make("kohya", seed=5, rank=rank, alpha=3.0, targets=targets, **LOKR)
+    plain, out = make("kohya", seed=6, rank=4), tmp_path / "out.safetensors"
+    resize_file(lokr, out, Cut(rank=10**4), dtype="float32")
+    made, tensors = read_lora(out), load_file(lokr)
+    assert made.metadata["ss_network_module"] == "networks.lora"
+    assert inspect_file(lokr)["kind"] == "LoKr" and not made.kinds
+    for name, layer in made.layers.items():
+        whole = multiplied_out(tensors, name, alpha=3.0)
+        assert float((layer.delta() - whole).norm()) < 1e-5 * float(whole.norm())
+    assert not same(fused(pipeline, (out, 1.0)), fused(pipeline))  # diffusers loads it
+    assert "--rank" in faults_of(lambda: merge_files([lokr, plain], [1.0, 1.0], tmp_path / "sum"))
+    report = merge_files([lokr, plain], [0.5, 1.0], tmp_path / "sum", rank=3)
+    assert set(report["ranks"]) == {"3"}
+
+
+def test_a_lokr_whose_kernels_nobody_knows_is_refused_with_what_to_do(make, tmp_path):
+    path = make("kohya", seed=5, rank=1, targets=("conv1",), **LOKR)
+    assert "kernel" in faults_of(lambda: resize_file(path, tmp_path / "out", Cut(rank=2)))
 
 
 def test_loras_of_different_models_are_not_added_up(tmp_path, make):

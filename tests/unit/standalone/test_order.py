@@ -26,8 +26,8 @@ def folder(*items):
 PICTURES = folder((ONE, "a.png", None), (TWO, "b.png", "two"))
 
 
-def order(fields=FIELDS, pictures=PICTURES, standing=None, seed=7):
-    return make_order(fields, pictures, standing=standing, draw_seed=lambda: seed, draw_id=lambda: "job_1")
+def order(fields=FIELDS, pictures=PICTURES, classes=None, standing=None, seed=7):
+    return make_order(fields, pictures, classes, standing=standing, draw_seed=lambda: seed, draw_id=lambda: "job_1")
 
 
 def faults(**changes):
@@ -129,3 +129,22 @@ def test_repeats_reach_the_engine_and_stay_as_they_were():
     assert [each.repeats for each in order().inputs] == [1, 1]
     said = faults(pictures=repeated)
     assert "a.png" in said and "other repeats; they were 1" in said["a.png"]
+
+
+def test_own_class_pictures_are_part_of_the_run_and_stay_as_they_were():
+    prior = FIELDS | {"with_prior_preservation": True, "class_prompt": "a dog"}
+    classes = folder((THREE, "dog.png", None))
+    first = order(prior, classes=classes)
+    assert [each.role for each in first.inputs] == ["instance", "instance", "class"]
+    assert first.spec.class_dataset not in (None, first.spec.dataset)
+    assert first.record.data_sha256 != order().record.data_sha256
+    assert order(prior, classes=classes, standing=first.record).record == first.record
+    with pytest.raises(InvalidInput) as refused:
+        order(prior, classes=folder((ONE, "cat.png", None)), standing=first.record)
+    wrong = ["--class-data-dir cat.png", "--class-data-dir dog.png", "--class-data-dir"]
+    assert [fault.where for fault in refused.value.faults] == wrong
+    with pytest.raises(InvalidInput) as refused:
+        order(prior, standing=first.record)
+    assert [fault.where for fault in refused.value.faults] == wrong[1:]
+    assert spec_faults(prior, own_classes=True) == []
+    assert spec_faults(FIELDS | {"class_prompt": "a dog"}, own_classes=True)

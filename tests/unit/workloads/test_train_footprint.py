@@ -10,7 +10,7 @@ from giornata.diffusion.recompute import Recompute
 from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room, Sizes, fitted, room_of
+from giornata.workloads.train.fit import CONTEXT_BYTES, Room, Sizes, fitted, room_of, why_not_drawn
 from giornata.workloads.train.footprint import (
     Footprint,
     below_on,
@@ -109,6 +109,14 @@ def test_what_does_not_fit_is_refused_with_the_figures_and_no_strike() -> None:
 def test_the_caching_phase_has_to_fit_as_well() -> None:
     with pytest.raises(WorkloadFailed):
         fitted(spec_with(), sizes(preparing_bytes=9 * GIB), device(13.5), rung(OFF))
+
+
+def test_pictures_at_the_end_are_not_tried_where_they_do_not_fit_and_refuse_nothing() -> None:
+    drawing = sizes(decoding_bytes=9 * GIB)
+    assert fitted(spec_with(), drawing, device(13.5), rung(OFF)) == rung(OFF)
+    assert why_not_drawn(drawing, device(15)) is None
+    assert why_not_drawn(drawing, None) is None
+    assert "15.0 GiB" in str(why_not_drawn(drawing, device(14.9)))
 
 
 def test_memory_that_others_hold_is_the_machines_fault_and_does_not_change_the_layout() -> None:

@@ -26,6 +26,11 @@ def _lines(prompts: Any) -> Any:
     return [line for line in lines if line and not line.startswith(COMMENT)]
 
 
+def is_prompt_alone(prompt: str) -> bool:
+    """Whether it is neither a file's name nor a line of kohya's with options in it."""
+    return bool(prompt) and not FILE_NAME.fullmatch(prompt) and not KOHYAS_OPTION.search(f"{prompt} ")
+
+
 class SampleFields(Message):
     """Pictures that are drawn when the job is done."""
 

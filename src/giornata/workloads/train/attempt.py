@@ -23,7 +23,7 @@ from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kern
 from giornata.workloads.train.exactness import exactness_of
 from giornata.workloads.train.exporting import export, write_page
 from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.fit import RoomOf, room_of, unbounded
+from giornata.workloads.train.fit import RoomOf, room_of, unbounded, why_not_drawn
 from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
 from giornata.workloads.train.gauges import gauges_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
@@ -333,7 +333,14 @@ class Attempt:
         )
         directory, attend = self.start.directory, partial(self.attend, keeper)
         samples = sample(
-            self.base, self.spec, adapters, result, directory=directory, reporter=self.reporter, attend=attend
+            self.base,
+            self.spec,
+            adapters,
+            result,
+            directory=directory,
+            reporter=self.reporter,
+            attend=attend,
+            too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
         )
         write_page(exported, samples=samples, directory=directory, reporter=self.reporter)
         report(self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter)

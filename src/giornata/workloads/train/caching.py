@@ -1,7 +1,7 @@
 """The phase before the first step: whatever would be computed again and again is computed once."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from giornata.diffusion import pixels
@@ -13,7 +13,8 @@ from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.material import Material, refuse_if
-from giornata.workloads.train.packs import Shelf, pack_key, pack_of
+from giornata.workloads.train.packs import Keys, Offering, Shelf
+from giornata.workloads.train.portions import PORTION_PIXELS, Portion, portions_of
 
 EMPTY_MASK = "its mask leaves nothing to learn: it is empty, or wherever the picture is cropped"
 MEND_MASK = "mend the mask (its alpha channel), set enable_bucket, which crops less, or leave the picture out"
@@ -78,15 +79,20 @@ def prepare(
             family=base.family,
         )
     views = draws.views(first_step, spec.max_train_steps)
-    key = None
-    if shelf is not None and len(views) * spec.resolution**2 >= shelf.worth_pixels:
-        whole = views if first_step == 0 else draws.views(0, spec.max_train_steps)
-        key = pack_key(base, framing, whole, texts)
-        if shelf.restore(key, latents, embeddings) or whole.keys() != views.keys():
-            key = None
-    _encode(latents, embeddings, materials, views, texts or (), look_at_all=first_step == 0, tick=tick)
-    if shelf is not None and key is not None:
-        shelf.offer(key, pack_of(latents, views, embeddings, texts or ()))
+    if shelf is not None and len(views) * spec.resolution**2 < shelf.worth_pixels:
+        shelf = None
+    portions = portions_of(
+        materials,
+        draws.views(0, spec.max_train_steps) if shelf is not None and first_step > 0 else views,
+        texts or (),
+        view_pixels=spec.resolution**2,
+        pixels=PORTION_PIXELS if shelf is None else shelf.portion_pixels,
+    )
+    offering: Offering | None = None
+    if shelf is not None:
+        keys = Keys(base=base, framing=framing, with_captions=texts is not None)
+        offering = shelf.opened(keys, portions, views.keys(), latents, embeddings)
+    _encode(latents, embeddings, portions, views, look_at_all=first_step == 0, tick=tick, offering=offering)
     return Supplies(draws=draws, latents=latents, embeddings=embeddings)
 
 
@@ -132,23 +138,30 @@ def _undecodable(sample: Sample, error: pixels.Undecodable) -> Fault:
 def _encode(
     latents: LatentCache,
     embeddings: EmbeddingCache | None,
-    materials: tuple[Material, ...],
-    views: Iterable[View],
-    texts: Iterable[str],
+    portions: Sequence[Portion],
+    views: Collection[View],
     *,
     look_at_all: bool,
     tick: Tick,
+    offering: Offering | None,
 ) -> None:
-    """Whatever of this the caches do not hold yet. `look_at_all`: also look for faults of pictures that nothing is
-    encoded of, unless they were encoded before and so are fine."""
-    missing = [view for view in views if view not in latents]
-    fine = {view.picture_sha256 for view in views if view in latents}
-    unsaid = [text for text in texts if embeddings is not None and text not in embeddings]
-    count = _Count(total=len(missing) + len(unsaid), tick=tick)
-    if embeddings is not None:
-        embeddings.fill(unsaid, count)
-    skipped = fine if look_at_all else None
-    _encode_pictures(latents, materials, missing, skipped=skipped, done_one=count)
+    """Whatever of the portions' captions, and of `views`, the caches do not hold yet. `look_at_all`: also look for
+    faults of pictures that nothing is encoded of, unless they were encoded before and so are fine."""
+    missing = {view for view in views if view not in latents}
+    fine = {view.picture_sha256 for view in views if view in latents} if look_at_all else None
+    unsaid = [
+        [text for text in portion.captions if embeddings is not None and text not in embeddings]
+        for portion in portions
+    ]
+    count = _Count(total=len(missing) + sum(map(len, unsaid)), tick=tick)
+    faults: list[Fault] = []
+    for portion, texts in zip(portions, unsaid, strict=True):
+        if embeddings is not None and not faults:
+            embeddings.fill(texts, count)
+        _encode_pictures(latents, portion, missing, skipped=fine, done_one=count, faults=faults)
+        if offering is not None and not faults:
+            offering.offer(portion)
+    refuse_if(faults)
 
 
 class _Count:
@@ -165,19 +178,20 @@ class _Count:
 
 def _encode_pictures(
     latents: LatentCache,
-    materials: tuple[Material, ...],
-    views: Iterable[View],
+    portion: Portion,
+    missing: Collection[View],
     *,
     skipped: Collection[str] | None,
     done_one: Callable[[], None],
+    faults: list[Fault],
 ) -> None:
-    """Encode these views. Pictures without any are looked at nonetheless, save those that are `skipped`; None stands
-    for all of these."""
+    """Encode those views of a portion that are missing. Pictures without any are looked at nonetheless, save those
+    that are `skipped`; None stands for all of these. What is wrong is added to `faults`."""
     wanted: dict[str, list[View]] = defaultdict(list)
-    for view in views:
-        wanted[view.picture_sha256].append(view)
-    faults: list[Fault] = []
-    for material, same in _pictures(materials):
+    for view in portion.views:
+        if view in missing:
+            wanted[view.picture_sha256].append(view)
+    for material, same in portion.pictures:
         needed = wanted[same[0].sha256]
         if not needed and (skipped is None or same[0].sha256 in skipped):
             continue
@@ -191,13 +205,3 @@ def _encode_pictures(
             continue
         if not faults:  # the job is lost already, but its owner shall hear of all bad pictures at once
             latents.add(image, needed, done_one)
-    refuse_if(faults)
-
-
-def _pictures(materials: tuple[Material, ...]) -> list[tuple[Material, list[Sample]]]:
-    """Every distinct picture with the samples that show it."""
-    found: dict[str, tuple[Material, list[Sample]]] = {}
-    for material in materials:
-        for sample in material.samples:
-            found.setdefault(sample.sha256, (material, []))[1].append(sample)
-    return list(found.values())

@@ -3,12 +3,14 @@
 Shapes: N pictures, H = W = the resolution, C = 3; uint8.
 
 A picture is a function of (model, class prompt, resolution, precision, its number): the initial noise does not
-depend on the job's seed, so all jobs of a project that want the same class share one pack. One picture is drawn at
-a time, so the bits do not depend on where an attempt was interrupted.
+depend on the job's seed, so all jobs of a project that want the same class share packs. One picture is drawn at a
+time, so the bits do not depend on where an attempt was interrupted. They are kept in portions, each as soon as it is
+drawn: an attempt that is killed loses less than one.
 """
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,8 @@ from giornata.workloads.train.material import Material
 
 INFERENCE_STEPS = 30
 FORMAT = 1
+PORTION = 10
+"""Pictures in a pack, unless the job has no more: about a minute of a fast GPU."""
 
 _TENSOR = "pictures"
 _METADATA_KEY = "giornata"
@@ -36,13 +40,13 @@ class UnusablePack(ValueError):
     """The file is not the pack that its key promises."""
 
 
-def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec) -> str:
-    """Hash of everything that the pictures depend on. A base may change under its name: its weights count too, by the
-    hash that was taken when they were loaded."""
+def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range | None = None) -> str:
+    """Hash of everything that the pictures depend on: all of the job's, or those with the numbers in `portion`. A
+    base may change under its name: its weights count too, by the hash that was taken when they were loaded."""
     depends = {
         "base_sha256": base_sha256,
         "class_prompt": spec.class_prompt,
-        "count": spec.num_class_images,
+        "count": spec.num_class_images if portion is None else len(portion),
         "dtype": str(base.dtype),
         "format": FORMAT,
         "guidance_scale": base.family.guidance_scale,
@@ -51,6 +55,7 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec) -> str:
         "resolution": spec.resolution,
         "vae_dtype": str(base.vae.dtype),
     }
+    depends |= {} if portion is None else {"first": portion.start}
     return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
 
 
@@ -62,30 +67,60 @@ def obtain(
     directory: Path,
     reporter: Reporter,
     tick: Callable[[int, int], None],
+    portion: int = PORTION,
 ) -> Material:
     """The class pictures of a job: from the platform's cache, or drawn now and offered to it.
 
-    A cached pack that is missing, damaged or of another shape is drawn again. `tick(done, total)` is called after
-    each picture and may raise to stop.
+    A cached pack, of `portion` pictures, that is missing, damaged or of another shape is drawn again.
+    `tick(done, total)` is called after each picture and may raise to stop.
     """
-    key = cache_key(base, base_sha256, spec)
-    cached = reporter.cache_get(key)
-    if cached is not None:
-        try:
-            return material(read_pack(cached, key, spec), spec)
-        except UnusablePack as error:
-            reporter.log(f"the cached class pictures cannot be used, and are drawn again: {error}")
     total = spec.num_class_images
-    pictures = []
+    everything = _Pack(key=cache_key(base, base_sha256, spec), numbers=range(total))
+    packs = [everything]
+    if total > portion:
+        if (kept := _kept(everything, spec, reporter)) is not None:  # as they were before there were portions
+            return material(kept, spec)
+        portions = [range(first, min(first + portion, total)) for first in range(0, total, portion)]
+        packs = [_Pack(key=cache_key(base, base_sha256, spec, each), numbers=each) for each in portions]
+    pictures: list[torch.Tensor] = []
     tick(0, total)
-    for number in range(total):
-        pictures.append(draw(base, spec, number))
-        tick(number + 1, total)
-    pictures_NHWC = torch.stack(pictures)
-    path = directory / "class-images.safetensors"
-    write_pack(path, key, pictures_NHWC)
-    reporter.cache_put(key, path)
-    return material(pictures_NHWC, spec)
+    for pack in packs:
+        pictures_NHWC = _kept(pack, spec, reporter)
+        if pictures_NHWC is None:
+            pictures_NHWC = torch.stack([_drawn(base, spec, number, pack, tick) for number in pack.numbers])
+            path = directory / f"class-images-{pack.numbers.start:04d}.safetensors"
+            write_pack(path, pack.key, pictures_NHWC)
+            reporter.cache_put(pack.key, path)
+        pictures.append(pictures_NHWC)
+        tick(pack.numbers.stop, total)
+    return material(torch.cat(pictures), spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pack:
+    key: str
+    numbers: range
+
+
+def _kept(pack: _Pack, spec: TrainSpec, reporter: Reporter) -> torch.Tensor | None:
+    """pictures_NHWC of the pack; None when it is not to be had."""
+    path = reporter.cache_get(pack.key)
+    if path is None:
+        return None
+    try:
+        return read_pack(path, pack.key, spec, count=len(pack.numbers))
+    except UnusablePack as error:
+        reporter.log(f"the cached class pictures cannot be used, and are drawn again: {error}")
+        return None
+
+
+def _drawn(
+    base: BaseModel, spec: TrainSpec, number: int, pack: _Pack, tick: Callable[[int, int], None]
+) -> torch.Tensor:
+    """pixels_HWC. Told of before all but the pack's first: after its last the pack is kept before anything else."""
+    if number > pack.numbers.start:
+        tick(number, spec.num_class_images)
+    return draw(base, spec, number)
 
 
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
@@ -103,15 +138,15 @@ def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:
     aside.replace(path)
 
 
-def read_pack(path: Path, key: str, spec: TrainSpec) -> torch.Tensor:
-    """pictures_NHWC of the pack under `key`. Raises UnusablePack."""
+def read_pack(path: Path, key: str, spec: TrainSpec, *, count: int | None = None) -> torch.Tensor:
+    """pictures_NHWC of the pack under `key`, `count` of them, by default all of the job's. Raises UnusablePack."""
     try:
         with safe_open(path, framework="pt") as opened:
             header = (opened.metadata() or {}).get(_METADATA_KEY)
             pictures_NHWC = opened.get_tensor(_TENSOR)
     except (SafetensorError, OSError) as error:
         raise UnusablePack(f"cannot be read ({error})") from error
-    shape = (spec.num_class_images, spec.resolution, spec.resolution, 3)
+    shape = (count or spec.num_class_images, spec.resolution, spec.resolution, 3)
     if pictures_NHWC.dtype != torch.uint8 or tuple(pictures_NHWC.shape) != shape:
         raise UnusablePack(f"holds {tuple(pictures_NHWC.shape)} of {pictures_NHWC.dtype}, not {shape} of torch.uint8")
     if header != canonical_json({"key": key, "sha256": _digest(pictures_NHWC)}):

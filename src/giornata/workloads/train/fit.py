@@ -78,7 +78,8 @@ def unbounded(_: torch.device) -> Room | None:
 class Sizes:
     """What a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient checkpointing;
     `materials` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however many pictures go
-    through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out."""
+    through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out.
+    `decoding_bytes` is what a picture takes that is drawn at the end."""
 
     weights_bytes: int
     trained_bytes: int
@@ -87,6 +88,7 @@ class Sizes:
     preparing_bytes: int
     materials: int
     multiplied_out_bytes: dict[Recompute, int] = field(default_factory=dict)
+    decoding_bytes: int = 0
 
     def activation_bytes(self, footprint: Footprint) -> int:
         """What is held between a forward pass and its backward pass."""
@@ -131,6 +133,7 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
             each: memory.multiplied_out_bytes(layers, adapted, precision, each) + text_multiplied_out
             for each in Recompute
         },
+        decoding_bytes=_decoding_bytes(base, spec),
     )
 
 
@@ -185,6 +188,16 @@ def fitted(spec: TrainSpec, sizes: Sizes, room: Room | None, largest: Footprint)
     return chosen
 
 
+def why_not_drawn(sizes: Sizes, room: Room | None) -> str | None:
+    """What keeps the device from drawing a picture when the steps are done, if anything does. A job is never refused
+    for it, nor made smaller: its files matter more than pictures of what they do."""
+    need_bytes = sizes.weights_bytes + sizes.trained_bytes + sizes.decoding_bytes
+    if room is None or need_bytes <= room.usable_bytes:
+        return None
+    needs, has = in_gib(need_bytes), in_gib(room.usable_bytes)
+    return f"a picture is expected to take {needs}, and the device has room for {has}"
+
+
 def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
     parts = (
         f"{in_gib(sizes.weights_bytes)} of weights",
@@ -210,8 +223,13 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 
 
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
-    """Pictures are encoded one at a time; class pictures are decoded, which is wider at full resolution."""
+    """Pictures are encoded one at a time; class pictures are decoded."""
+    if spec.with_prior_preservation and spec.class_dataset is None:
+        return _decoding_bytes(base, spec)
+    return memory.vae_bytes(base.vae.config.block_out_channels[0], spec.resolution, base.vae.dtype.itemsize)
+
+
+def _decoding_bytes(base: BaseModel, spec: TrainSpec) -> int:
+    """Wider at full resolution than encoding."""
     widths = base.vae.config.block_out_channels
-    decodes = spec.with_prior_preservation and spec.class_dataset is None
-    channels = widths[min(1, len(widths) - 1)] if decodes else widths[0]
-    return memory.vae_bytes(channels, spec.resolution, base.vae.dtype.itemsize)
+    return memory.vae_bytes(widths[min(1, len(widths) - 1)], spec.resolution, base.vae.dtype.itemsize)

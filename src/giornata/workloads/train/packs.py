@@ -1,20 +1,21 @@
 """What the caching phase made, kept by the platform for the job's next attempt and for jobs that repeat it.
 
-A pack holds all encodings that a job will ever look at: of its pictures, and of its captions where the text encoders
-are frozen. It is one safetensors file under a key that is a hash of everything the bits depend on: contents of the
-pictures, how they are cut, captions as tokens, weights of the VAE and the text encoders, and the fingerprint of
-device and libraries. So a job has the same bits with a pack and without.
+A pack holds the encodings of a portion of the job: of pictures, and of captions where the text encoders are frozen.
+It is one safetensors file under a key that is a hash of everything the bits depend on: contents of the pictures, how
+they are cut, captions as tokens, weights of the VAE and the text encoders, and the fingerprint of device and
+libraries. So a job has the same bits with packs and without.
 
-The rule: an attempt asks for a pack when it would have to encode at least WORTH_PIXELS, and offers one when it asked
-in vain and has encoded all that the whole job needs, in at most MOST_BYTES. So a short job neither asks nor uploads,
-an attempt that resumes near the end encodes the little it needs rather than fetch everything, and what an attempt
-offers is never half of a pack.
+The rule: an attempt asks for packs when it would have to encode at least WORTH_PIXELS, for those that have something
+it needs; it offers each that it asked for in vain as soon as it has encoded all of that portion, MOST_BYTES in all.
+So a short job neither asks nor uploads, an attempt that resumes near the end encodes the little it needs rather than
+fetch everything, and what an attempt offers is never half of a pack. One pack with all of a job, as there were
+before, is asked for too.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from giornata.diffusion.weights_digest import weights_digest
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter
 from giornata.workloads.train.faults import reason_of
+from giornata.workloads.train.portions import PORTION_PIXELS, Portion
 
 FORMAT = 1
 WORTH_PIXELS = 16 * 2**20
@@ -46,14 +48,52 @@ class UnusablePack(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Names packs of a job. `with_captions`: its text encoders are frozen."""
+
+    base: BaseModel
+    framing: Framing
+    with_captions: bool
+
+    def of(self, views: Iterable[View], captions: Sequence[str]) -> str:
+        """The key of the pack that holds these. One without captions does not depend on text encoders."""
+        return pack_key(self.base, self.framing, views, captions if captions and self.with_captions else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above. `save` has the signature
-    of safetensors' own."""
+    """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above; `portion_pixels`: see
+    `portions`. `save` has the signature of safetensors' own."""
 
     reporter: Reporter
     directory: Path
     worth_pixels: int = WORTH_PIXELS
+    portion_pixels: int = PORTION_PIXELS
     save: Callable[..., None] = save_file
+
+    def opened(
+        self,
+        keys: Keys,
+        portions: Sequence[Portion],
+        views: Collection[View],
+        latents: LatentCache,
+        embeddings: EmbeddingCache | None,
+    ) -> "Offering":
+        """Fill the caches with what there is of the portions; `views` are those that the attempt needs. Returns who
+        takes the packs that are to be kept."""
+        offering = Offering(shelf=self, latents=latents, embeddings=embeddings)
+        if len(portions) > 1:
+            together = [view for portion in portions for view in portion.views]
+            captions = [text for portion in portions for text in portion.captions]
+            if self.restore(keys.of(together, captions), latents, embeddings):
+                return offering
+        for portion in portions:
+            if not portion.captions and not any(view in views for view in portion.views):
+                continue
+            key = keys.of(portion.views, portion.captions)
+            if not self.restore(key, latents, embeddings) and all(view in views for view in portion.views):
+                offering.wanted[portion.views, portion.captions] = key
+        return offering
 
     def restore(self, key: str, latents: LatentCache, embeddings: EmbeddingCache | None) -> bool:
         """Fill the caches from the pack under `key`. False, and the caches as they were, when none can be had."""
@@ -72,22 +112,46 @@ class Shelf:
                 embeddings.put(caption, embedding)
         return True
 
-    def offer(self, key: str, pack: "Pack") -> None:
-        """Write the pack and hand it over. A disk that is full costs the pack, and not the job."""
-        size_bytes = sum(tensor.nbytes for tensor in pack.tensors()[0].values())
-        if size_bytes > MOST_BYTES:
-            self.reporter.log(f"the encodings are not kept for later: they are {size_bytes / 2**30:.1f} GiB")
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Offering:
+    """Hands packs over while an attempt encodes. `wanted` are the keys of those that nobody has, by what is in them;
+    `left_bytes` is how much more may be kept. Once something is left out, so is all that follows."""
+
+    shelf: Shelf
+    latents: LatentCache
+    embeddings: EmbeddingCache | None
+    wanted: dict[tuple[tuple[View, ...], tuple[str, ...]], str] = field(default_factory=dict)
+    left_bytes: int = MOST_BYTES
+    written: int = 0
+
+    def offer(self, portion: Portion) -> None:
+        """Write the pack of a portion that is encoded, if it is wanted, and hand it over. A disk that is full costs
+        the pack, and not the job."""
+        key = self.wanted.pop((portion.views, portion.captions), None)
+        if key is None:
             return
-        path = self.directory / "encodings.safetensors"
+        pack = pack_of(self.latents, portion.views, self.embeddings, portion.captions)
+        self.left_bytes -= sum(tensor.nbytes for tensor in pack.tensors()[0].values())
+        if self.left_bytes < 0:
+            self._keep_no_more(f"{MOST_BYTES / 2**30:.1f} GiB are the most")
+            return
+        # A name for each: the agent may not have taken the one before.
+        path = self.shelf.directory / f"encodings-{self.written:04d}.safetensors"
         try:
-            write_pack(path, key, pack, save=self.save)
+            write_pack(path, key, pack, save=self.shelf.save)
         except (OSError, SafetensorError) as error:
             path.with_name(path.name + ".part").unlink(missing_ok=True)
             if reason_of(error) is not Reason.NODE_DISK:
                 raise
-            self.reporter.log(f"the encodings are not kept for later: {error}")
+            self._keep_no_more(str(error))
             return
-        self.reporter.cache_put(key, path)
+        self.written += 1
+        self.shelf.reporter.cache_put(key, path)
+
+    def _keep_no_more(self, why: str) -> None:
+        self.wanted.clear()
+        self.shelf.reporter.log(f"encodings are not kept for later: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

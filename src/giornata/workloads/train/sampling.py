@@ -31,13 +31,18 @@ def sample(
     directory: Path,
     reporter: Reporter,
     attend: Callable[[], None],
+    too_large: str | None = None,
 ) -> str | None:
     """Draw what `spec.sample_prompts` ask for and hand it over; returns the file's name, or None without pictures.
 
     `attend` is called between denoising steps and raises Stopped when the attempt is to end. A driver's error is
-    raised too: after it nothing that the device says can be trusted.
+    raised too: after it nothing that the device says can be trusted. With `too_large`, see
+    `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so.
     """
     if not spec.sample_prompts:
+        return None
+    if too_large is not None:
+        reporter.notice(NOT_DRAWN, {"message": too_large})
         return None
 
     def tick(done: int, total: int) -> None:
