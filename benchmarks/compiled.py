@@ -28,7 +28,7 @@ ARTIFACTS = "saved.bin"
 def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side: int) -> dict[str, Any]:
     """One way in this process, whose kernels lie in `directory`."""
     import torch
-    from joint import TARGETS, _step, unet_of
+    from joint import _step, unet_of
 
     from giornata.diffusion import regional
     from giornata.diffusion.determinism import fix_determinism
@@ -42,7 +42,7 @@ def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side
     base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device)
     spec = TrainSpec(model="x", dataset="ds_1", seed=1)  # type: ignore[call-arg]
     with ExitStack() as stack:
-        slots = stack.enter_context(Slots(base, count=1, rank=spec.rank, targets=TARGETS, text_encoders=False))
+        slots = stack.enter_context(Slots(base, spec, count=1))
         optimizers = [SlotOptimizer(slots.sit(0, spec), spec)]
         slots.set_width(1)
         step = _step(unet, slots, optimizers, batch=batch, side=side)

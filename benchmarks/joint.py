@@ -28,7 +28,6 @@ from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.protocol.specs import TrainSpec
 
-TARGETS = ("to_q", "to_k", "to_v", "to_out.0")
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "block_out_channels": (32, 64),
@@ -116,11 +115,11 @@ def _rounds_s(
     """Seconds of `rounds` steps after two that are not counted."""
     base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device)
     with ExitStack() as stack:
-        slots = stack.enter_context(Slots(base, count=adapters, rank=16, targets=TARGETS, text_encoders=False))
         specs = [
             TrainSpec(model="x", dataset="ds_1", seed=number, rank=16 - number)  # type: ignore[call-arg]
             for number in range(adapters)
         ]
+        slots = stack.enter_context(Slots(base, specs[0], count=adapters, rank=16))
         optimizers = [SlotOptimizer(slots.sit(number, spec), spec) for number, spec in enumerate(specs)]
         slots.set_width(adapters)
         step = _step(unet, slots, optimizers, batch=batch, side=side)

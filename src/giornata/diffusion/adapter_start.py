@@ -5,15 +5,16 @@ with fresh rows of A, whose columns of B are zero, and B takes the quotient of t
 LoRA takes its magnitudes from what that LoRA gives. Layers that the file does not have begin as always.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 
 from giornata.diffusion import dora
+from giornata.diffusion.adapted_layers import UNET, public_name
 from giornata.diffusion.adapter_plan import layers_of, size_of
 from giornata.diffusion.kohya_file import MAGNITUDE, split_name
-from giornata.diffusion.lora import ADAPTER, UNET, Adapters, public_name
+from giornata.diffusion.lora import ADAPTER, Adapters
 from giornata.diffusion.lora_file import ReadLora, read_lora
 from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import Fault, InvalidInput
@@ -23,16 +24,15 @@ WHERE = "spec.init_lora"
 SCALED = (".lora_B.weight", ".lokr_w2", ".lokr_w2_b")
 SHOWN = 3
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of an adapter's tensors, by their names."""
+
 
 def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters) -> None:
     """Load the file into adapters that are on the base. Raises InvalidInput with every fault, and then changes
     nothing: what cannot be read, layers that the job does not train, ranks that are too small, other kinds.
     """
-    depth = base.unet.config.layers_per_block
-    read = read_lora(path, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
-    faults = fit_faults(read, adapters)
-    if faults:
-        raise InvalidInput(faults)
+    read = _read(path, base, {name: tuple(parameter.shape) for name, parameter in adapters.parameters.items()})
     weights = adapters.tensors() | _fitted(read, adapters, spec)
     adapters.load(weights)
     if spec.use_dora:
@@ -43,37 +43,50 @@ def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters)
         adapters.load(measured | lengths)
 
 
-def fit_faults(read: ReadLora, adapters: Adapters) -> list[Fault]:
-    """Everything that keeps the file's weights out of these adapters."""
-    ours = {split_name(name)[0] for name in adapters.parameters}
+def check_start(path: Path, base: BaseModel, shapes: Shapes) -> None:
+    """The same for nothing but its faults, and for adapters that have tensors of these shapes."""
+    _read(path, base, shapes)
+
+
+def _read(path: Path, base: BaseModel, shapes: Shapes) -> ReadLora:
+    depth = base.unet.config.layers_per_block
+    read = read_lora(path, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
+    if faults := fit_faults(read, shapes):
+        raise InvalidInput(faults)
+    return read
+
+
+def fit_faults(read: ReadLora, shapes: Shapes) -> list[Fault]:
+    """Everything that keeps the file's weights out of adapters that have tensors of these shapes."""
+    ours = {split_name(name)[0] for name in shapes}
     foreign = sorted(read.scales.keys() - ours)
     names = [name for name in read.tensors if split_name(name)[0] in ours]
     faults = []
     if foreign:
         hint = "name them in target_modules and lora_unet_blocks; train_text_encoder is for those of text encoders"
         faults.append(Fault(where=WHERE, message=f"adapts {_some(foreign)}, which this job does not", hint=hint))
-    surplus = sorted(name for name in names if name not in adapters.parameters)
+    surplus = sorted(name for name in names if name not in shapes)
     if surplus:
         hint = "set adapter_type, use_dora, decompose_both, decompose_factor and rank as they were"
         faults.append(Fault(where=WHERE, message=f"is another kind of adapter: it has {_some(surplus)}", hint=hint))
-    faults += _missing_faults(read, adapters)
-    faults += _shape_faults(read, adapters, [name for name in names if name in adapters.parameters])
+    faults += _missing_faults(read, shapes)
+    faults += _shape_faults(read, shapes, [name for name in names if name in shapes])
     return faults
 
 
-def _missing_faults(read: ReadLora, adapters: Adapters) -> Iterable[Fault]:
+def _missing_faults(read: ReadLora, shapes: Shapes) -> Iterable[Fault]:
     """A layer comes whole; only a DoRA's magnitudes can be made up."""
-    wanted = [name for name in adapters.parameters if split_name(name)[0] in read.scales]
+    wanted = [name for name in shapes if split_name(name)[0] in read.scales]
     missing = sorted(name for name in wanted if name not in read.tensors and not name.endswith(MAGNITUDE))
     if missing:
         hint = "set adapter_type, decompose_both, decompose_factor and rank as they were"
         yield Fault(where=WHERE, message=f"lacks {_some(missing)}", hint=hint)
 
 
-def _shape_faults(read: ReadLora, adapters: Adapters, names: Iterable[str]) -> Iterable[Fault]:
+def _shape_faults(read: ReadLora, shapes: Shapes, names: Iterable[str]) -> Iterable[Fault]:
     larger, other = {}, []
     for name in names:
-        found, wanted = read.tensors[name].shape, adapters.parameters[name].shape
+        found, wanted = read.tensors[name].shape, shapes[name]
         axis = _rank_axis(name)
         if found == wanted:
             continue

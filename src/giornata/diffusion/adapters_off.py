@@ -24,12 +24,12 @@ def adapters_off(models: Iterable[nn.Module]) -> Iterator[None]:
         for layer in layers:
             layer.enable_adapters(False)
         for slot, _ in slots:
-            slot.stack = None
+            slot.wear(None)
         with torch.no_grad():
             yield
     finally:
         for slot, stack in slots:
-            slot.stack = stack
+            slot.wear(stack)
         for layer in layers:
             layer.enable_adapters(True)
         for parameter, before in wanted:

@@ -19,6 +19,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
 from giornata.diffusion import dora
+from giornata.diffusion.adapted_layers import UNET, public_name
 from giornata.diffusion.adapter_plan import (
     Size,
     chosen_layers,
@@ -37,12 +38,9 @@ from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
 
-__all__ = ["ADAPTER", "TEXT_TARGETS", "Adapters", "add_adapters", "public_name", "take_off", "target_faults"]
+__all__ = ["ADAPTER", "TEXT_TARGETS", "Adapters", "add_adapters", "take_off", "target_faults"]
 
 ADAPTER = "giornata"
-UNET = "unet"
-# Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
-TEXT_ROOT = "text_model."
 ZERO_AT_FIRST = (".lora_B.weight", ".lokr_w2", ".lokr_w2_b")
 
 
@@ -141,13 +139,6 @@ def adapter_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def _stored(key: str) -> str:
     magnitude = ".lora_magnitude_vector"
     return key.removesuffix(".weight") if key.endswith(f"{magnitude}.weight") else key
-
-
-def public_name(prefix: str, key: str) -> str:
-    """`unet.<key>` or `text_encoder….text_model.<key>`."""
-    if prefix != UNET and not key.startswith(TEXT_ROOT):
-        key = TEXT_ROOT + key
-    return f"{prefix}.{key}"
 
 
 def take_off(model: nn.Module) -> None:

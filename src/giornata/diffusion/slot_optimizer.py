@@ -1,7 +1,8 @@
 """The optimizer of one job in its place: the same one as alone, over whole rows instead of single tensors.
 
 Only for optimizers that treat each number for itself (`giornata.protocol.joint.OPTIMIZERS`): padding is zeros without
-a gradient, and no zero moves another number. What it remembers has the names and shapes of a job that trains alone.
+a gradient, no zero moves another number, and it makes no difference where one tensor ends and the next begins. What
+it remembers has the names and shapes of a job that trains alone.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,8 @@ from collections.abc import Mapping
 import torch
 
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
-from giornata.diffusion.slots import TEXT_GROUP, UNET_GROUP, Layout, Slot
+from giornata.diffusion.slot_layout import TEXT_GROUP, UNET_GROUP, Layout
+from giornata.diffusion.slots import Slot
 from giornata.protocol.specs import TrainSpec
 
 
@@ -20,7 +22,7 @@ class SlotOptimizer:
     """
 
     def __init__(self, slot: Slot, spec: TrainSpec) -> None:
-        self._slot, self._rank = slot, spec.rank
+        self._slot = slot
         rates = {UNET_GROUP: spec.learning_rate, TEXT_GROUP: spec.text_encoder_lr}
         self._stop = spec.stop_text_encoder_training
         groups = [
@@ -84,7 +86,8 @@ class SlotOptimizer:
     def _views(self, group: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
         start, end = self._layout.groups[group]
         inside = [place for place in self._layout.places if start <= place.start < end]
-        return {place.name: place.shifted(-start).view(row, self._rank) for place in inside}
+        ranks = self._slot.ranks
+        return {place.name: place.shifted(-start).view(row, ranks[place.layer]) for place in inside}
 
 
 def _split(key: str) -> tuple[str, str]:

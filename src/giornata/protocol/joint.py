@@ -18,9 +18,10 @@ OWN = frozenset(
         *("dataset", "instance_prompt", "shuffle_caption", "keep_tokens", "caption_separator"),
         *("caption_dropout_rate", "center_crop", "random_flip"),
         *("class_prompt", "class_dataset", "num_class_images", "prior_loss_weight"),
-        *("alpha", "use_rslora", "stop_text_encoder_training", "use_ema", "ema_decay"),
+        *("alpha", "use_rslora", "init_lora", "stop_text_encoder_training", "use_ema", "ema_decay"),
         *("prediction_type", "snr_gamma", "debiased_estimation_loss", "loss_type", "huber_schedule", "huber_c"),
         *("noise_offset", "rescale_betas_zero_snr", "min_timestep", "max_timestep"),
+        *("masked_loss", "do_edm_style_training"),
         *("max_train_steps", "gradient_accumulation_steps", "share_batch", "optimizer", "learning_rate"),
         *("text_encoder_lr", "lr_scheduler", "lr_warmup_steps", "lr_num_cycles", "lr_power"),
         *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed", "compile"),
@@ -36,11 +37,13 @@ SHARED = frozenset(
     {
         *("pretrained_model_name_or_path", "revision", "variant", "pretrained_model_sha256"),
         *("pretrained_vae_model_name_or_path", "base_quantization"),
-        *("resolution", "with_prior_preservation", "train_batch_size", "rank", "target_modules"),
-        *("train_text_encoder", "mixed_precision", "gradient_checkpointing"),
+        *("resolution", "with_prior_preservation", "train_batch_size", "rank", "target_modules", "lora_unet_blocks"),
+        *("train_text_encoder", "text_encoder_target_modules", "mixed_precision", "gradient_checkpointing"),
     }
 )
 """Fields that decide who shares a batch with whom. Of the rank only its ceiling counts."""
+
+_UNORDERED = ("target_modules", "lora_unet_blocks", "text_encoder_target_modules")
 
 OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.SCHEDULE_FREE})
 """Those that treat each number for itself, so that a slot's numbers may lie in one row, with zeros between them."""
@@ -54,12 +57,8 @@ RANK_CEILINGS = (16, 32, 64, 128, 256, 512)
 
 def why_solo(spec: TrainSpec) -> tuple[str, ...]:
     """Every reason for which this job trains alone; empty when it may share a batch."""
-    return (*([] if spec.share_batch else ["share_batch is false"]), *why_unfit(spec))
-
-
-def why_unfit(spec: TrainSpec) -> tuple[str, ...]:
-    """As `why_solo`, without its owner's wish: what a shared batch does not offer."""
-    reasons = [f"{name} is not offered in a shared batch" for name in _unknown_and_set(spec)]
+    reasons = [] if spec.share_batch else ["share_batch is false"]
+    reasons += [f"{name} is not offered in a shared batch" for name in _unknown_and_set(spec)]
     if spec.optimizer not in OPTIMIZERS:
         reasons.append(f"optimizer {spec.optimizer} looks at whole tensors")
     if spec.compile is Compile.ON:
@@ -75,8 +74,8 @@ def joint_key(spec: TrainSpec) -> str | None:
     if why_solo(spec):
         return None
     given = spec.model_dump(mode="json")
-    shared = {name: given[name] for name in sorted(SHARED - {"rank", "target_modules"})}
-    shared |= {"rank": rank_ceiling(spec.rank), "target_modules": sorted(spec.target_modules)}
+    shared = {name: given[name] for name in sorted(SHARED)} | {"rank": rank_ceiling(spec.rank)}
+    shared |= {name: given[name] and sorted(given[name]) for name in _UNORDERED}
     shared["base"] = model_key("train", given)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode("ascii")).hexdigest()[:32]
 

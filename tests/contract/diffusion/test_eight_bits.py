@@ -256,7 +256,7 @@ def test_a_slot_on_8_bits_gets_the_gradients_of_a_plain_base(tiny_base: BaseMode
         before = [(name, type(module)) for name, module in base.unet.named_modules()]
         with slots_on(base, spec) as slots:
             answer(base).square().mean().backward()
-            views = [slots.layout.views(row, rank=4) for row in slots.gradients_JM]
+            views = [slots.layout.views(row, slots.ranks) for row in slots.gradients_JM]
             gradients.append([{name: view.clone() for name, view in of_job.items()} for of_job in views])
         assert [(name, type(module)) for name, module in base.unet.named_modules()] == before
     largest = max(float(view.abs().max()) for of_job in gradients[1] for view in of_job.values())
@@ -267,7 +267,7 @@ def test_a_slot_on_8_bits_gets_the_gradients_of_a_plain_base(tiny_base: BaseMode
 
 @contextmanager
 def slots_on(base: BaseModel, spec: TrainSpec) -> Iterator[Slots]:
-    with Slots(base, count=2, rank=4, targets=spec.target_modules, text_encoders=False) as slots:
+    with Slots(base, spec, count=2, rank=4) as slots:
         for place in (0, 1):
             stirred(slots.sit(place, spec.model_copy(update={"seed": place})).adapters)
         slots.set_width(2)

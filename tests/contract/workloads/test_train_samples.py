@@ -167,7 +167,7 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
         found.append(draw_samples(base, spec, adapters, result, tick=lambda done, total: None))
         assert all(torch.equal(adapters.tensors()[name], before[name]) for name in before)
         assert all(parameter.requires_grad for parameter in adapters.parameters.values())
-    slots = Slots(base, count=2, rank=4, targets=spec.target_modules, text_encoders=False)
+    slots = Slots(base, spec, count=2, rank=4)
     with slots:
         slots.sit(0, spec)
         adapters = slots.sit(1, spec).adapters

@@ -180,7 +180,7 @@ def test_the_tiny_model_keeps_what_is_reckoned(
 @contextmanager
 def in_a_slot(base: BaseModel, spec: TrainSpec) -> Iterator[None]:
     """The layer of a job that could share a batch, and trains alone."""
-    with Slots(base, count=1, rank=spec.rank, targets=spec.target_modules, text_encoders=False) as slots:
+    with Slots(base, spec, count=1) as slots:
         slots.sit(0, spec)
         slots.set_width(1)
         with slots.on():

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.unit.diffusion.test_adapters import trained
+from tests.unit.diffusion.test_formats import facts
 
+from giornata.diffusion.adapted_layers import lean_shapes
+from giornata.diffusion.adapter_start import check_start, start_from
+from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.formats import write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
@@ -27,7 +33,7 @@ def spec_of(folder: Path, **fields: object) -> TrainSpec:
 
 
 def slots_on(base: BaseModel, *, count: int = 4, text_encoders: bool = False) -> Slots:
-    return Slots(base, count=count, rank=8, targets=TARGETS, text_encoders=text_encoders)
+    return Slots(base, spec_of(Path("base"), train_text_encoder=text_encoders), count=count, rank=8)
 
 
 def filled(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
@@ -71,6 +77,24 @@ def test_a_slot_begins_as_an_adapter_alone(tiny_base: BaseModel, tiny_folder: Pa
     assert all(seated[name].dtype == alone[name].dtype for name in alone)
 
 
+def test_a_slot_begins_with_somebodys_file_as_an_adapter_alone(
+    tiny_base: BaseModel, tiny_folder: Path, tmp_path: Path
+) -> None:
+    theirs, ours = spec_of(tiny_folder, rank=2, alpha=3.0), spec_of(tiny_folder, rank=5)
+    with add_adapters(tiny_base, theirs) as adapters:
+        path = write_lora("kohya", tmp_path / "a", trained(adapters), facts(theirs), dtype="float32")
+    with add_adapters(tiny_base, ours) as adapters:
+        start_from(path, tiny_base, ours, adapters)
+        wanted = adapters.tensors()
+    with slots_on(tiny_base) as slots:
+        check_start(path, tiny_base, lean_shapes(tiny_base, ours))  # while others train on the base
+        slot = slots.sit(2, ours)
+        start_from(path, tiny_base, ours, slot.adapters)
+        found = slot.adapters.tensors()
+    assert list(found) == list(wanted)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 def test_the_base_is_given_back(tiny_base: BaseModel, tiny_folder: Path) -> None:
     before = [(name, type(module)) for name, module in tiny_base.unet.named_modules()]
     bare = noise_of(tiny_base, 4)
@@ -80,6 +104,9 @@ def test_the_base_is_given_back(tiny_base: BaseModel, tiny_folder: Path) -> None
         assert torch.equal(noise_of(tiny_base, 4), bare)  # they do nothing unless switched on
         with slots.on():
             assert not torch.equal(noise_of(tiny_base, 4), bare)
+            with adapters_off((tiny_base.unet,)):
+                assert torch.equal(noise_of(tiny_base, 4), bare)
+            assert not torch.equal(noise_of(tiny_base, 4), bare)
     assert [(name, type(module)) for name, module in tiny_base.unet.named_modules()] == before
     assert torch.equal(noise_of(tiny_base, 4), bare)
 
@@ -87,7 +114,7 @@ def test_the_base_is_given_back(tiny_base: BaseModel, tiny_folder: Path) -> None
 def test_layers_that_are_no_linear_ones_are_refused(tiny_base: BaseModel) -> None:
     before = [type(module) for module in tiny_base.unet.modules()]
     with pytest.raises(WorkloadFailed, match="conv1"):
-        Slots(tiny_base, count=2, rank=4, targets=("to_q", "conv1"), text_encoders=False)
+        Slots(tiny_base, spec_of(Path("base"), target_modules=("to_q", "conv1")), count=2)
     assert [type(module) for module in tiny_base.unet.modules()] == before
 
 
@@ -146,7 +173,7 @@ def test_padding_never_gets_a_gradient(tiny_base: BaseModel, specs: list[TrainSp
         slots.set_width(4)
         step_all(slots, tiny_base)
         for number, spec in enumerate(specs):
-            views = slots.layout.views(slots.gradients_JM[number], spec.rank)
+            views = slots.layout.views(slots.gradients_JM[number], dict.fromkeys(slots.ranks, spec.rank))
             assert all(bool(view.any()) for view in views.values())
             for view in views.values():
                 view.zero_()
@@ -208,7 +235,7 @@ def test_moving_to_another_place_takes_everything_along(tiny_base: BaseModel, sp
 
 
 def first_of(slots: Slots, spec: TrainSpec) -> torch.Tensor:
-    return next(iter(slots.layout.views(slots.values_JM[0], spec.rank).values()))
+    return next(iter(slots.layout.views(slots.values_JM[0], dict.fromkeys(slots.ranks, spec.rank)).values()))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_schedule_free"])
@@ -222,7 +249,6 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
         learner = SlotOptimizer(slot, spec)
         for step in range(2):
             slots.gradients_JM[1].fill_(0.5)
-            slots.layout.views(slots.gradients_JM[1], 3)
             zero_padding(slots, 1, 3)
             learner.step(step)
         state = {name: tensor.clone() for name, tensor in state_of(slot.adapters, learner).items()}
@@ -247,9 +273,10 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
 
 def zero_padding(slots: Slots, place: int, rank: int) -> None:
     """As autograd leaves it."""
-    kept = {name: view.clone() for name, view in slots.layout.views(slots.gradients_JM[place], rank).items()}
+    views = slots.layout.views(slots.gradients_JM[place], dict.fromkeys(slots.ranks, rank))
+    kept = {name: view.clone() for name, view in views.items()}
     slots.gradients_JM[place].zero_()
-    for name, view in slots.layout.views(slots.gradients_JM[place], rank).items():
+    for name, view in views.items():
         view.copy_(kept[name])
 
 

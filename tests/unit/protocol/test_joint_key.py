@@ -10,7 +10,6 @@ from giornata.protocol.joint import (
     joint_key_of,
     rank_ceiling,
     why_solo,
-    why_unfit,
 )
 from giornata.protocol.specs import TrainSpec
 
@@ -28,6 +27,7 @@ OWN_CHANGES = [
     {"rank": 3, "learning_rate": 1e-2, "lr_scheduler": "cosine", "max_train_steps": 7, "seed": 9},
     {"gradient_accumulation_steps": 3, "max_grad_norm": 0.3, "use_ema": True, "dataset": "ds_2"},
     {"snr_gamma": 5.0, "loss_type": "huber", "noise_offset": 0.1, "prediction_type": "v_prediction"},
+    {"init_lora": "0" * 64, "masked_loss": True, "do_edm_style_training": True},
     {"optimizer": "adamw_schedule_free", "shuffle_caption": True, "checkpointing_steps": 10},
     {"target_modules": ("to_q", "to_out.0", "to_v", "to_k")},
     {"model_card": False, "report_to": ("tensorboard",)},
@@ -50,7 +50,9 @@ SHARED_CHANGES = [
     {"train_batch_size": 2},
     {"rank": 17},
     {"target_modules": ("to_q",)},
+    {"lora_unet_blocks": ("mid_block",)},
     {"train_text_encoder": True},
+    {"train_text_encoder": True, "text_encoder_target_modules": ("q_proj",)},
     {"mixed_precision": "no"},
     {"base_quantization": "int8"},
     {"gradient_checkpointing": True},
@@ -73,15 +75,11 @@ def test_what_all_share_keeps_jobs_apart() -> None:
         ({"target_modules": ("proj_in",)}, "proj_in"),
         ({"optimizer": "AdamW8bit"}, "optimizer adamw_8bit"),
         ({"enable_bucket": True}, "enable_bucket"),
-        ({"masked_loss": True}, "masked_loss"),
         ({"use_dora": True}, "use_dora"),
         ({"adapter_type": "lokr", "output_formats": ("kohya",)}, "adapter_type"),
         ({"rank_pattern": {"to_q": 4}}, "rank_pattern"),
         ({"alpha_pattern": {"to_q": 4.0}}, "alpha_pattern"),
-        ({"lora_unet_blocks": ("mid_block",)}, "lora_unet_blocks"),
-        ({"init_lora": "0" * 64}, "init_lora"),
         ({"train_text_encoder_ti": True}, "train_text_encoder_ti"),
-        ({"do_edm_style_training": True}, "do_edm_style_training"),
         ({"share_batch": False}, "share_batch is false"),
         ({"compile": "on"}, "compile on"),
     ],
@@ -91,12 +89,6 @@ def test_some_jobs_train_alone_and_are_told_why(changes: dict[str, object], said
     assert joint_key(spec) is None
     (reason,) = why_solo(spec)
     assert said in reason
-
-
-def test_a_job_whose_owner_wants_it_alone_is_fit_for_company_all_the_same() -> None:
-    alone = spec_of(share_batch=False)
-    assert why_unfit(alone) == ()
-    assert why_unfit(spec_of(use_dora=True)) == why_solo(spec_of(use_dora=True))
 
 
 def test_what_nobody_has_thought_of_trains_alone() -> None:

@@ -98,6 +98,7 @@ def kernels_of(
         base,
         (spec := spec_with(**changes)),
         Footprint.asked_for(spec),
+        layer="slots",
         header=header,
         reporter=reporter,
         directory=directory,

@@ -78,7 +78,6 @@ def test_a_place_is_as_large_as_a_row_of_the_slots(tiny_folder: Path, changes: d
     given = spec(**{"pretrained_model_name_or_path": str(tiny_folder), "rank": 3, **changes})
     base = load_base(given, device="cpu", dtype=torch.float32)
     found = sizes_in_a_place(base, given)
-    slots = Slots(base, count=2, rank=16, targets=given.target_modules, text_encoders=given.train_text_encoder)
-    with slots:
+    with Slots(base, given, count=2, rank=16) as slots:
         row_bytes = slots.layout.width * FP32_BYTES
     assert found.trained_bytes == COPIES * row_bytes

@@ -76,14 +76,15 @@ class Attempt:
     def run(self) -> Outcome:
         """Check, cache, train, export. Raises Stopped or WorkloadFailed."""
         ready = self.prepare()
-        kernels = self._kernels(ready)
+        layer = lora_layer(self.base, self.spec)
+        kernels = self._kernels(ready, layer)
         with (
             wearing(self.base, self.spec, self.start) as (adapters, optimizer),
             self.keeper(ready) as keeper,
         ):
             self.restore(adapters, optimizer, keeper)
             if ready.supplies is not None:
-                self.begin(ready, keeper, **kernels.entry, **{LAYER: lora_layer(self.spec)})
+                self.begin(ready, keeper, **kernels.entry, **{LAYER: layer})
                 steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
                 kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
             keeper.settle()
@@ -126,12 +127,13 @@ class Attempt:
             self.base, self.spec, materials, seed=self._seed, first_step=first_step, tick=self._tick, shelf=shelf
         )
 
-    def _kernels(self, ready: Prepared) -> Kernels:
+    def _kernels(self, ready: Prepared, layer: str) -> Kernels:
         return Kernels(
             self.compiler,
             self.base,
             self.spec,
             ready.layout.footprint,
+            layer=layer,
             header=ready.header,
             reporter=self.reporter,
             directory=self.start.directory,

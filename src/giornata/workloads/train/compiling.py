@@ -27,7 +27,6 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
-from giornata.workloads.train.wearing import lora_layer
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -103,7 +102,7 @@ NO_CACHE = Compiler()
 
 
 class Kernels:
-    """The kernels of one attempt, or none. `entry` goes into its fingerprint.
+    """The kernels of one attempt, or none. `entry` goes into its fingerprint; `layer` is what `lora_layer` says.
 
     Raises WorkloadFailed(CRASHED), which sends the job to another node, when `compile` is on and there is no
     compiler.
@@ -116,11 +115,13 @@ class Kernels:
         spec: TrainSpec,
         footprint: Footprint,
         *,
+        layer: str,
         header: Header | None,
         reporter: Reporter,
         directory: Path,
     ) -> None:
         self._compiler, self._base, self._spec, self._footprint = compiler, base, spec, footprint
+        self._layer = layer
         self._reporter, self._directory = reporter, directory
         self._had = header is not None and KERNELS in header.fingerprint
         self._looked = self._fetched = self._settled = False
@@ -223,8 +224,7 @@ class Kernels:
         return self._fetched
 
     def _key(self, version: str) -> str:
-        layer = lora_layer(self._spec)
-        return kernel_key(self._base, self._spec, self._footprint, layer=layer, compiler=version)
+        return kernel_key(self._base, self._spec, self._footprint, layer=self._layer, compiler=version)
 
     def _say(self, what: str) -> None:
         self._reporter.log(f"compile auto: {what}")

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from giornata.diffusion import memory
+from giornata.diffusion.adapted_layers import UNET, public_name
 from giornata.diffusion.adapter_plan import chosen_layers, is_chosen, size_of
 from giornata.diffusion.eight_bits import working_bytes
-from giornata.diffusion.lora import UNET, public_name
 from giornata.diffusion.memory import GIB, Precision, Worn, in_gib
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS

@@ -1,9 +1,11 @@
 """The adapter that a job starts from, as a file among its inputs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from giornata.diffusion.adapter_start import WHERE, start_from
+from giornata.diffusion.adapted_layers import lean_shapes, why_not_lean
+from giornata.diffusion.adapter_start import WHERE, check_start, start_from
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import Fault, InvalidInput
@@ -22,16 +24,27 @@ def starts_from_file(spec: TrainSpec, start: Start) -> bool:
 
 def load_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile], adapters: Adapters) -> None:
     """Begin with the weights of the file that the spec names. Raises WorkloadFailed(BAD_DATA) with every fault."""
-    try:
+    with _bad_data():
         start_from(_path(spec, inputs), base, spec, adapters)
-    except InvalidInput as error:
-        raise WorkloadFailed(Reason.BAD_DATA, in_short(error.faults), tuple(error.faults)) from error
 
 
 def check_init_lora(base: BaseModel, spec: TrainSpec, inputs: Iterable[InputFile]) -> None:
-    """The same for nothing but its faults, before hours are spent on caching. The base is left as it was."""
-    with add_adapters(base, spec) as adapters:
-        load_init_lora(base, spec, inputs, adapters)
+    """The same for nothing but its faults, before hours are spent on caching. The base is left as it was; others may
+    be training on it, if the job could share their batch."""
+    if why_not_lean(base, spec):
+        with add_adapters(base, spec) as adapters:
+            load_init_lora(base, spec, inputs, adapters)
+        return
+    with _bad_data():
+        check_start(_path(spec, inputs), base, lean_shapes(base, spec))
+
+
+@contextmanager
+def _bad_data() -> Iterator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        raise WorkloadFailed(Reason.BAD_DATA, in_short(error.faults), tuple(error.faults)) from error
 
 
 def _path(spec: TrainSpec, inputs: Iterable[InputFile]) -> Path:

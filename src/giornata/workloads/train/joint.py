@@ -33,9 +33,10 @@ from giornata.workloads.train.attempt import Attempt, Prepared
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import unbounded
+from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
 from giornata.workloads.train.pace import Clock
 from giornata.workloads.train.seat import Rows, Seat
-from giornata.workloads.train.wearing import LAYER
+from giornata.workloads.train.wearing import LAYER, LEAN
 
 STANDSTILL_S = 0.5
 """While a newcomer's pictures are encoded the others make a step whenever they have stood still for so long."""
@@ -67,13 +68,8 @@ class Joint:
         self._base, self._shared, self._parse, self._clock = base, first, parse, clock
         self._base_sha256, self._peak_flops_per_s = base_sha256, peak_flops_per_s
         self._pack_worth_pixels = pack_worth_pixels
-        self._slots = Slots(
-            base,
-            count=places,
-            rank=rank_ceiling(first.rank),
-            targets=first.target_modules,
-            text_encoders=first.train_text_encoder,
-        )
+        self._rank = rank_ceiling(first.rank)
+        self._slots = Slots(base, first, count=places, rank=self._rank)
         self._seats: list[Seat] = []
         self._rows = first.train_batch_size * (2 if first.with_prior_preservation else 1)
         self._crew: Crew | None = None
@@ -144,6 +140,8 @@ class Joint:
 
     def _seated(self, attempt: Attempt, ready: Prepared, slot: Slot, threads: ExitStack) -> Seat | None:
         """The job in its slot, as far as it is; None for one whose steps were done already, which has ended now."""
+        if starts_from_file(attempt.spec, attempt.start):
+            load_init_lora(self._base, attempt.spec, attempt.start.inputs, slot.adapters)
         optimizer = SlotOptimizer(slot, attempt.spec)
         keeper = threads.enter_context(attempt.keeper(ready))
         attempt.restore(slot.adapters, optimizer, keeper)
@@ -183,7 +181,7 @@ class Joint:
         return min(self._slots.count, 1 << (jobs - 1).bit_length())
 
     def _composition(self, seat: Seat) -> dict[str, int]:
-        return {"place": seat.slot.place, "width": self._slots.width, "rank": self._slots.rank}
+        return {"place": seat.slot.place, "width": self._slots.width, "rank": self._rank}
 
     def _over(self, start: Start, end: Outcome | Exception) -> None:
         if self._crew is not None:
@@ -208,7 +206,7 @@ class Joint:
         if rows:
             self._fit()
             for seat in rows:  # now it is certain who is here
-                seat.note({JOINT: self._composition(seat), LAYER: "slots"})
+                seat.note({JOINT: self._composition(seat), LAYER: LEAN})
             losses = self._compute(rows)
             for seat, loss in losses.items():
                 self._attend(seat, loss)
