@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.unit.diffusion.test_adapters import trained
-from tests.unit.diffusion.test_formats import facts
+from tests.contract.diffusion.test_adapters import trained
+from tests.contract.diffusion.test_formats import facts
 
 from giornata.diffusion.adapted_layers import lean_shapes
 from giornata.diffusion.adapter_start import check_start, start_from
