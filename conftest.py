@@ -1,5 +1,6 @@
 """For all tests: nothing fails for being slow, and Python seeks no garbage where there is none, as in the engine."""
 
+import atexit
 import gc
 import sys
 from collections.abc import Generator
@@ -22,6 +23,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure() -> None:
-    """DuckDB's bindings look at exit whether all their objects were freed, and list those that were kept for good."""
-    if "duckdb" in sys.modules:  # the last search for garbage takes seconds
-        gc.unfreeze()
+    """DuckDB's bindings look at exit whether all their objects were freed, and list those that were kept for good.
+
+    Not before the exit: pytest seeks garbage five times at its end, and a process of xdist that takes more than five
+    seconds to do so is interrupted, wherever it is, and may then hang.
+    """
+    if "duckdb" in sys.modules:
+        atexit.register(gc.unfreeze)

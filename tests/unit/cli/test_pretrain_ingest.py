@@ -143,7 +143,8 @@ def test_it_does_so_in_the_background_of_a_script_too(tmp_path: Path) -> None:
 def test_who_is_told_twice_leaves_nothing_behind_of_a_program_that_hears_nothing(
     tmp_path: Path, order: tuple[int, int]
 ) -> None:
-    """Nor of what that has begun."""
+    """Nor of what that has begun. The tests may have been started in the background, and be deaf to some of these."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in order}
     os.mkfifo(tmp_path / "line")
     held_open = os.open(tmp_path / "line", os.O_RDONLY | os.O_NONBLOCK)
 
@@ -153,6 +154,8 @@ def test_who_is_told_twice_leaves_nothing_behind_of_a_program_that_hears_nothing
 
     with pytest.raises(KeyboardInterrupt):
         run_program(PROGRAM, [str(tmp_path / "line"), "stubborn"], progress=leave)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     os.set_blocking(held_open, True)
     assert os.read(held_open, 1) == b"", "which comes when nobody has it open to write any more"
     os.close(held_open)
