@@ -22,7 +22,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test computing waiting check lint format types contracts unit contract sim system faults \
+.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults \
         pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
@@ -43,20 +43,7 @@ pretrain-demo: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-# Two lanes: what computes, and what mostly waits for processes of its own.
-test: lint types contracts
-	@echo 'two lanes of tests; each part is heard when it is done, in some twenty-five minutes the last'
-	@$(MAKE) --no-print-directory -j 2 --output-sync=line computing waiting
-
-computing: $(STAMP)
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory contract
-	@$(MAKE) --no-print-directory sim
-
-waiting: $(STAMP)
-	@$(MAKE) --no-print-directory pretrain
-	@$(MAKE) --no-print-directory faults
-	@$(MAKE) --no-print-directory system
+test: lint types contracts unit contract sim system faults pretrain
 
 check: lint types contracts unit
 

@@ -107,7 +107,7 @@ class Plan:
             "center_crop": True,
             "rank": 16,
             "target_modules": list(TARGETS),
-            "learning_rate": 2e-3,
+            "learning_rate": 4e-3,
             "lr_scheduler": "cosine",
             "train_batch_size": 4,
             "with_prior_preservation": True,
