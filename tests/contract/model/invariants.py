@@ -126,8 +126,7 @@ class Witness:
     def _check_job(self, job: Row, tries: list[Row]) -> None:
         story = self.stories.get(job.id)
         assert story is not None, f"{job.id} has no history"
-        alone = story.alone or story.spec.get("init_lora") is not None
-        key = None if alone else key_of(job.kind, story.spec.get("pretrained_model_name_or_path", ""))
+        key = None if story.alone else key_of(job.kind, story.spec.get("pretrained_model_name_or_path", ""))
         told = (story.state, story.committed_step, len(story.tries), story.retry_of, story.ended_at_ms, key)
         is_ = (job.state, job.committed_step, job.attempt_count, job.retry_of, job.ended_at_ms, job.joint_key)
         assert told == is_, f"{job.id} is {is_}, but its events say {told}"
