@@ -18,6 +18,7 @@ Launch = Callable[[Sequence[str]], EngineProcess]
 # Names that decide the bits of a result, or keep the engine from talking to anybody.
 DETERMINISM = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "MKL_CBWR": "AUTO,STRICT",  # or its sums depend on where in memory a matrix begins
     "PYTHONHASHSEED": "0",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "PYTHONUNBUFFERED": "1",

@@ -18,8 +18,12 @@ Fingerprint = dict[str, Any]
 
 def let_cublas_repeat(environment: MutableMapping[str, str]) -> None:
     """Set CUBLAS_WORKSPACE_CONFIG, unless it is set. For the environment of a process that calls `fix_determinism`,
-    before its first matrix product on a GPU: torch refuses those without it."""
+    before its first matrix product on a GPU: torch refuses those without it.
+
+    MKL_CBWR likewise, for products on the CPU: without it MKL's sums on Intel's processors depend on where in memory
+    a matrix happens to begin, and so on what else the process has done."""
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    environment.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def fix_determinism(threads: int) -> None:

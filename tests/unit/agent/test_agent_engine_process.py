@@ -205,6 +205,7 @@ def test_an_engine_gets_what_makes_results_repeatable_and_no_settings_of_the_nod
     assert environment["PATH"] == "/bin"
     assert "secret" not in environment.values()
     wanted = {"OMP_NUM_THREADS": "2", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
+    wanted |= {"MKL_CBWR": "AUTO,STRICT"}
     assert wanted.items() <= environment.items()
 
 
