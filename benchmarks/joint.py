@@ -22,7 +22,7 @@ import torch
 from diffusers import UNet2DConditionModel
 
 from giornata.diffusion.captions import Embedding
-from giornata.diffusion.determinism import fix_determinism, let_cublas_repeat
+from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.objective import answer
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     options = parser.parse_args()
-    let_cublas_repeat(os.environ)
+    let_libraries_repeat(os.environ)
     fix_determinism(torch.get_num_threads())
     cells: list[Cell] = []
     for size in options.sizes.split(","):

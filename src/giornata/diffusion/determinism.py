@@ -16,12 +16,13 @@ import giornata
 Fingerprint = dict[str, Any]
 
 
-def let_cublas_repeat(environment: MutableMapping[str, str]) -> None:
-    """Set CUBLAS_WORKSPACE_CONFIG, unless it is set. For the environment of a process that calls `fix_determinism`,
-    before its first matrix product on a GPU: torch refuses those without it.
+def let_libraries_repeat(environment: MutableMapping[str, str]) -> None:
+    """Set what libraries read before their first matrix product, unless it is set. For the environment of a process
+    that calls `fix_determinism`; the agent sets the same for its engine.
 
-    MKL_CBWR likewise, for products on the CPU: without it MKL's sums on Intel's processors depend on where in memory
-    a matrix happens to begin, and so on what else the process has done."""
+    torch refuses products on a GPU without CUBLAS_WORKSPACE_CONFIG. On Intel's processors, without MKL_CBWR, MKL's
+    sums depend on where in memory a matrix begins, and so on what else the process has done.
+    """
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     environment.setdefault("MKL_CBWR", "AUTO,STRICT")
 
@@ -29,7 +30,7 @@ def let_cublas_repeat(environment: MutableMapping[str, str]) -> None:
 def fix_determinism(threads: int) -> None:
     """Make torch repeat itself. Called once by the engine's process, before any work.
 
-    CUDA also needs `let_cublas_repeat`; the agent sets that for its engine. The number of threads
+    `let_libraries_repeat` comes before it. The number of threads
     decides how sums are split on a CPU, so it is a setting and never a guess at the number of cores.
     """
     torch.set_num_threads(threads)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from diffusers import UNet2DConditionModel
 
-from giornata.diffusion.determinism import fix_determinism, let_cublas_repeat
+from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.encoding.encoded import source_manifest
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--report", type=Path, required=True)
     given = parser.parse_args(arguments)
-    let_cublas_repeat(os.environ)
+    let_libraries_repeat(os.environ)
     fix_determinism(threads=1)
     try:
         config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")

@@ -4,17 +4,17 @@ import os
 import subprocess
 import sys
 
-from giornata.diffusion.determinism import let_cublas_repeat
+from giornata.diffusion.determinism import let_libraries_repeat
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def test_it_is_set_unless_somebody_has_set_it() -> None:
     empty: dict[str, str] = {}
-    let_cublas_repeat(empty)
+    let_libraries_repeat(empty)
     assert empty == {NAME: ":4096:8", "MKL_CBWR": "AUTO,STRICT"}
     chosen = {NAME: ":16:8"}
-    let_cublas_repeat(chosen)
+    let_libraries_repeat(chosen)
     assert chosen[NAME] == ":16:8"
 
 
