@@ -43,7 +43,7 @@ def start(tmp_path):
 
 
 @pytest.fixture
-def servers(start, empty_postgres, seaweed, tmp_path):  # noqa: F811
+def servers(empty_postgres, start, seaweed, tmp_path):  # noqa: F811
     """Two servers that share a database and a bucket: the URLs of both, and the first admin key."""
     storage = f"s3://{seaweed.bucket}/apart?endpoint={seaweed.endpoint_url}"
     credentials = {
@@ -62,7 +62,7 @@ def servers(start, empty_postgres, seaweed, tmp_path):  # noqa: F811
 
 
 def test_a_job_goes_through_two_servers_and_a_node_that_has_neither_database_nor_storage_keys(
-    start, servers, tmp_path
+    servers, start, tmp_path
 ):
     (first, second), key = servers
     with Client(first, key) as one, Client(second, key) as other:

@@ -160,7 +160,7 @@ def _unsynced() -> Iterator[None]:
 
 @contextmanager
 def _postgres() -> Iterator[House]:
-    with serving_postgres(synced=False) as url, _house(url) as house:
+    with serving_postgres() as url, _house(url) as house:
         yield house
 
 

@@ -1,12 +1,13 @@
 """D12: with 100,000 jobs in the queue the hot statements read an index, and sort no table."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, full_scans, plan
 
 from giornata.control.ports.work_rows import Taking, Wanted
@@ -17,7 +18,6 @@ from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, o
 from giornata.store.database import Database, open_store
 from giornata.store.demand import BANNED, COUNTED, PINNED_AND_BANS
 from giornata.store.jobs import take_statement
-from giornata.store.migrate import migrate
 from giornata.store.turns import TURNS, before_statement
 
 QUEUED_JOBS = 100_000
@@ -60,30 +60,18 @@ INSERT INTO companions SELECT 'att_' || n, 'att_' || (n + 1) FROM {numbers} WHER
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A database with a long queue and a history."""
-    url = _new_database(request, tmp_path_factory)
-    database = open_store(url)
     numbers = NUMBERS[request.param].format(most=QUEUED_JOBS + ENDED_JOBS)
-    with database.begin() as tx:
-        tx.connection.exec_driver_sql(
-            "INSERT INTO projects (id, name, created_at_ms) VALUES ('default', 'default', 1)"
-        )
-        for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES, FILL_COMPANIONS):
-            tx.connection.execute(sa.text(statement.format(queued=QUEUED_JOBS, numbers=numbers)))
-    if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life
-        with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
-            connection.exec_driver_sql("VACUUM ANALYZE")
-    yield database
-    database.close()
-
-
-def _new_database(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> str:
-    if request.param == "postgresql":
-        make: Callable[[], str] = request.getfixturevalue("new_postgres")
-        return make()
-    folder: Path = folders.mktemp("full")
-    url = f"sqlite:///{folder}/giornata.db"
-    migrate(url)
-    return url
+    with migrated_for_a_file(request, tmp_path_factory) as url, closing(open_store(url)) as database:
+        with database.begin() as tx:
+            tx.connection.exec_driver_sql(
+                "INSERT INTO projects (id, name, created_at_ms) VALUES ('default', 'default', 1)"
+            )
+            for statement in (FILL_JOBS, FILL_ATTEMPTS, FILL_BANS, FILL_NODES, FILL_COMPANIONS):
+                tx.connection.execute(sa.text(statement.format(queued=QUEUED_JOBS, numbers=numbers)))
+        if request.param == "postgresql":  # which does it by itself in time; SQLite plans without, as in real life
+            with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+                connection.exec_driver_sql("VACUUM ANALYZE")
+        yield database
 
 
 def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:

@@ -3,10 +3,11 @@ found by index: its price does not grow with what lies behind."""
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, plans, read_whole
 
 from giornata.control.ports.pace_store import PaceRow
@@ -14,7 +15,6 @@ from giornata.control.ports.work_rows import NodeBeat
 from giornata.domain.health import MachineState
 from giornata.domain.reasons import Reason
 from giornata.store.database import Database, open_store
-from giornata.store.migrate import migrate
 from giornata.store.transaction import Tx
 
 LIVE, PAST = 200, 40_000  # attempts, each on a node and an instance of its own
@@ -93,22 +93,15 @@ Ask = Callable[[Tx], object]
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def aged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A database with few that live and very many that are gone."""
-    if request.param == "postgresql":
-        url = request.getfixturevalue("new_postgres")()
-    else:
-        folder: Path = tmp_path_factory.mktemp("aged")
-        url = f"sqlite:///{folder}/giornata.db"
-        migrate(url)
-    database = open_store(url)
     numbers = NUMBERS[request.param].format(most=MOST)
-    with database.begin() as tx:
-        for statement in FILL:
-            tx.connection.execute(sa.text(statement.format(numbers=numbers, past=PAST, most=MOST, now=NOW_MS)))
-    if request.param == "postgresql":
-        with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
-            connection.exec_driver_sql("VACUUM ANALYZE")
-    yield database
-    database.close()
+    with migrated_for_a_file(request, tmp_path_factory) as url, closing(open_store(url)) as database:
+        with database.begin() as tx:
+            for statement in FILL:
+                tx.connection.execute(sa.text(statement.format(numbers=numbers, past=PAST, most=MOST, now=NOW_MS)))
+        if request.param == "postgresql":
+            with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+                connection.exec_driver_sql("VACUUM ANALYZE")
+        yield database
 
 
 def found(text: str, index: str) -> bool:

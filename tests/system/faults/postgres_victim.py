@@ -94,9 +94,7 @@ def _is_backend(pid: int) -> bool:
 def running_postgres() -> Iterator[Postgres]:
     """A server for as long as the block lasts."""
     # Paths of sockets are short, and the server runs as another user than the tests.
-    # In memory where there is such a place: what a killed process had written is safe there as well.
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="giornata-pg-", dir=memory if memory.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="giornata-pg-"))
     folder.chmod(0o755)
     server = Postgres(folder)
     try:
