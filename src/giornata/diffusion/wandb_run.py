@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 PROCESS = (sys.executable, "-m", "giornata.diffusion.wandb_process")
 FILE_NAME, FOLDER = "wandb-offline-run.zip", "wandb-run"
-WRITE_S, UPLOAD_S = 180.0, 60.0
+WRITE_S, UPLOAD_S, POLL_S = 180.0, 60.0, 0.2
 MOST_ROWS = 20_000
 HIDDEN = "[secret]"
 
@@ -47,6 +47,26 @@ class WandbRun:
     def folder_name(self) -> str:
         """As W&B names the folder of an offline run, but for its time."""
         return f"offline-run-20000101_000000-{self.id}"
+
+
+def waiting(clock_s: Callable[[], float], is_over: Callable[[], bool]) -> Wait:
+    """Waits for a process and returns its exit status; None when it had to be ended, for it took too long or it was
+    over before: `is_over` is asked again and again, and may raise."""
+
+    def wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
+        until_s = clock_s() + timeout_s
+        try:
+            while not is_over() and clock_s() < until_s:
+                try:
+                    return process.wait(timeout=POLL_S)
+                except subprocess.TimeoutExpired:
+                    continue
+            return None
+        finally:
+            process.kill()
+            process.wait()
+
+    return wait
 
 
 def thinned(rows: Sequence[tuple[int, Curve]], *, of: int = 0) -> list[tuple[int, Curve]]:

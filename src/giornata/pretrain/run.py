@@ -145,8 +145,9 @@ def _curves(config: PretrainConfig, api_key: str | None) -> Iterator[None]:
     if config.tracking.wandb_project is None:
         yield
         return
+    from giornata.diffusion.wandb_live import Meanwhile
     from giornata.diffusion.wandb_run import TrackerFailed
-    from giornata.pretrain.wandb_curves import SEND_EVERY_S, meanwhile, send_curves
+    from giornata.pretrain.wandb_curves import send_curves
 
     key, storage = None if api_key is None else SecretStr(api_key), run_storage(config)
 
@@ -154,7 +155,7 @@ def _curves(config: PretrainConfig, api_key: str | None) -> Iterator[None]:
         with tempfile.TemporaryDirectory(prefix="giornata-wandb-") as folder:
             send_curves(config, storage, Path(folder), api_key=key, stop=stop, keep=keep)
 
-    with meanwhile(send, every_s=SEND_EVERY_S, tell=_warn) if key else nullcontext():
+    with Meanwhile(send, tell=_warn) if key else nullcontext():
         yield
     try:
         send(threading.Event(), lambda packed: storage.put(packed, f"wandb/{packed.name}"))

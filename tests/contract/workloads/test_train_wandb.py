@@ -4,24 +4,29 @@ import base64
 import io
 import json
 import struct
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
-from tests.fixtures.wandb_server import wandb_server
+from tests.fixtures.wandb_server import WandbServer, wandb_server
 
+from giornata.diffusion.wandb_live import Meanwhile
 from giornata.diffusion.wandb_run import FILE_NAME, TrackerFailed, WandbRun, deliver, upload
 from giornata.engine.workload import Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train import live_curves
 from giornata.workloads.train.tracking import Errand
 from giornata.workloads.train.wandb_report import wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 BLOCK_BYTES = 32 * 1024
+PATIENCE_S = 120.0
 
 
 def records(content: bytes) -> Iterator[Any]:
@@ -61,6 +66,36 @@ def run_of(**fields: Any) -> WandbRun:
     )
     curves = {"loss": [0.5, 0.25, 0.125], "learning_rate": [1e-4, 1e-4, 5e-5]}
     return wandb_run(spec, curves, job="job_0abc", origin={"giornata.base_sha256": "b" * 64})
+
+
+class Waiting(RecordingReporter):
+    """Holds the job up after step `at` until something is so."""
+
+    def __init__(self, so: Callable[[], bool], *, at: int, wishes: dict[int, Wish]) -> None:
+        super().__init__(wishes=wishes)
+        self._so, self._at = so, at
+
+    def wish(self) -> Wish:
+        until_s = time.monotonic() + PATIENCE_S
+        while self._at in self.metrics and not self._so():
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        return super().wish()
+
+
+class Watching(Waiting):
+    """Holds the job up until the server knows of some steps, and keeps which."""
+
+    def __init__(self, server: WandbServer, *, at: int, wishes: dict[int, Wish]) -> None:
+        super().__init__(lambda: bool(server.history), at=at, wishes=wishes)
+        self._server, self.seen = server, list[int]()
+
+    def wish(self) -> Wish:
+        wish = super().wish()
+        if self._server.history and not self.seen:
+            (lines,) = self._server.history.values()
+            self.seen = [lines[place]["_step"] for place in sorted(lines)]
+        return wish
 
 
 def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_folder: Path, tmp_path: Path) -> None:
@@ -121,6 +156,43 @@ def test_a_key_is_in_no_file_of_the_attempt(tmp_path: Path) -> None:
     files = [each for each in tmp_path.rglob("*") if each.is_file()]
     assert len(files) > 2
     assert not [each for each in files if KEY.encode() in each.read_bytes()]
+
+
+def test_the_curves_are_at_wandb_before_the_job_ends(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=6)
+    studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
+    monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        reporter = Watching(server, at=4, wishes={3: Wish.CHECKPOINT})
+        studio.run(reporter, wandb_api_key=SecretStr(KEY))
+    assert reporter.seen == [1, 2, 3], "as far as the last checkpoint"
+    lines = server.history["jb_1"]
+    assert [lines[place]["_step"] for place in sorted(lines)] == list(range(1, 7))
+    assert not reporter.notices
+    assert not list(tmp_path.rglob("wandb-*/wandb-run")), "what was sent meanwhile is not kept"
+
+
+def test_who_is_away_while_the_steps_go_on_is_told_of_once(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[WandbRun] = []
+
+    def refuse(run: WandbRun, *_: object, **__: object) -> None:
+        tried.append(run)
+        raise TrackerFailed("no server")
+
+    monkeypatch.setattr(live_curves, "deliver", refuse)
+    monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
+    spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=3)
+    studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
+    reporter = Waiting(lambda: len(tried) >= 3, at=2, wishes={1: Wish.CHECKPOINT, 2: Wish.STOP})
+    studio.run(reporter, wandb_api_key=SecretStr(KEY))
+    assert [len(run.rows) for run in tried[:3]] == [1, 1, 1]
+    message = "the curves were not sent, but will be: no server"
+    assert reporter.notices == [("tracker-failed", {"tracker": "wandb", "message": message})]
 
 
 def test_a_key_that_did_not_come_leaves_the_file_and_says_so(tiny_folder: Path, tmp_path: Path) -> None:

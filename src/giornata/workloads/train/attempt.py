@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from giornata.workloads.train.footprint import Footprint, to_fingerprint, withou
 from giornata.workloads.train.gauges import gauges_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
 from giornata.workloads.train.layout import Layout, lay_out
+from giornata.workloads.train.live_curves import live_curves
 from giornata.workloads.train.material import Material, gather
 from giornata.workloads.train.pace import Clock, Meter, Pace
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
@@ -86,7 +88,8 @@ class Attempt:
             if ready.supplies is not None:
                 self.begin(ready, keeper, **kernels.entry, **{LAYER: layer})
                 steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
-                kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
+                with self.live(keeper):
+                    kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
             keeper.settle()
             return self.finish(adapters, optimizer, keeper, ready)
 
@@ -288,6 +291,10 @@ class Attempt:
             losses=keeper.losses,
         )
         return pace, meter
+
+    def live(self, keeper: Keeper) -> AbstractContextManager[object]:
+        """While the steps go on, trackers hear of them."""
+        return live_curves(self.start, self.spec, keeper, reporter=self.reporter, clock=self.clock)
 
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
         """Between two steps: save if it is time or wished for, and stop if that is wished for."""

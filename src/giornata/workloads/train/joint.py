@@ -150,6 +150,8 @@ class Joint:
             return None
         feed = threads.enter_context(attempt.feed(ready.supplies, ready.first_step, attempt.spec.train_batch_size))
         pace, meter = attempt.instruments(keeper, lambda: feed.waited_s)
+        live = threads.enter_context(ExitStack())
+        live.enter_context(attempt.live(keeper))
         return Seat(
             attempt=attempt,
             prepared=ready,
@@ -161,6 +163,7 @@ class Joint:
             objective=attempt.objective(),
             pace=pace,
             meter=meter,
+            live=live,
             threads=threads,
             step=ready.first_step,
         )

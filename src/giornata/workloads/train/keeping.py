@@ -12,6 +12,7 @@ from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, write_ch
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
+from giornata.diffusion.model_card import hashes_of
 from giornata.diffusion.snapshot import Snapshot
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
@@ -91,6 +92,11 @@ class Keeper:
     def look(self) -> float | None:
         """As `settle`, but None rather than wait."""
         return self.settle() if self._writing is not None and self._writing.done() else None
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Hashes of what the job is made from."""
+        return hashes_of(self._spec, data_sha256=self.data_hash, base_sha256=self._base_sha256)
 
     @property
     def fingerprint(self) -> Fingerprint:

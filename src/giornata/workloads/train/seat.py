@@ -38,7 +38,7 @@ class Seat:
     """A job in a slot. `step` counts its optimizer steps that are done, `micro` the micro-batches since; `begun` is
     whether it has been in a batch.
 
-    `threads` closes the feed and the keeper, which have one each.
+    `threads` closes the feed and the keeper, which have one each, and `live`, where trackers hear of the steps.
     """
 
     attempt: Attempt
@@ -51,6 +51,7 @@ class Seat:
     objective: Objective
     pace: Pace
     meter: Meter
+    live: ExitStack
     threads: ExitStack
     step: int
     micro: int = 0
@@ -116,6 +117,7 @@ class Seat:
 
     def finish(self) -> Outcome:
         """Write the files."""
+        self.live.close()
         self.keeper.settle()
         return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared)
 

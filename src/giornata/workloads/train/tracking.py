@@ -16,12 +16,12 @@ import torch
 from pydantic import SecretStr
 
 from giornata.diffusion.schedule import learning_rate_factor
-from giornata.diffusion.wandb_run import TrackerFailed, deliver, upload
+from giornata.diffusion.wandb_run import TrackerFailed, deliver, upload, waiting
 from giornata.engine.workload import Reporter, Stopped
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.pace import Clock
 
-FAILED, POLL_S = "tracker-failed", 0.2
+FAILED = "tracker-failed"
 LOSSES = "log.loss"
 """The tensor of a checkpoint: loss_S, float32, of all steps that are done."""
 
@@ -50,18 +50,12 @@ class Errand:
 
     def wait(self, process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
         """The exit status of a process; None when it had to be ended after `timeout_s`. Raises Stopped."""
-        until_s = self.clock() + timeout_s
-        try:
-            while True:
-                try:
-                    return process.wait(timeout=POLL_S)
-                except subprocess.TimeoutExpired:
-                    self.attend()
-                if self.clock() >= until_s:
-                    return None
-        finally:
-            process.kill()
-            process.wait()
+
+        def is_over() -> bool:
+            self.attend()
+            return False
+
+        return waiting(self.clock, is_over)(process, timeout_s)
 
 
 Tracker = Callable[[TrainSpec, Curves, Errand, Reporter], None]
@@ -111,11 +105,16 @@ def losses_to_keep(spec: TrainSpec, losses: Sequence[float]) -> dict[str, torch.
     return {LOSSES: torch.tensor(losses, dtype=torch.float32)} if spec.report_to else {}
 
 
+def curves_of(spec: TrainSpec, losses: Sequence[float]) -> Curves:
+    """Those of the steps that have these losses, the first ones of the job."""
+    rates = [spec.learning_rate * learning_rate_factor(spec, step) for step in range(len(losses))]
+    return Curves(values={"loss": losses, "learning_rate": rates})
+
+
 def report(spec: TrainSpec, losses: Sequence[float], errand: Errand, reporter: Reporter) -> None:
     """Hand over a file for each tracker that the spec names. Raises Stopped, and nothing else: no result of a job
     depends on a tracker."""
-    rates = [spec.learning_rate * learning_rate_factor(spec, step) for step in range(len(losses))]
-    curves = Curves(values={"loss": losses, "learning_rate": rates})
+    curves = curves_of(spec, losses)
     for tracker in dict.fromkeys(spec.report_to):
         try:
             TRACKERS[tracker](spec, curves, errand, reporter)

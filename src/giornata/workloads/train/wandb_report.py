@@ -24,5 +24,5 @@ def wandb_run(
         project=spec.wandb_project,
         entity=spec.wandb_entity,
         config=fields | named | dict(origin),
-        rows=thinned(list(enumerate(tagged, start=1))),
+        rows=thinned(list(enumerate(tagged, start=1)), of=spec.max_train_steps),
     )
