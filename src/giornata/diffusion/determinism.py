@@ -1,5 +1,6 @@
 """What the bits of a result still depend on: fixed where it can be, written down where it cannot."""
 
+import os
 import platform
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -30,8 +31,8 @@ def let_libraries_repeat(environment: MutableMapping[str, str]) -> None:
 def fix_determinism(threads: int) -> None:
     """Make torch repeat itself. Called once by the engine's process, before any work.
 
-    `let_libraries_repeat` comes before it. The number of threads
-    decides how sums are split on a CPU, so it is a setting and never a guess at the number of cores.
+    `let_libraries_repeat` comes before it. The number of threads decides how sums are split on a CPU, so it is a
+    setting and never a guess at the number of cores.
     """
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
@@ -44,7 +45,8 @@ def fix_determinism(threads: int) -> None:
 
 def fingerprint(device: torch.device) -> Fingerprint:
     """What two runs must have in common to be expected to agree bit for bit."""
-    return {
+    on_cpu = {"mkl_cbwr": os.environ.get("MKL_CBWR")} if device.type == "cpu" else {}
+    return on_cpu | {
         "code": giornata.__version__,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "device": _device_name(device),
