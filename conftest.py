@@ -1,14 +1,20 @@
-"""For all tests: nothing fails for being slow, and Python seeks no garbage where there is none, as in the engine."""
+"""For all tests: nothing fails for being slow, libraries repeat, and Python seeks no garbage where there is none, the
+last two as in the engine."""
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from giornata.agent.engines import DETERMINISM
 from giornata.engine.garbage import kept_for_good
+
+# MKL reads it once, before the first matrix product of any test.
+os.environ.setdefault("MKL_CBWR", DETERMINISM["MKL_CBWR"])
 
 # How long an example takes, or the drawing of one, says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
