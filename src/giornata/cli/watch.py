@@ -29,16 +29,26 @@ def watch(client: Client, job_id: str, out: Output) -> Job:
 
 
 def _with_bar(client: Client, job_id: str, out: Output) -> Job:
-    job, loss = client.get_job(job_id), Loss(client, job_id)
+    """Why a job waits is also a line of its own above the bar, where there is room for it: not again when only
+    numbers in it change, as a place in the queue does."""
+    job, loss, told = client.get_job(job_id), Loss(client, job_id), ""
     with progress_bar(out) as bar:
         task = bar.add_task(job.name, total=job.total_steps or 1, note="")
         while job.state not in STANDS_STILL:
-            note = (f"{job.phase} {loss.words(job.step)}" if job.attempts else job.waiting_because) or ""
+            why = job.waiting_because or ""
+            if why and _without_numbers(why) != told:
+                bar.console.print(why, markup=False, style="dim")
+                told = _without_numbers(why)
+            note = f"{job.phase} {loss.words(job.step)}" if job.attempts else why
             bar.update(task, completed=job.step, total=job.total_steps or 1, note=_marked(note, job))
             time.sleep(POLL_S)
             job = client.get_job(job_id)
         bar.update(task, completed=job.step, note=_marked("", job))
     return job
+
+
+def _without_numbers(why: str) -> str:
+    return "".join(each for each in why if not each.isdigit())
 
 
 def _marked(note: str, job: Job) -> str:
