@@ -18,7 +18,7 @@ from ray.core.generated import autoscaler_pb2
 
 ACCELERATOR = "SPOT"
 """What nodes for trainers are said to have: encoders, and whatever reads data, find room on the first node only."""
-PATIENCE_S = 240.0
+PATIENCE_S = 900.0
 RAYS_OWN = tuple(
     f"ray::{name}"
     for name in ("IDLE", "DashboardAgent", "RuntimeEnvAgent", "_StatsActor", "_AutoscalingCoordinatorActor")
@@ -33,15 +33,26 @@ class Node:
 
     process: "subprocess.Popen[bytes]"
     name: str
+    kind: str | None = None
 
     def kill(self) -> None:
         """As a machine that is taken away."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def at_work(self) -> dict[int, str]:
+        """Ray's processes here that carry something out, by their ids; without Ray's own, which stay."""
+        found = {}
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                line = " ".join(process.cmdline()).strip()
+                if line.startswith("ray::") and not line.startswith(RAYS_OWN):
+                    found[process.pid] = line
+        return found
+
 
 class RayCluster:
-    """A first node with room for data, and nodes of one trainer each that come and go."""
+    """A first node with room for data, and nodes for trainers or encoders that come and go."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._nodes = folder, list[Node]()
@@ -55,15 +66,15 @@ class RayCluster:
         self._start("head", "--head", "--num-cpus=8", f"--temp-dir={self._folder}", *words)
         self._gcs = GcsClient(address=self.address)
 
-    def add(self, *, trainers: int = 1, kind: str = ACCELERATOR) -> Node:
-        """So many more trainers have room, that want this kind of accelerator."""
+    def add(self, *, cpus: int = 1, kind: str = ACCELERATOR) -> Node:
+        """So many more trainers or encoders have room, that want this kind of accelerator."""
         resources = f'{{"accelerator_type:{kind}": 1}}'
-        words = (f"--address={self.address}", f"--num-cpus={trainers}", f"--resources={resources}")
-        return self._start(f"node-{len(self._nodes)}", *words)
+        words = (f"--address={self.address}", f"--num-cpus={cpus}", f"--resources={resources}")
+        return self._start(f"node-{len(self._nodes)}", *words, kind=kind)
 
     def rooms(self) -> int:
-        """For how many trainers there is room now."""
-        return sum(node.process.poll() is None for node in self._nodes[1:])
+        """For how many trainers there is room now, one on a node."""
+        return sum(node.kind == ACCELERATOR and node.process.poll() is None for node in self._nodes)
 
     def announce_end(self, node: Node, *, in_s: float) -> None:
         """What an autoscaler tells Ray when a cloud gives notice."""
@@ -76,14 +87,8 @@ class RayCluster:
         assert accepted, why
 
     def at_work(self) -> dict[int, str]:
-        """Ray's processes of the first node that carry something out, by their ids; without Ray's own, which stay."""
-        found = {}
-        for process in psutil.Process(self._nodes[0].process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                line = " ".join(process.cmdline()).strip()
-                if line.startswith("ray::") and not line.startswith(RAYS_OWN):
-                    found[process.pid] = line
-        return found
+        """On the first node."""
+        return self._nodes[0].at_work()
 
     def end(self) -> None:
         """All nodes, the first one last."""
@@ -91,7 +96,7 @@ class RayCluster:
             if node.process.poll() is None:
                 node.kill()
 
-    def _start(self, name: str, *words: str) -> Node:
+    def _start(self, name: str, *words: str, kind: str | None = None) -> Node:
         ray = Path(sys.executable).with_name("ray")
         # Ends with the tests even when they are killed, where setpriv is installed.
         bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
@@ -113,7 +118,7 @@ class RayCluster:
                 start_new_session=True,
                 env=os.environ | OPEN,
             )
-        node = Node(process, name)
+        node = Node(process, name, kind)
         self._nodes.append(node)
         by_s = time.monotonic() + PATIENCE_S
         while "Ray runtime started" not in log.read_text(errors="replace"):

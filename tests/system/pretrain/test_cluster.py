@@ -27,6 +27,8 @@ from giornata.protocol.pretraining import Parallel, PretrainConfig
 pytestmark = pytest.mark.timeout(1500)
 ENDLESS, NEVER = 20_000, 10**6
 NOTICE_S = 120.0
+PAIRS = "PAIR"
+"""What nodes of two trainers are said to have."""
 QUICKLY = {"RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1"}
 
 
@@ -136,3 +138,23 @@ def test_two_nodes_end_with_the_same_bytes_although_the_second_is_killed(
     assert check(broken).attempts == 4
     assert losses(broken) == losses(whole)
     assert bytes_at_the_end(broken) == bytes_at_the_end(whole)
+
+
+def test_pairs_of_trainers_shard_on_their_node_and_are_replicas_of_one_another(
+    cluster: RayCluster, whole: PretrainConfig, tmp_path: Path
+) -> None:
+    """HSDP: 2 nodes x 2 trainers, which have one address here. One of them is killed; all go on from a checkpoint."""
+    config = small_run(tmp_path, trainers=4, parallel=Parallel.HSDP, pinned_order=True)
+    config = replace(config, workers=replace(config.workers, accelerator_type=PAIRS))
+    for _ in range(2):
+        cluster.add(cpus=2, kind=PAIRS)
+    with killing(config, at=[after(5)], rank=3) as killed:
+        assert Command(config, address=cluster.address).wait() == 0
+    assert len(killed) == 1
+    assert check(config).attempts == 2
+    assert [each.trainers for each in attempts(config)] == [4, 4]
+    # One replica's, once: of four trainers that all shard there would be four pieces.
+    assert {len(pieces) for pieces in bytes_at_the_end(config).values()} == {2}
+    pairs, two = losses(config), losses(whole)
+    assert list(pairs) == list(two)
+    assert list(pairs.values()) == pytest.approx(list(two.values()), rel=1e-3)
