@@ -1,5 +1,7 @@
-"""The loop with compiled kernels: near to the loop without, and the same bytes after an interruption."""
+"""The loop with compiled kernels: near to the loop without, alone and by two trainers, and the same bytes after an
+interruption."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +9,14 @@ import pytest
 import torch
 from tests.contract.pretrain.test_half_precision import column, tensors, train_one
 from tests.fixtures.kernels import needs_compiler
+from tests.fixtures.pretrain_trainers import run_trainers
 from torch._dynamo.utils import counters
+
+from giornata.protocol.pretraining import Parallel
 
 pytestmark = [needs_compiler, pytest.mark.timeout(1200)]
 SETTINGS: dict[str, Any] = {"samples": (24,)}
+SPREAD = (Parallel.DDP, Parallel.FSDP2)
 
 
 def graphs() -> int:
@@ -46,3 +52,27 @@ def test_interrupted_it_ends_with_the_same_bytes(runs: Path) -> None:
     whole, other = tensors(runs / "compiled"), tensors(runs / "interrupted")
     assert all(torch.equal(whole[each], other[each]) for each in whole)
     assert column(runs / "compiled", "loss") == column(runs / "interrupted", "loss")
+
+
+def names(folder: Path) -> set[str]:
+    """Of the tensors, in whichever piece of the checkpoint they are."""
+    return {name.partition("/")[2] for name in tensors(folder)}
+
+
+def _two_compiled(rank: int, top: Path, kernels: str) -> None:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = kernels  # these processes come from a server that is older
+    for parallel in SPREAD:
+        before = graphs()
+        train_one(top / parallel, rank=rank, world=2, torch_compile=True, parallel=parallel, **SETTINGS)
+        assert graphs() > before
+
+
+def test_two_trainers_with_compiled_kernels_make_what_one_makes(
+    runs: Path, kernel_directory: Path, tmp_path: Path
+) -> None:
+    assert run_trainers(_two_compiled, tmp_path, str(kernel_directory), world=2, meeting=tmp_path / "meeting")
+    for parallel in SPREAD:
+        for metric in ("loss", "grad_norm"):
+            one, two = column(runs / "plain", metric), column(tmp_path / parallel, metric)
+            assert two == pytest.approx(one, rel=2e-4), (parallel, metric)
+        assert names(tmp_path / parallel) == names(runs / "plain")
