@@ -180,3 +180,11 @@ def test_the_fingerprint_of_this_process_can_be_written_and_compared() -> None:
     assert differences(ours, dict(ours)) == {}
     assert differences(ours, ours | {"threads": 99}) == {"threads": [ours["threads"], 99]}
     assert differences({}, {"new": 1}) == {"new": [None, 1]}
+
+
+def test_the_fingerprint_of_a_cpu_says_how_mkl_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    prints = []
+    for mode in ("AUTO,STRICT", "COMPATIBLE"):
+        monkeypatch.setenv("MKL_CBWR", mode)
+        prints.append(fingerprint(torch.device("cpu")))
+    assert differences(*prints) == {"mkl_cbwr": ["AUTO,STRICT", "COMPATIBLE"]}
