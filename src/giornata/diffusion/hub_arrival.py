@@ -1,5 +1,6 @@
 """Whether a model still arrives from the hub: its client says nothing while gigabytes come in."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,9 @@ class Arrival:
         return before != self._bytes
 
     def _count(self) -> int:
-        return sum(_bytes_at(path) for directory in self._directories for path in directory.rglob("*"))
+        # os.walk passes over folders that go while it looks, as the client's temporary ones do; Path.rglob raises.
+        walks = (os.walk(directory) for directory in self._directories)
+        return sum(_bytes_at(Path(folder, name)) for walk in walks for folder, _, names in walk for name in names)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from tests.fixtures.files_below import files_below
 from tests.fixtures.seaweed import Seaweed
 from tests.system.faults.processes import LEASE_S, LONG_LEASE_S
 
@@ -46,7 +47,7 @@ class Folder:
     signed: str = "^/v1/blobs/"
 
     def contents(self) -> list[str]:
-        return [str(path) for path in self.root.rglob("*") if path.is_file()]
+        return [str(path) for path in files_below(self.root)]
 
     def read(self, name: str) -> bytes:
         return Path(name).read_bytes()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.fixtures.files_below import files_below
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.board import board_here
@@ -136,7 +137,7 @@ def _send(pids: Sequence[int], number: signal.Signals) -> None:
 
 def _seen(config: PretrainConfig, found: Sequence[tuple[int, int, int]]) -> Seen:
     top = Path(config.storage) / config.name / FOLDER
-    files = frozenset(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+    files = frozenset(str(path.relative_to(top)) for path in files_below(top))
     return Seen(step=max((step for _, _, step in found), default=0), files=files)
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psycopg
+from tests.fixtures.files_below import files_below
 from tests.system.soak.town import Town
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -60,7 +61,7 @@ def gauge(pid: int) -> Gauge | None:
 
 def sample(town: Town, pids: Mapping[str, int], began_s: float, before: Sample | None) -> Sample:
     """Now. While the database is away its rows are those of the sample before."""
-    sizes = [size for path in town.blobs.rglob("*") if (size := _size(path)) is not None]
+    sizes = [size for path in files_below(town.blobs) if (size := _size(path)) is not None]
     try:
         with psycopg.connect(town.postgres.url, connect_timeout=5) as connection:
             asked = [(table, connection.execute(f"SELECT count(*) FROM {table}")) for table in TABLES]  # noqa: S608
@@ -76,7 +77,7 @@ def sample(town: Town, pids: Mapping[str, int], began_s: float, before: Sample |
         ended=int((ended or (0,))[0]),
         storage_files=len(sizes),
         storage_bytes=sum(sizes),
-        temporary_files=sum(1 for path in town.temporary.rglob("*") if path.is_file()),
+        temporary_files=sum(1 for _ in files_below(town.temporary)),
     )
 
 

@@ -51,3 +51,25 @@ def test_it_is_told_while_something_comes_and_only_then(tmp_path: Path) -> None:
     count = len(calls)
     (cache / "late").write_bytes(b"x" * 100_000)
     assert len(calls) == count
+
+
+def test_folders_that_go_while_it_looks_do_not_end_it(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def churn() -> None:
+        passing = tmp_path / "models--a--b" / "tmp"
+        while not over.is_set():
+            passing.mkdir(parents=True)
+            passing.rmdir()
+            passing.parent.rmdir()
+
+    client = threading.Thread(target=churn)
+    client.start()
+    try:
+        arrival = Arrival(tmp_path)
+        assert not any(arrival.moved() for _ in range(2000))
+        (tmp_path / "weights").write_bytes(b"x" * 100_000)
+        assert arrival.moved()
+    finally:
+        over.set()
+        client.join()
