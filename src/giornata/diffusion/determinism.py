@@ -3,14 +3,11 @@
 import os
 import platform
 from collections.abc import MutableMapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import diffusers
-import numpy
-import peft
 import torch
-import transformers
 
 import giornata
 
@@ -50,16 +47,16 @@ def fingerprint(device: torch.device) -> Fingerprint:
         "code": giornata.__version__,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "device": _device_name(device),
-        "diffusers": diffusers.__version__,
-        "numpy": numpy.__version__,
-        "peft": peft.__version__,
+        "diffusers": version("diffusers"),
+        "numpy": version("numpy"),
+        "peft": version("peft"),
         "tf32": {
             "conv": bool(torch.backends.cudnn.allow_tf32),
             "matmul": bool(torch.backends.cuda.matmul.allow_tf32),
         },
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
     }
 
 

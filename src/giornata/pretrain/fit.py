@@ -19,8 +19,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
-from giornata.pretrain.training.loop import Outcome
-from giornata.pretrain.worker import work
+from giornata.pretrain.training.outcome import Outcome
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
 log = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(
-        work,
+        _work,
         train_loop_config={"config": values, "board": board, "command_ms": command_ms},
         torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
         scaling_config=_scaling(workers),
@@ -101,6 +100,13 @@ def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
         return str(trainer.fit().return_value)
     finally:
         run.remove_all(notes)
+
+
+def _work(values: Mapping[str, Any]) -> str:
+    """See giornata.pretrain.worker.work. Only a trainer imports diffusers, which takes seconds."""
+    from giornata.pretrain.worker import work
+
+    return work(values)
 
 
 def _scaling(workers: Workers) -> ScalingConfig:

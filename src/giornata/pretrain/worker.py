@@ -31,8 +31,9 @@ from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
 from giornata.pretrain.training.encoder_pool import Change
-from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
+from giornata.pretrain.training.outcome import Outcome
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.spending import Attempt

@@ -16,7 +16,8 @@ from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.evaluations import FOLDER, keep
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import newest
-from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.loop import train
+from giornata.pretrain.training.outcome import Outcome
 from giornata.protocol.pretraining import Evaluate, PretrainConfig
 
 

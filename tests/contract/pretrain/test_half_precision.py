@@ -12,8 +12,9 @@ from tests.fixtures.pretrain_trainers import run_trainers
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.training.committed import FOLDER, newest
-from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.training.outcome import Outcome
 from giornata.protocol.pretraining import Parallel, Precision
 
 pytestmark = pytest.mark.timeout(900)

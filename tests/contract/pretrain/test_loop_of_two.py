@@ -12,8 +12,9 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.export import export
-from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.training.outcome import Outcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 WORLD = 2

@@ -19,7 +19,8 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.batch import Feed
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, newest
-from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.loop import train
+from giornata.pretrain.training.outcome import Outcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(900)

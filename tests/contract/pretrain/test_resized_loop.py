@@ -18,8 +18,9 @@ from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.run_storage import progress_of
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.encoder_pool import Change, encoders_now
-from giornata.pretrain.training.loop import Outcome, train
+from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
+from giornata.pretrain.training.outcome import Outcome
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 STEPS = 20

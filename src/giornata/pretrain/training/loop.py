@@ -8,7 +8,6 @@ step, end a phase) they agree on before each step.
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from enum import StrEnum
 
 from giornata.pretrain.feeding.ahead import Ahead
 from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portioner
@@ -19,13 +18,14 @@ from giornata.pretrain.training.encoder_pool import Change, EncoderWatch
 from giornata.pretrain.training.meter import Meter, usd_per_s
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
+from giornata.pretrain.training.outcome import Outcome
 from giornata.pretrain.training.peers import Peers
 from giornata.pretrain.training.progress import begun_phases, origin_of
 from giornata.pretrain.training.spending import Account, Attempt
 from giornata.pretrain.training.trainer import Trainer
 from giornata.pretrain.training.training_run import Run
 
-__all__ = ["Outcome", "RowsMissing", "Run", "TooManyUnreadable", "train"]
+__all__ = ["RowsMissing", "Run", "TooManyUnreadable", "train"]
 
 ALLOWED_UNREADABLE = 16
 """So few rows that cannot be read never stop a run."""
@@ -37,14 +37,6 @@ class RowsMissing(RuntimeError):
 
 class TooManyUnreadable(RuntimeError):
     """More rows than data.max_quarantined_share cannot be read although they were ingested."""
-
-
-class Outcome(StrEnum):
-    """How a call of `train` ended. Always with a checkpoint of everything that was trained."""
-
-    FINISHED = "finished"  # all phases
-    RESIZED = "resized"  # the number of encoders changes; start again to go on
-    PREEMPTED = "preempted"  # stopped on a notice; start again to go on
 
 
 def train(run: Run) -> Outcome:
