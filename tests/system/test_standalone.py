@@ -172,16 +172,24 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(tool, whole,
 
 def test_told_to_go_it_stores_a_checkpoint_and_says_that_it_has_to_go_on(tool, whole):
     place = tool.home / "storage"
-    process = tool.start(str(place))
+    pictures = {"sample_prompts": "sks toy", "sample_steps": 1, "validation_steps": 15}
+    process = tool.start(str(place), **pictures)
     until(lambda: manifest(place, 20).exists() or process.poll() is not None, "the first checkpoint", PATIENCE_S)
     process.send_signal(signal.SIGTERM)
     said = ended(process, ExitCode.STOPPED)
+    sheet = tool.home / "out" / "samples-00000015.png"
+    drawn = sheet.read_bytes()
     assert said["state"] == "stopped"
     assert said["checkpoint"]["step"] >= 20
     assert manifest(place, said["checkpoint"]["step"]).exists()
-    again = tool.run(str(place))
+    sheet.unlink()  # as on another machine
+    again = tool.run(str(place), **pictures)
     assert again["resumed_from"] == said["checkpoint"]["step"]
     assert tool.result() == whole
+    sheets = [f"samples-000000{step}.png" for step in (15, 30, 45)]
+    assert sheet.read_bytes() == drawn
+    assert {*sheets, "samples.png"} <= {each["name"] for each in again["files"]}
+    assert all((tool.home / "out" / name).exists() for name in sheets)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tool, whole):

@@ -79,6 +79,7 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
         around = Surroundings(
             shelf=plan.shelf,
             room=stack.enter_context(workplace.room("standalone")),
+            out=plan.out,
             porter=porter,
             bell=bell,
             listener=view,
@@ -174,6 +175,7 @@ def _install_signals(engines: Engines, departure: Departure) -> None:
 def _finish(run: Run, ending: Ending, plan: Plan) -> list[dict[str, object]]:
     if not isinstance(ending, Finished):
         return []
+    run.fetch_earlier()
     files = deliver(run.results, plan.out)
     hashes = "".join(str(each["sha256"]) for each in files)
     data = {"step": ending.step, "files": files}

@@ -10,6 +10,7 @@ from giornata.domain.errors import Conflict
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
+from giornata.protocol.specs import step_artifacts
 from giornata.protocol.work import AttemptEnded, CompleteAttempt
 
 
@@ -49,8 +50,9 @@ def _require_artifacts(tx: Transaction, job: JobRow, attempt: AttemptRow, report
     missing = [name for name in report.artifacts if committed.get(name) != attempt.id]
     if missing:
         raise Conflict(f"this attempt has not committed {', '.join(map(repr, missing))}: commit, then complete")
-    # What an attempt left that came to grief is no result.
-    strays = [name for name, owner in committed.items() if owner != attempt.id]
+    # What an attempt left that came to grief is no result, but for pictures of steps that are behind the job.
+    lasting = step_artifacts(job.kind, job.spec)
+    strays = [name for name, owner in committed.items() if owner != attempt.id and name not in lasting]
     if strays:
         tx.artifacts.delete(job.id, strays)
 

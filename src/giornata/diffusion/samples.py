@@ -51,21 +51,47 @@ def draw_samples(
     with adapters_off((base.unet, *base.text_encoders)):
         brushes = _brushes(base, spec, {}, lambda done: tick(done, total))
         plain = _drawn(base, spec, prompts, brushes)
-    with _wearing(adapters, result), adapters.worn():
-        brushes = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(len(prompts) + done, total))
-        learned = _drawn(base, spec, [spoken(spec, prompt) for prompt in prompts], brushes)
+    learned = draw_learned(base, spec, adapters, result, tick=lambda done, _: tick(len(prompts) + done, total))
     pairs = zip(prompts, plain, learned, strict=True)
     return tuple(Sample(prompt=prompt, base=one, lora=other) for prompt, one, other in pairs)
+
+
+def draw_learned(
+    base: BaseModel,
+    spec: TrainSpec,
+    adapters: Adapters,
+    result: Mapping[str, torch.Tensor],
+    *,
+    tick: Callable[[int, int], None],
+) -> list[Image.Image]:
+    """As `draw_samples`, the pictures with the LoRA alone."""
+    prompts = spec.sample_prompts
+    with _wearing(adapters, result), adapters.worn():
+        brushes = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(done, len(prompts)))
+        return _drawn(base, spec, [spoken(spec, prompt) for prompt in prompts], brushes)
 
 
 def sheet(samples: Sequence[Sample], base: BaseModel, spec: TrainSpec) -> Image.Image:
     """All samples on one picture, a row for each prompt."""
     groups = [Group(heading="Base model", captions=("",)), Group(heading="With LoRA", captions=("",))]
     rows = [SheetRow(label="", text=one.prompt, pictures=((one.base,), (one.lora,))) for one in samples]
-    guidance = _guidance(base, spec)
-    subtitle = f"{spec.sample_steps} steps, guidance {guidance:g}, {spec.resolution} px; the same noise for both"
-    title = f"After {spec.max_train_steps} steps"
+    title, subtitle = f"After {spec.max_train_steps} steps", f"{_how(base, spec)}; the same noise for both"
     return compose_sheet(rows, groups, title=title, subtitle=subtitle, cell_px=cell_side_px(spec.resolution))
+
+
+def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec, *, step: int) -> Image.Image:
+    """What `draw_learned` drew after this step, a row for each prompt."""
+    groups = [Group(heading="With LoRA", captions=("",))]
+    rows = [
+        SheetRow(label="", text=prompt, pictures=((one,),))
+        for prompt, one in zip(spec.sample_prompts, pictures, strict=True)
+    ]
+    title = f"After {step} of {spec.max_train_steps} steps"
+    return compose_sheet(rows, groups, title=title, subtitle=_how(base, spec), cell_px=cell_side_px(spec.resolution))
+
+
+def _how(base: BaseModel, spec: TrainSpec) -> str:
+    return f"{spec.sample_steps} steps, guidance {_guidance(base, spec):g}, {spec.resolution} px"
 
 
 def _drawn(base: BaseModel, spec: TrainSpec, prompts: Sequence[str], brushes: Iterator[Brush]) -> list[Image.Image]:

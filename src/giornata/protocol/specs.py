@@ -28,7 +28,7 @@ from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
 from giornata.protocol.training.results import ResultFields
-from giornata.protocol.training.samples import SampleFields
+from giornata.protocol.training.samples import SampleFields, sheet_name, steps_with_sheets
 from giornata.protocol.training.tracking import TrackingFields
 
 SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results, samples, tracking)
@@ -123,6 +123,14 @@ def input_files(kind: str, spec: Mapping[str, Any]) -> Mapping[str, str]:
     """The sha256 of each file that a job reads besides its datasets, by the part that it plays."""
     sha256 = spec.get("init_lora") if kind == "train" else None
     return {"init_lora": sha256} if isinstance(sha256, str) else {}
+
+
+def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:
+    """Names of artifacts that show the job as it was after a step. They stay when another attempt goes on."""
+    if kind != "train" or not spec.get("validation_steps"):
+        return frozenset()
+    steps = steps_with_sheets(spec["validation_steps"], spec["max_train_steps"])
+    return frozenset(sheet_name(step) for step in steps)
 
 
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:

@@ -27,6 +27,7 @@ from giornata.domain.errors import BlobMismatch, BlobMissing, Fault, GiornataErr
 from giornata.domain.reasons import Reason
 from giornata.protocol import pipe
 from giornata.protocol.events import EventType
+from giornata.protocol.specs import step_artifacts
 from giornata.protocol.training.tracking import WANDB
 from giornata.standalone.bell import Bell
 from giornata.standalone.ending import Ending, Failed, Finished, Interrupted
@@ -59,6 +60,7 @@ class Surroundings:
 
     shelf: Shelf
     room: Room
+    out: Path
     porter: Porter
     bell: Bell
     listener: Listener
@@ -231,6 +233,8 @@ class Run:
                 copy = path.with_suffix(".copy")
                 link_or_copy(path, copy)
                 self._carry(name, copy, partial(shelf.put_result, name))
+                if name in self._step_artifacts():
+                    deliver({name: path}, self.around.out)  # for whoever watches the run
 
     def _carry(self, what: str, path: Path, deed: Callable[[Path], None], *, replaces: str = "") -> None:
         self.around.porter.take(Parcel(what=what, path=path, deed=deed, replaces=replaces))
@@ -258,6 +262,19 @@ class Run:
         self._events.put(CacheFound(key=key, path=path if found else None))
 
     # ---- after the engine ----
+
+    def fetch_earlier(self) -> None:
+        """Pictures of steps that an earlier process of this run drew become results of it."""
+        for name in sorted(self._step_artifacts() - self.results.keys()):
+            path = self.around.room.outbox / f"{next(self._numbers):06d}"
+            try:
+                if self.around.shelf.find_result(name, path):
+                    self.results[name] = path
+            except GiornataError as error:
+                self.around.listener.say(f"{name} stays where it is stored: {error}")
+
+    def _step_artifacts(self) -> frozenset[str]:
+        return step_artifacts("train", self.order.record.spec)
 
     def _settle(self, ending: Ending) -> None:
         """Wait for what is on its way to storage; told to go, only as long as there is time."""

@@ -172,6 +172,13 @@ class Shelf:
         """Keep a result beside the checkpoints, for machines whose disk goes with them."""
         self.blobs.write(f"{RESULTS}{name}", _chunks(path))
 
+    def find_result(self, name: str, path: Path) -> bool:
+        """Put at `path` what was kept under this name; False when there is nothing."""
+        data = self._read(f"{RESULTS}{name}")
+        if data is not None:
+            path.write_bytes(data)
+        return data is not None
+
     # ---- bytes ----
 
     def _fetch(self, key: str, path: Path, *, sha256: str) -> None:

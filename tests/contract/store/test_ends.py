@@ -187,6 +187,20 @@ def test_d68_what_a_failed_attempt_left_is_not_published(shop: Workshop) -> None
     assert [row["name"] for row in shop.rows(schema.artifacts, job_id=job_id)] == ["same"]
 
 
+def test_pictures_of_a_step_stay_when_another_attempt_goes_on(shop: Workshop) -> None:
+    spec = {"validation_steps": 4, "sample_prompts": ["a toy"], "max_train_steps": 12}
+    job_id = shop.add_job(spec=spec)
+    first = shop.lease(1)
+    for name in ("samples-00000004.png", "samples-00000005.png", "samples-00000012.png", "samples.png"):
+        shop.artifact(first, name)
+    failing(shop, first)
+    second = shop.lease(2)
+    shop.artifact(second, "samples-00000008.png")
+    complete(shop.ctx, second.attempt_id, CompleteAttempt(step=12, artifacts=("samples-00000008.png",)))
+    left = [row["name"] for row in shop.rows(schema.artifacts, job_id=job_id)]
+    assert sorted(left) == ["samples-00000004.png", "samples-00000008.png"]
+
+
 def test_the_ledger_is_the_sum_of_the_attempts_lives(shop: Workshop) -> None:
     job_id = shop.add_job()
     for number, seconds in enumerate([10, 20, 30], 1):

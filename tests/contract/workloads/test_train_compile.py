@@ -85,6 +85,16 @@ def test_gradient_checkpointing_changes_no_bit_of_them(studio: Studio, whole: Re
     assert same(weights(studio.run(spec=studio.spec | {"gradient_checkpointing": True})), weights(whole))
 
 
+def test_pictures_in_between_are_drawn_without_them(studio: Studio, whole: RecordingReporter) -> None:
+    """Their shapes are others, and would be compiled for nothing; the next step finds the kernels it had."""
+    drawing = {"sample_prompts": ["a sks toy"], "sample_steps": 1, "validation_steps": 2}
+    reporter = studio.run(spec=studio.spec | drawing)
+    assert not reporter.notices
+    assert "samples-00000002.png" in reporter.artifacts
+    assert same(weights(reporter), weights(whole))
+    assert history(reporter) == history(whole)
+
+
 @pytest.mark.parametrize(("at_first", "later", "compiled"), [(PAYS, NEVER, True), (NEVER, PAYS, False)])
 def test_what_auto_chose_at_the_start_holds_for_every_later_attempt(
     studio: Studio, whole: RecordingReporter, plain: RecordingReporter, at_first: Any, later: Any, compiled: bool

@@ -1,4 +1,4 @@
-"""Pictures at a job's end: what users of the files will see, at no cost to the weights, and never a reason to fail.
+"""Pictures of a job: what users of the files will see, at no cost to the weights, and never a reason to fail.
 
 Held to diffusers' own pipelines with the files loaded as users load them.
 """
@@ -263,3 +263,122 @@ def test_nobody_is_stopped_by_a_plain_checkpoint_wish(tiny_folder: Path, tmp_pat
     except Stopped:
         pytest.fail("a checkpoint was wished for, and no stop")
     assert "samples.png" in reporter.artifacts
+
+
+# ---- in the middle of training
+
+EVERY_TWO = {"validation_steps": 2, "max_train_steps": 5}
+SHEETS = ["samples-00000002.png", "samples-00000004.png"]
+KINDS_OF_JOB: dict[str, dict[str, Any]] = {
+    "slots": {},
+    "peft": {"use_dora": True, "train_text_encoder": True, "text_encoder_lr": 1e-2, "mixed_precision": "bf16"},
+    "an average": {"use_ema": True, "ema_decay": 0.5},
+    "schedule-free": {"optimizer": "adamw_schedule_free"},
+    "tokens": {"train_text_encoder_ti": True, "instance_prompt": "a photo of TOK", "text_encoder_lr": 1e-1},
+    "less memory": {"gradient_checkpointing": "selective", "gradient_accumulation_steps": 3},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_JOB)
+def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
+    tiny_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
+    reporter = studio.run()
+    assert not reporter.notices
+    assert [name for name in reporter.artifacts if name.startswith("samples-")] == SHEETS
+    without = studio.run(spec=without_validation(studio.spec))
+    assert {name: reporter.artifacts[name] for name in without.artifacts} == without.artifacts
+    assert tensors_of(reporter, 5) == tensors_of(without, 5)
+    shorter = studio.run(spec=without_validation(studio.spec) | {"max_train_steps": 2})
+    shown = learned_cells(reporter.artifacts[SHEETS[0]], tmp_path, rows=2)
+    for mine, (_, theirs) in zip(shown, cells(shorter.artifacts["samples.png"], tmp_path, rows=2), strict=True):
+        assert np.array_equal(mine, theirs)
+    assert reporter.artifacts[SHEETS[0]] != reporter.artifacts[SHEETS[1]]
+
+
+@pytest.mark.parametrize("kind", ["slots", "peft", "an average"])
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
+def test_stopped_and_resumed_with_pictures_in_between(
+    tiny_folder: Path, tmp_path: Path, kind: str, stop_at: int
+) -> None:
+    """Every picture is drawn by one attempt or the other, and has the same bytes."""
+    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
+    whole = studio.run()
+    first = studio.run(RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}))
+    assert first.lines[-1] == f"stopped at {stop_at}"
+    last = studio.run(resume=studio.resume_point(first, stop_at))
+    assert first.artifacts | last.artifacts == whole.artifacts
+    assert {name for name in SHEETS if int(name[8:16]) >= stop_at} <= last.artifacts.keys()
+
+
+@pytest.mark.parametrize(
+    ("wish", "line"), [(Wish.STOP, "stopped at None"), (Wish.CHECKPOINT_AND_STOP, "stopped at 2")]
+)
+def test_a_stop_while_pictures_are_drawn_in_between(tiny_folder: Path, tmp_path: Path, wish: Wish, line: str) -> None:
+    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
+    whole = studio.run()
+    first = studio.run(At(1, wish))
+    assert first.lines == [line]
+    assert not first.artifacts
+    resume = studio.resume_point(first, 2) if first.checkpoint_bytes else None
+    assert studio.run(resume=resume).artifacts == whole.artifacts
+
+
+class Once(At):
+    """The same, only once."""
+
+    def wish(self) -> Wish:
+        wish = super().wish()
+        if wish is self.wished:
+            self.done = -1
+        return wish
+
+
+def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """They are lent to the average meanwhile."""
+    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
+    whole = studio.run()
+    reporter = studio.run(Once(1, Wish.CHECKPOINT))
+    assert reporter.artifacts == whole.artifacts
+    assert list(reporter.checkpoints) == [2, 5]
+    assert studio.run(resume=studio.resume_point(reporter, 2)).artifacts == whole.artifacts
+
+
+def test_out_of_memory_in_between_costs_one_sheet(tiny_folder: Path, tmp_path: Path) -> None:
+    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO)
+    whole = studio.run()
+    reporter = studio.run(BreakingOnce(torch.OutOfMemoryError("CUDA out of memory.")))
+    assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
+    left = dict(whole.artifacts)
+    assert left.pop(SHEETS[0])
+    assert reporter.artifacts == left
+
+
+class BreakingOnce(Breaking):
+    """In the middle of the first sheet."""
+
+    def wish(self) -> Wish:
+        if self.phases[-1][:2] == ("sampling", 1) and SHEETS[0] not in self.artifacts and not self.notices:
+            raise self.error
+        return RecordingReporter.wish(self)
+
+
+def without_validation(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name != "validation_steps"}
+
+
+def learned_cells(sheet: bytes, folder: Path, rows: int) -> list[np.ndarray]:
+    """Of a sheet that has one column."""
+    path = folder / "step-sheet.png"
+    path.write_bytes(sheet)
+    picture = np.asarray(Image.open(path), dtype=np.int16)
+    return [picture[144 + row * 150 : 272 + row * 150 : 2, 238:366:2] for row in range(rows)]
+
+
+def tensors_of(reporter: RecordingReporter, step: int) -> bytes:
+    """What a checkpoint has behind its header, which names the whole spec."""
+    found = reporter.checkpoint_bytes[step]
+    return found[8 + int.from_bytes(found[:8], "little") :]

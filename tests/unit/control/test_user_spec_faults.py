@@ -49,10 +49,21 @@ def found(**spec: object) -> list[str]:
         ({"sample_batch_size": 4}, "spec.sample_batch_size: is not a field here (class pictures are drawn one at"),
         (
             {"validation_prompt": "sks"},
-            "spec.validation_prompt: is not a field here (pictures are drawn when the job is done",
+            "spec.validation_prompt: is not a field here (sample_prompts, one for each picture; validation_steps",
         ),
-        ({"validation_epochs": 50}, "spec.validation_epochs: is not a field here"),
-        ({"sample_every_n_steps": 50}, "spec.sample_every_n_steps: is not a field here (pictures are drawn when"),
+        (
+            {"validation_epochs": 50},
+            "spec.validation_epochs: is not a field here (pictures in the middle of training",
+        ),
+        ({"sample_every_n_epochs": 5}, "spec.sample_every_n_epochs: is not a field here (pictures in the middle of"),
+        (
+            {"sample_every_n_steps": 50},
+            "spec.validation_steps: validation_steps means nothing without sample_prompts",
+        ),
+        (
+            {"validation_steps": 1, "sample_prompts": ["sks"], "max_train_steps": 102},
+            "spec.validation_steps: validation_steps 1 are more than 100 sheets in 102 steps (draw less often)",
+        ),
         ({"sample_steps": 9}, "spec.sample_steps: sample_steps means nothing without sample_prompts"),
         ({"sample_guidance_scale": 9}, "spec.sample_guidance_scale: sample_guidance_scale means nothing without"),
         ({"sample_prompts": "prompts.txt"}, "spec.sample_prompts: sample_prompts are the prompts themselves"),
@@ -126,6 +137,7 @@ ALIASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "torch_compile": ("compile", "on", {}),
     "save_every_n_steps": ("checkpointing_steps", 50, {}),
     "checkpoints_total_limit": ("checkpoints_keep_latest", 3, {}),
+    "sample_every_n_steps": ("validation_steps", 50, {"sample_prompts": ("a toy",)}),
     "log_with": ("report_to", ("tensorboard",), {}),
     "log_tracker_name": ("wandb_project", "mine", WANDB),
     "tracker_project_name": ("wandb_project", "mine", WANDB),

@@ -81,6 +81,7 @@ def test_what_all_share_keeps_jobs_apart() -> None:
         ({"alpha_pattern": {"to_q": 4.0}}, "alpha_pattern"),
         ({"train_text_encoder_ti": True}, "train_text_encoder_ti"),
         ({"share_batch": False}, "share_batch is false"),
+        ({"validation_steps": 5, "sample_prompts": ("a toy",)}, "validation_steps is not offered"),
         ({"compile": "on"}, "compile on"),
     ],
 )

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_PICTURES = "pictures are drawn when the job is done: sample_prompts; during training draw with any checkpoint's LoRA"
+_PICTURES = "sample_prompts, one for each picture; validation_steps draws them in the middle of training, too"
+_PICTURES_BY_STEPS = "pictures in the middle of training are counted in steps: validation_steps"
 _FOLDER = "the pictures are those of the folder that is sent: giornata train DIR"
 _CLASS_FOLDER = "own class pictures: giornata train --class-data-dir DIR; without, the base model draws them"
 _RESULTS = "files are fetched when the job is done: giornata download JOB -o DIR; with --standalone: -o DIR"
@@ -25,7 +26,7 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "sample_batch_size": "class pictures are drawn one at a time, so that their bits depend on nothing else; "
         "remove it",
         "validation_prompt": _PICTURES,
-        "validation_epochs": _PICTURES,
+        "validation_epochs": _PICTURES_BY_STEPS,
         "num_validation_images": _PICTURES,
         "output_dir": _RESULTS,
         "logging_dir": "report_to: a file with the curves is among the results",
@@ -75,8 +76,7 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "save_last_n_epochs": "checkpoints_keep_latest counts checkpoints",
         "save_state": _RESUME,
         "resume": _RESUME,
-        "sample_every_n_steps": _PICTURES,
-        "sample_every_n_epochs": _PICTURES,
+        "sample_every_n_epochs": _PICTURES_BY_STEPS,
         "sample_at_first": "pictures are drawn when the job is done, and the base model's are beside them; remove it",
         "sample_sampler": "sample_prompts are drawn by Euler's method; remove it",
     }

@@ -1,9 +1,9 @@
-"""Pictures that are drawn when the job is done."""
+"""Pictures that show what a job has learned."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from giornata.protocol.model import Message
 from giornata.protocol.training.meaning import meaningless
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
 
 MOST_PROMPTS = 8
+MOST_SHEETS = 100
 COMMENT = "#"
 KOHYAS_OPTION = re.compile(r"\s--(?:[a-z]{1,2}|ss)\s")
 FILE_NAME = re.compile(r"\S+\.(?:txt|toml|json)")
@@ -32,17 +33,34 @@ def is_prompt_alone(prompt: str) -> bool:
 
 
 class SampleFields(Message):
-    """Pictures that are drawn when the job is done."""
+    """Pictures that show what the job has learned."""
 
     sample_prompts: Annotated[tuple[Prompt, ...], BeforeValidator(_lines)] = Field(
         (),
         max_length=MOST_PROMPTS,
         description="Each is drawn when the job is done, by the base model and with the LoRA, into samples.png.",
     )
+    validation_steps: int | None = Field(
+        None,
+        ge=1,
+        validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
+        description="Draw them with the LoRA after every so many steps, too, each time into a sheet of its own "
+        "(samples-00000100.png). The steps wait meanwhile, and the job trains alone.",
+    )
     sample_steps: int = Field(25, ge=1, le=50, description="Denoising steps of these pictures.")
     sample_guidance_scale: float | None = Field(
         None, ge=0, le=30, description="Guidance of these pictures; by default what is usual for the base model."
     )
+
+
+def steps_with_sheets(validation_steps: int | None, max_train_steps: int) -> range:
+    """After which pictures are drawn while the job goes on. Not after the last: then all are drawn."""
+    return range(0) if validation_steps is None else range(validation_steps, max_train_steps, validation_steps)
+
+
+def sheet_name(step: int) -> str:
+    """Of the file with the pictures after this step."""
+    return f"samples-{step:08d}.png"
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
@@ -53,8 +71,14 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             spec,
             "sample_steps",
             "sample_guidance_scale",
+            "validation_steps",
             because="without sample_prompts",
             unless=bool(prompts),
+        ),
+        (
+            len(steps_with_sheets(spec.validation_steps, spec.max_train_steps)) > MOST_SHEETS,
+            f"validation_steps {spec.validation_steps} are more than {MOST_SHEETS} sheets in {spec.max_train_steps} "
+            "steps; draw less often",
         ),
         (
             any(KOHYAS_OPTION.search(f"{prompt} ") for prompt in prompts),

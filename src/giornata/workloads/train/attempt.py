@@ -34,7 +34,7 @@ from giornata.workloads.train.material import Material, gather
 from giornata.workloads.train.pace import Clock, Meter, Pace
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
 from giornata.workloads.train.relief import Relief
-from giornata.workloads.train.sampling import sample
+from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
 from giornata.workloads.train.tracking import LOSSES, Errand, losses_to_keep, report
 from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
@@ -252,8 +252,19 @@ class Attempt:
         first, feeds = ready.first_step, partial(self.feed, supplies)
         self.reporter.phase("training", first, total)
         relief = Relief(stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed)
+        easel = self._easel(ready, adapters)
+
+        def show(step: int) -> None:
+            meter.flush()
+            while (wish := easel.after(step, optimizer.result())) is not Wish.GO_ON:
+                self._follow(wish, step, save, due=False, keeper=keeper)
+            self.reporter.phase("training", step, total)
+            meter.resume()
+
         with recomputing(self.base.unet, ready.layout.footprint.recompute), relief:
             for step in range(first + 1, total + 1):
+                if easel.is_time(step - 1):
+                    show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
                 loss, rate = relief.step(step - 1)
                 meter.add(step, learning_rate=rate, loss=loss)
                 kernels.settle()
@@ -298,10 +309,13 @@ class Attempt:
 
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
         """Between two steps: save if it is time or wished for, and stop if that is wished for."""
-        wish = self.reporter.wish()
+        self._follow(self.reporter.wish(), step, save, due=due, keeper=keeper)
+
+    def _follow(self, wish: Wish, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
         if wish is Wish.STOP:
             raise Stopped(keeper.announced)
-        if due or wish in {Wish.CHECKPOINT, Wish.CHECKPOINT_AND_STOP}:
+        wished = wish in {Wish.CHECKPOINT, Wish.CHECKPOINT_AND_STOP}
+        if due or (wished and keeper.newest != step):
             save(step)
         if wish is Wish.CHECKPOINT_AND_STOP:
             keeper.settle()
@@ -341,16 +355,7 @@ class Attempt:
             base_sha256=self.base_sha256,
         )
         directory, attend = self.start.directory, partial(self.attend, keeper)
-        samples = sample(
-            self.base,
-            self.spec,
-            adapters,
-            result,
-            directory=directory,
-            reporter=self.reporter,
-            attend=attend,
-            too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
-        )
+        samples = self._easel(ready, adapters).at_the_end(result, attend=attend)
         write_page(exported, samples=samples, directory=directory, reporter=self.reporter)
         report(self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter)
         summary = {
@@ -364,6 +369,16 @@ class Attempt:
             "seed": self._seed,
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
+
+    def _easel(self, ready: Prepared, adapters: Adapters) -> Easel:
+        return Easel(
+            base=self.base,
+            spec=self.spec,
+            adapters=adapters,
+            directory=self.start.directory,
+            reporter=self.reporter,
+            too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
+        )
 
 
 def _undo(optimizer: Learner, keeper: Keeper) -> None:

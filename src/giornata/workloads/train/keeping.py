@@ -40,10 +40,10 @@ class Learner(Protocol):
 class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
-    `announced` is the step of the last checkpoint that the agent knows of, that of the resume included; `losses` are
-    those of all steps so far. `history` is that of the checkpoint resumed from, empty at a job's start; `changed`
-    adds to it, before the first step too. As a context manager it waits for what is being written, whatever happened
-    to the steps meanwhile.
+    `announced` is the step of the last checkpoint that the agent knows of, that of the resume included, and `newest`
+    that of the last one that was begun; `losses` are those of all steps so far. `history` is that of the checkpoint
+    resumed from, empty at a job's start; `changed` adds to it, before the first step too. As a context manager it
+    waits for what is being written, whatever happened to the steps meanwhile.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Keeper:
         self._spec = spec
         self._base_sha256, self._family = base_sha256, family
         self._directory, self._reporter, self._clock = directory, reporter, clock
+        self.newest = announced
         self.losses: list[float] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[float] | None = None
@@ -77,6 +78,7 @@ class Keeper:
         self.settle()
         snapshot = Snapshot(state_of(adapters, optimizer) | losses_to_keep(self._spec, self.losses))
         held_up_s = self._clock() - began_s
+        self.newest = step
         self._writing = self._thread.submit(self._write, self._header(step), snapshot, held_up_s)
         return held_up_s
 

@@ -1,71 +1,114 @@
-"""The pictures at a job's end: drawn by the warm base, with nothing loaded, and never a reason to fail.
+"""The pictures of a job: drawn by the warm base, with nothing loaded, and never a reason to fail.
 
-The files that users load are written before. What goes wrong here, memory above all, is an event of the job, and it
-ends without pictures.
+At the end the files that users load are written before. What goes wrong here, memory above all, is an event of the
+job, and it goes on, or ends, without pictures.
 """
 
 import gc
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.samples import draw_samples, sheet
+from giornata.diffusion.samples import draw_learned, draw_samples, sheet, step_sheet
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter, Stopped
+from giornata.engine.workload import Reporter, Stopped, Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.samples import sheet_name, steps_with_sheets
 from giornata.workloads.train.faults import reason_of
 
 SAMPLES = "samples.png"
 NOT_DRAWN = "samples-not-drawn"
 
 
-def sample(
-    base: BaseModel,
-    spec: TrainSpec,
-    adapters: Adapters,
-    result: Mapping[str, torch.Tensor],
-    *,
-    directory: Path,
-    reporter: Reporter,
-    attend: Callable[[], None],
-    too_large: str | None = None,
-) -> str | None:
-    """Draw what `spec.sample_prompts` ask for and hand it over; returns the file's name, or None without pictures.
+class _Wished(Exception):
+    """The agent wants something, and the pictures can wait."""
 
-    `attend` is called between denoising steps and raises Stopped when the attempt is to end. A driver's error is
-    raised too: after it nothing that the device says can be trusted. With `too_large`, see
-    `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so.
+    def __init__(self, wish: Wish) -> None:
+        super().__init__(wish)
+        self.wish = wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Easel:
+    """Draws what `spec.sample_prompts` ask for, and hands it over.
+
+    With `too_large`, see `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A driver's
+    error is raised: after it nothing that the device says can be trusted.
     """
-    if not spec.sample_prompts:
-        return None
-    if too_large is not None:
-        reporter.notice(NOT_DRAWN, {"message": too_large})
-        return None
 
-    def tick(done: int, total: int) -> None:
-        reporter.phase("sampling", done, total)  # at each step: on a slow device a picture takes long, and is watched
-        attend()
+    base: BaseModel
+    spec: TrainSpec
+    adapters: Adapters
+    directory: Path
+    reporter: Reporter
+    too_large: str | None = None
 
-    try:
-        samples = draw_samples(base, spec, adapters, result, tick=tick)
-        path = directory / SAMPLES
-        sheet(samples, base, spec).save(path, format="PNG", optimize=True)
-    except Stopped:
-        raise
-    except Exception as error:
-        if reason_of(error) is Reason.NODE_DRIVER:
+    def at_the_end(self, result: Mapping[str, torch.Tensor], *, attend: Callable[[], None]) -> str | None:
+        """With `result` and by the base alone; returns the file's name, or None without pictures. `attend` is called
+        between denoising steps and raises Stopped when the attempt is to end."""
+        if not self.spec.sample_prompts:
+            return None
+
+        def draw() -> Image.Image:
+            samples = draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend))
+            return sheet(samples, self.base, self.spec)
+
+        return SAMPLES if self._hand_over(SAMPLES, draw, pictures=2 * len(self.spec.sample_prompts)) else None
+
+    def is_time(self, step: int) -> bool:
+        """Whether pictures are wanted after this step, which is not the last."""
+        return step in steps_with_sheets(self.spec.validation_steps, self.spec.max_train_steps)
+
+    def after(self, step: int, result: Mapping[str, torch.Tensor]) -> Wish:
+        """With `result` alone. Any other wish than GO_ON came meanwhile, and nothing was drawn."""
+
+        def draw() -> Image.Image:
+            with torch.compiler.set_stance("force_eager"):  # kernels of the steps are for other shapes
+                pictures = draw_learned(self.base, self.spec, self.adapters, result, tick=self._tick(self._heed))
+            return step_sheet(pictures, self.base, self.spec, step=step)
+
+        try:
+            self._hand_over(sheet_name(step), draw, pictures=len(self.spec.sample_prompts))
+        except _Wished as wished:
+            return wished.wish
+        return Wish.GO_ON
+
+    def _tick(self, attend: Callable[[], None]) -> Callable[[int, int], None]:
+        def tick(done: int, total: int) -> None:
+            # At each denoising step: on a slow device a picture takes long, and is watched.
+            self.reporter.phase("sampling", done, total)
+            attend()
+
+        return tick
+
+    def _heed(self) -> None:
+        if (wish := self.reporter.wish()) is not Wish.GO_ON:
+            raise _Wished(wish)
+
+    def _hand_over(self, name: str, draw: Callable[[], Image.Image], *, pictures: int) -> bool:
+        if self.too_large is not None:
+            self.reporter.notice(NOT_DRAWN, {"message": self.too_large})
+            return False
+        try:
+            path = self.directory / name
+            draw().save(path, format="PNG", optimize=True)
+        except (Stopped, _Wished):
             raise
-        reporter.notice(NOT_DRAWN, {"message": f"{type(error).__name__}: {error}"[:500]})
-    else:
-        total = 2 * len(spec.sample_prompts)
-        reporter.phase("sampling", total, total)
-        reporter.artifact(SAMPLES, path, "image/png")
-        return SAMPLES
-    # After the except clause, for its exception held what was in memory.
-    gc.collect()
-    if base.device.type == "cuda":
-        torch.cuda.empty_cache()
-    return None
+        except Exception as error:
+            if reason_of(error) is Reason.NODE_DRIVER:
+                raise
+            self.reporter.notice(NOT_DRAWN, {"message": f"{type(error).__name__}: {error}"[:500]})
+        else:
+            self.reporter.phase("sampling", pictures, pictures)
+            self.reporter.artifact(name, path, "image/png")
+            return True
+        # After the except clause, for its exception held what was in memory.
+        gc.collect()
+        if self.base.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return False
