@@ -1,6 +1,7 @@
 """One trainer, in a process that Ray Train started: brings rows, device and storage together for the loop."""
 
 import logging
+import os
 import tempfile
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ import ray.train
 import ray.train.torch
 import torch
 
+from giornata.diffusion.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
@@ -50,6 +52,7 @@ def work(values: Mapping[str, Any]) -> str:
     """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, and
     when the command that trains began (epoch ms). Returns the outcome: STOPPED when somebody wished it, PREEMPTED
     when the cloud takes a node away."""
+    let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, board = parse(values["config"]), values["board"]
     peers = Peers()

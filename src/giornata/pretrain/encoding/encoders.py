@@ -2,8 +2,11 @@
 run, as Ray Train's controller does, starts seconds sooner without it.
 """
 
+import os
+
 import torch
 
+from giornata.diffusion.determinism import let_libraries_repeat
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.protocol.pretraining import Model, PretrainConfig
 
@@ -28,6 +31,7 @@ def open_encoder(
     from giornata.pretrain.encoding.frozen import load_frozen
     from giornata.pretrain.encoding.frozen_encoder import FrozenEncoder
 
+    let_libraries_repeat(os.environ)
     frozen = load_frozen(model, seed=seed, dtype=dtype or encoder_dtype(device), images=images, text=text)
     return FrozenEncoder(frozen, device=torch.device(device))
 
