@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from tests.fixtures.train_hall import Hall
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 from tests.fixtures.wandb_server import WandbServer, wandb_server
 
 from giornata.diffusion.wandb_live import Meanwhile
 from giornata.diffusion.wandb_run import FILE_NAME, TrackerFailed, WandbRun, deliver, upload
-from giornata.engine.workload import Wish
+from giornata.engine.workload import Outcome, Wish
+from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import live_curves
 from giornata.workloads.train.tracking import Errand
@@ -84,18 +86,23 @@ class Waiting(RecordingReporter):
 
 
 class Watching(Waiting):
-    """Holds the job up until the server knows of some steps, and keeps which."""
+    """Holds the job up until the server knows of some of its steps, and keeps which."""
 
-    def __init__(self, server: WandbServer, *, at: int, wishes: dict[int, Wish]) -> None:
-        super().__init__(lambda: bool(server.history), at=at, wishes=wishes)
-        self._server, self.seen = server, list[int]()
+    def __init__(self, server: WandbServer, *, job: str, at: int, wishes: dict[int, Wish]) -> None:
+        super().__init__(lambda: job in server.history, at=at, wishes=wishes)
+        self._server, self._job, self.seen = server, job, list[int]()
 
     def wish(self) -> Wish:
         wish = super().wish()
-        if self._server.history and not self.seen:
-            (lines,) = self._server.history.values()
-            self.seen = [lines[place]["_step"] for place in sorted(lines)]
+        if self._job in self._server.history and not self.seen:
+            self.seen = steps_at(self._server, self._job)
         return wish
+
+
+def steps_at(server: WandbServer, job: str) -> list[int]:
+    """That it knows of the job."""
+    lines = server.history[job]
+    return [lines[place]["_step"] for place in sorted(lines)]
 
 
 def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_folder: Path, tmp_path: Path) -> None:
@@ -166,13 +173,37 @@ def test_the_curves_are_at_wandb_before_the_job_ends(
     monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        reporter = Watching(server, at=4, wishes={3: Wish.CHECKPOINT})
+        reporter = Watching(server, job="jb_1", at=4, wishes={3: Wish.CHECKPOINT})
         studio.run(reporter, wandb_api_key=SecretStr(KEY))
     assert reporter.seen == [1, 2, 3], "as far as the last checkpoint"
-    lines = server.history["jb_1"]
-    assert [lines[place]["_step"] for place in sorted(lines)] == list(range(1, 7))
+    assert steps_at(server, "jb_1") == list(range(1, 7))
     assert not reporter.notices
     assert not list(tmp_path.rglob("wandb-*/wandb-run")), "what was sent meanwhile is not kept"
+
+
+def test_jobs_that_share_a_batch_have_a_run_each(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them sends nothing."""
+    monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
+    changes = {name: {"report_to": ["wandb"], "max_train_steps": 6} for name in "ab"} | {"d": {"max_train_steps": 6}}
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        told = {
+            name: Watching(server, job=name, at=at + 1, wishes={at: Wish.CHECKPOINT})
+            for name, at in (("a", 2), ("b", 3))
+        }
+        table, reporters = hall.together(["a", "d", "b"], reporters=dict(told), changes=changes, spoil=with_key)
+    assert all(isinstance(end, Outcome) for end in table.ends.values())
+    assert (told["a"].seen, told["b"].seen) == ([1, 2], [1, 2, 3])
+    assert server.history.keys() == {"a", "b"}
+    for name in "ab":
+        assert steps_at(server, name) == list(range(1, 7))
+        losses = [line["train/loss"] for _, line in sorted(server.history[name].items())]
+        assert losses == pytest.approx([told[name].metrics[step]["loss"] for step in range(1, 7)])
+    assert not any(reporter.notices for reporter in reporters.values())
+
+
+def with_key(_: str, start: Start) -> Start:
+    return start.model_copy(update={"wandb_api_key": SecretStr(KEY)})
 
 
 def test_who_is_away_while_the_steps_go_on_is_told_of_once(
