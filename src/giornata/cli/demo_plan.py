@@ -114,6 +114,7 @@ class Plan:
             "class_dataset": class_dataset,
             "class_prompt": "a shape",
             "prior_loss_weight": 0.5,
+            "snr_gamma": 5.0,
             "max_train_steps": self.steps,
             "checkpointing_steps": max(1, self.steps // CHECKPOINTS_PER_JOB),
             "mixed_precision": "no",

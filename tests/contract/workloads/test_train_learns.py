@@ -53,6 +53,7 @@ HOUSE_JOB = {
     "max_train_steps": 300,
     "rank": 16,
     "target_modules": ["to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2"],
+    "snr_gamma": 5.0,
     **PRIOR,
 }
 # Each trains with several options at once, none of which may keep it from learning.
@@ -157,7 +158,7 @@ def test_it_learns_a_subject(plain: list[Marks]) -> None:
 
 def test_it_learns_a_subject_of_two_colours(school: School) -> None:
     marks = school.taught(HOUSE, **HOUSE_JOB)
-    assert marks.subject > 0.0  # of the base 0; the scorer is strict with its colours
+    assert marks.subject >= 0.2  # of the base 0; of three seeds 0.46 to 0.71
     assert marks.subject_iou >= 0.72
     assert marks.old >= 0.6
 
