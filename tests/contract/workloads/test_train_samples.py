@@ -326,7 +326,15 @@ def test_a_stop_while_pictures_are_drawn_in_between(tiny_folder: Path, tmp_path:
 
 
 class Once(At):
-    """The same, only once."""
+    """The same, only once; and keeps of which steps it was told of checkpoints."""
+
+    def __init__(self, done: int, wish: Wish) -> None:
+        super().__init__(done, wish)
+        self.told: list[int] = []
+
+    def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
+        super().checkpoint(step, path, cost_s)
+        self.told.append(step)
 
     def wish(self) -> Wish:
         wish = super().wish()
@@ -335,15 +343,18 @@ class Once(At):
         return wish
 
 
+@pytest.mark.parametrize(("every", "told"), [(1000, [2, 5]), (2, [2, 4, 5])])
 def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
-    tiny_folder: Path, tmp_path: Path
+    tiny_folder: Path, tmp_path: Path, every: int, told: list[int]
 ) -> None:
-    """They are lent to the average meanwhile."""
-    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
+    """They are lent to the average meanwhile. One that is there is not written again."""
+    fields = {**EVERY_TWO, "use_ema": True, "ema_decay": 0.5, "checkpointing_steps": every}
+    studio = studio_of(tiny_folder, tmp_path, **fields)
     whole = studio.run()
-    reporter = studio.run(Once(1, Wish.CHECKPOINT))
+    reporter = Once(1, Wish.CHECKPOINT)
+    studio.run(reporter)
     assert reporter.artifacts == whole.artifacts
-    assert list(reporter.checkpoints) == [2, 5]
+    assert reporter.told == told
     assert studio.run(resume=studio.resume_point(reporter, 2)).artifacts == whole.artifacts
 
 
