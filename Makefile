@@ -3,7 +3,7 @@
 # make test      every test but those of pretrain-cluster
 # make sim       of these, the scenarios of the simulator, small
 # make pretrain  of these, pre-training on a real Ray: kills, fewer trainers, every mode
-# make pretrain-cluster  pre-training on clusters whose nodes come and go, and encoders on nodes of their own: half an hour
+# make pretrain-cluster  pre-training on clusters whose nodes come and go, and encoders on nodes of their own: some twenty minutes
 # make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
 # make check     format, lint, types, contracts, unit tests: three to four minutes on two cores
 # make soak      random schedules against the real store, a million operations (or OPS=…): an hour or more

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
 
@@ -116,7 +117,6 @@ class RayCluster:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | OPEN,
             )
         node = Node(process, name, kind)
         self._nodes.append(node)
@@ -132,9 +132,9 @@ class RayCluster:
         return {info.node_name: key.hex() for key, info in self._gcs.get_all_node_info().items()}
 
 
-OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
-"""What Ray's libraries have where nobody says otherwise; `ray start` would want a token. Ray kills its workers where
-a machine has little memory left, whoever took it: here that may be other programs."""
+ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
+"""`ray start` would want a token; so would `ray.init`, which says so to every process begun after it. Ray kills its
+workers where a machine has little memory left, whoever took it: here that may be other programs."""
 PORTS = (
     "--node-ip-address=127.0.0.1",
     "--min-worker-port=0",
@@ -154,10 +154,14 @@ def free_port() -> int:
 
 @contextmanager
 def ray_cluster(folder: Path) -> Iterator[RayCluster]:
-    """Until the end of the block. The folder's path is short: sockets lie below it."""
+    """Until the end of the block, in which every process that is begun can speak to it. The folder's path is short:
+    sockets lie below it."""
     cluster = RayCluster(folder)
-    try:
-        cluster.begin()
-        yield cluster
-    finally:
-        cluster.end()
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
+        try:
+            cluster.begin()
+            yield cluster
+        finally:
+            cluster.end()

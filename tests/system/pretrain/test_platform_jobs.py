@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 from tests.system.conftest import Up, marked, until
-from tests.system.pretrain.clusters import OPEN, RayCluster
+from tests.system.pretrain.clusters import RayCluster
 from tests.system.pretrain.runs import PATIENCE_S, halted, small_run, traced
 
 from giornata.domain.job import JobState
@@ -51,7 +51,7 @@ class Platform:
         with (self._folder / f"{machine}.log").open("wb") as log:
             node = subprocess.Popen(
                 [sys.executable, "-m", "giornata", "node", *kinds, "--machine-id", machine],
-                env=clean | given | OPEN | dict([self._up.mark.split("=")]),
+                env=clean | given | dict([self._up.mark.split("=")]),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
