@@ -1,11 +1,12 @@
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
-# make test      every test but those of pretrain-cluster
-# make sim       of these, the scenarios of the simulator, small
-# make pretrain  of these, pre-training on a real Ray: kills, fewer trainers, every mode
+# make check     format, lint, types, contracts, unit tests: MINUTES_CHECK
+# make test      the same, parts and whole jobs on real databases, storage and processes: MINUTES_TEST
+# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: MINUTES_LONG
+# make sim       of `make test`, the scenarios of the simulator, small
+# make faults    of `make long`: kill, cut off, lie to real processes at every phase of a job
+# make pretrain  of `make long`: pre-training on a real Ray: kills, fewer trainers, every mode
 # make pretrain-cluster  pre-training on clusters whose nodes come and go, and encoders on nodes of their own: some twenty minutes
-# make faults    of these, the long ones: kill, cut off, lie to real processes at every phase of a job
-# make check     format, lint, types, contracts, unit tests: three to four minutes on two cores
 # make soak      random schedules against the real store, a million operations (or OPS=…): an hour or more
 # make soak-hour an hour (or MINUTES=…) of real processes with everything above at once
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
@@ -23,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
 .PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults \
-        pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
+        long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,7 +44,9 @@ pretrain-demo: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/giornata demo $(DEMO_FLAGS)
 
-test: lint types contracts unit contract sim system faults pretrain
+test: lint types contracts unit contract sim system
+
+long: learning faults pretrain
 
 check: lint types contracts unit
 
@@ -66,7 +69,10 @@ unit: $(STAMP)
 
 # The longest files first: xdist would begin with those of many tests, and one process would be left with the others.
 contract: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/contract/workloads tests/contract
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' tests/contract/workloads tests/contract
+
+learning: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long tests/contract/workloads tests/contract
 
 sim: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 tests/sim

@@ -3,8 +3,11 @@
 A manifest of so many shards without any pictures; a phase that takes every row once, with rows held back for
 validation. For each size a process of its own reads the manifest, makes the phases, a ledger, what remains of it when
 half was trained, and the groups that reading tasks are given; with `--ray`, Ray makes its data set of these groups.
-Times are seconds of CPU; memory is the process's greatest resident size less that after its imports. Prints a table,
-then one JSON line.
+Times are seconds of CPU; memory is the process's greatest resident size less that after its imports.
+
+With `--tasks` instead: as many reading tasks as given, each of one small shard, are really run by Ray on this
+machine, and their rows taken. Times are of the wall, the last two from the first wish for a row; memory as above, of
+the process that takes the rows. Prints a table, then one JSON line.
 """
 
 import argparse
@@ -14,16 +17,21 @@ import pickle
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rig.figures import conclude, machine
 
+from giornata.pretrain.data.columns import LATENTS
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.graph import ROWS_OF_A_TASK, grouped
+from giornata.pretrain.feeding.graph import READING, ROWS_OF_A_TASK, grouped
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.schedule import rows_of_phases
@@ -31,6 +39,7 @@ from giornata.pretrain.recipes import sdxl_tiny
 
 ROWS_PER_SHARD = 10_000
 HELD_ROWS = 8192
+ROWS_OF_A_SMALL_SHARD = 16
 
 
 def manifest_of(shards: int) -> bytes:
@@ -93,6 +102,48 @@ def measured(shards: int, *, with_ray: bool) -> dict[str, float]:
     }
 
 
+def run_through(tasks: int) -> dict[str, float]:
+    """Wall time of so many reading tasks, in this process."""
+    import ray.data
+
+    shard = Shard(name="shard.parquet", rows=ROWS_OF_A_SMALL_SHARD, bytes=0, sha256="")
+    config = sdxl_tiny()
+    phase = replace(config.phases[0], samples=tasks * shard.rows)
+    config = replace(config, phases=(phase,), train=replace(config.train, validation_rows=0))
+    rows_of = rows_of_phases(config, Manifest(shards=(shard,) * tasks))[0]
+    groups = [packed([portion]) for portion in rows_of.portions()]
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(_latents(shard.rows), Path(folder) / shard.name)
+        reader = ReadLatents(Storage(folder), (shard.name,) * tasks, rows_of, STORED)
+        ray.init(include_dashboard=False, logging_level="error", log_to_driver=False)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began_s = time.perf_counter()
+        dataset = ray.data.from_items([{GROUP: group} for group in groups], override_num_blocks=len(groups))
+        made_s = time.perf_counter()
+        batches = iter(dataset.map_batches(reader, **READING).iter_batches(batch_size=64, batch_format="pyarrow"))
+        rows = len(next(batches))
+        first_s = time.perf_counter()
+        rows += sum(len(batch) for batch in batches)
+        ended_s = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert rows == tasks * shard.rows, f"{rows} rows of {tasks * shard.rows}"
+    return {
+        "tasks": len(groups),
+        "s to make the data set": round(made_s - began_s, 1),
+        "s to the first rows": round(first_s - made_s, 1),
+        "s to the last": round(ended_s - made_s, 1),
+        "ms a task": round(1000 * (ended_s - first_s) / len(groups), 1),
+        "memory_mib": round((peak - before) / 1024),
+    }
+
+
+def _latents(rows: int) -> pa.Table:
+    """As an encoder stores those of 32 pixels, without text."""
+    values = {pa.string(): "", pa.int32(): 32, pa.binary(): bytes(2 * 4 * 4 * 4)}
+    return pa.table({field.name: pa.array([values[field.type]] * rows, field.type) for field in LATENTS})
+
+
 def _with_ray(groups: list[bytes]) -> int:
     import ray.data
 
@@ -107,16 +158,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", nargs="+", type=int, default=[20_000, 200_000])
     parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--tasks", nargs="+", type=int)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measured(given.one, with_ray=given.ray)))
+        print(json.dumps(run_through(given.one) if given.tasks else measured(given.one, with_ray=given.ray)))
         return
     about, found = machine(), list[dict[str, float]]()
-    for shards in given.shards:
-        words = [sys.executable, __file__, "--one", str(shards), *(["--ray"] if given.ray else [])]
+    what = "tasks" if given.tasks else "shards"
+    for number in given.tasks or given.shards:
+        words = [sys.executable, __file__, "--one", str(number), *(["--ray"] if given.ray else [])]
+        words += ["--tasks", str(number)] if given.tasks else []
         found.append(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]))
-    print("| | " + " | ".join(f"{each['shards']:,} shards" for each in found) + " |")
+    print("| | " + " | ".join(f"{each[what]:,} {what}" for each in found) + " |")
     print("|---|" + "---|" * len(found))
     for name in found[0]:
         print(f"| {name} | " + " | ".join(f"{each[name]:g}" for each in found) + " |")

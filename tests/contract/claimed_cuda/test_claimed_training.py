@@ -10,6 +10,7 @@ from tests.fixtures.claimed_cuda.started import compiler, facts_of
 from tests.fixtures.claimed_cuda.training import NAMES, SOLO
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(compiler() is None, reason="no C++ compiler, which makes the claimed device"),
     pytest.mark.timeout(1200),  # the first test waits for all cases: a minute of CPU
 ]

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from giornata.protocol.pretraining import Parallel
 
-pytestmark = [needs_compiler, pytest.mark.timeout(1200)]
+pytestmark = [needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]
 SETTINGS: dict[str, Any] = {"samples": (24,)}
 SPREAD = (Parallel.DDP, Parallel.FSDP2)
 

@@ -14,7 +14,7 @@ from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import Parallel
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 NODES, NODE_SIZE = 2, 2
 STOPPED_AT = 4
 """In the second phase."""

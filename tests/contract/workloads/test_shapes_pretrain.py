@@ -113,6 +113,7 @@ def vars_of(plan: Plan) -> dict[str, int | float]:
     return {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
 
 
+@pytest.mark.long
 def test_two_processes_give_the_same_bytes_after_a_break(tmp_path: Path) -> None:
     plan = Plan(**(vars_of(SMALL) | {"processes": 2, "vae_steps": 2, "unet_steps": 3}))
     out, work = tmp_path / "model", tmp_path / "model.work"

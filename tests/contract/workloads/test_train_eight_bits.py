@@ -40,6 +40,7 @@ JOB = {
 }
 
 
+@pytest.mark.long
 def test_it_learns_a_subject_that_the_base_cannot_draw(tmp_path: Path) -> None:
     """The result is worn by the plain base, as users will."""
     model = copy_drawing_model(tmp_path / "model")

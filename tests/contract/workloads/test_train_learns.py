@@ -24,7 +24,7 @@ from giornata.engine.workload import Outcome
 from giornata.protocol.pipe import Start
 from giornata.workloads.train.workload import TrainWorkload
 
-pytestmark = pytest.mark.timeout(1800)  # the first test of some pays for the jobs of all
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # the first test of some pays for the jobs of all
 
 HEART, HOUSE, CRESCENT = "teal-heart", "two-tone-house", "magenta-crescent"
 PROMPT = "a sks shape"

@@ -49,7 +49,7 @@ STOPS = [
     ("Stable Diffusion 1.5, everything", (7,)),
     ("a base of whole numbers", (5,)),
     ("a base of 8-bit floats", (4,)),
-    pytest.param("compiled", (5,), marks=[needs_compiler, pytest.mark.timeout(1200)]),
+    pytest.param("compiled", (5,), marks=[needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]),
     ("bf16 with text encoders", (7,)),
 ]
 

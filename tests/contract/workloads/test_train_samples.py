@@ -297,14 +297,21 @@ def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
     assert reporter.artifacts[SHEETS[0]] != reporter.artifacts[SHEETS[1]]
 
 
-@pytest.mark.parametrize("kind", ["slots", "peft", "an average"])
+@pytest.fixture(scope="module", params=["slots", "peft", "an average"])
+def undisturbed(
+    request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Studio, RecordingReporter]:
+    """A job, and what it gives when nothing stops it."""
+    studio = studio_of(tiny_folder, tmp_path_factory.mktemp("whole"), **EVERY_TWO, **KINDS_OF_JOB[request.param])
+    return studio, studio.run()
+
+
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
 def test_stopped_and_resumed_with_pictures_in_between(
-    tiny_folder: Path, tmp_path: Path, kind: str, stop_at: int
+    undisturbed: tuple[Studio, RecordingReporter], stop_at: int
 ) -> None:
     """Every picture is drawn by one attempt or the other, and has the same bytes."""
-    studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
-    whole = studio.run()
+    studio, whole = undisturbed
     first = studio.run(RecordingReporter(wishes={stop_at: Wish.CHECKPOINT_AND_STOP}))
     assert first.lines[-1] == f"stopped at {stop_at}"
     last = studio.run(resume=studio.resume_point(first, stop_at))
