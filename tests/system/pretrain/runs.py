@@ -106,9 +106,10 @@ def killing(config: PretrainConfig, *, at: Sequence[Moment], rank: int = 0) -> I
                 continue
             with halted(pids):
                 if moment(_seen(config, traced(config))):
-                    os.kill(pids[rank], signal.SIGKILL)
-                    attempts.add(found[0][0])
-                    killed.append(pids[rank])
+                    with suppress(ProcessLookupError):  # it may have ended by itself
+                        os.kill(pids[rank], signal.SIGKILL)
+                        attempts.add(found[0][0])
+                        killed.append(pids[rank])
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
