@@ -1,8 +1,8 @@
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
-# make check     format, lint, types, contracts, unit tests: MINUTES_CHECK
-# make test      the same, parts and whole jobs on real databases, storage and processes: MINUTES_TEST
-# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: MINUTES_LONG
+# make check     format, lint, types, contracts, unit tests: three minutes on two cores
+# make test      the same, parts and whole jobs on real databases, storage and processes: eighteen minutes
+# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: eighteen more
 # make sim       of `make test`, the scenarios of the simulator, small
 # make faults    of `make long`: kill, cut off, lie to real processes at every phase of a job
 # make pretrain  of `make long`: pre-training on a real Ray: kills, fewer trainers, every mode
