@@ -23,11 +23,7 @@ from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, Compile
 from giornata.workloads.train.kernel_cache import KernelCache
 from giornata.workloads.train.workload import TrainWorkload
 
-pytestmark = [
-    needs_compiler,
-    pytest.mark.long,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 STEPS = 4
