@@ -55,6 +55,8 @@ class Plan:
     shelf: Shelf
     out: Path
     webhook: tuple[str, str] | None
+    called: str
+    """The name of the folder with the pictures, after which the results are named."""
 
 
 def make_plan(
@@ -82,11 +84,17 @@ def make_plan(
     with collecting(faults):
         shelf = _shelf(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
-    if faults or folder is None or shelf is None or alone.output is None:
+    if faults or folder is None or shelf is None or alone.output is None or alone.directory is None:
         raise InvalidInput(faults)
     webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
     return Plan(
-        fields=given, folder=folder, class_folder=class_folder, shelf=shelf, out=alone.output, webhook=webhook
+        fields=given,
+        folder=folder,
+        class_folder=class_folder,
+        shelf=shelf,
+        out=alone.output,
+        webhook=webhook,
+        called=alone.directory.resolve().name,
     )
 
 
@@ -165,6 +173,7 @@ def order_of(plan: Plan) -> Order:
         plan.folder,
         plan.class_folder,
         standing=standing,
+        called=plan.called,
         draw_seed=names.seed,
         draw_id=lambda: names.new("job"),
     )
