@@ -11,6 +11,7 @@ from pathlib import Path
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.cli.connection import SERVER_FILE
+from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.cli.storage import s3_credentials_of
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
@@ -148,15 +149,6 @@ def _pictures(settings: Settings) -> SandboxedPictures:
         max_file_bytes=policy.max_picture_bytes,
     )
     return SandboxedPictures(limits=limits)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    aside = path.with_suffix(path.suffix + ".new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    aside.replace(path)
 
 
 def write_server_file(data: Path, url: str) -> None:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from giornata.agent.settings import faults_of_kinds, faults_of_workloads
-from giornata.cli.composition import NODE_KEY_FILE, write_private
+from giornata.cli.composition import NODE_KEY_FILE
 from giornata.cli.fleet_settings import FleetTable
+from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
 from giornata.control.context import Caller, Context

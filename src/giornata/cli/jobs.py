@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.find_job import find_job
+from giornata.cli.hints import giornata
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago, cost, duration, standing, steps
@@ -38,14 +40,14 @@ def list_jobs(
             _table(jobs, out)
         else:
             out.hint("No jobs yet. Start one with:")
-            out.hint('  giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
+            out.hint(f'  {giornata()} train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
         out.result({"items": [job.model_dump(mode="json") for job in jobs]})
 
 
 def show_job(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
     """Show one job with its attempts and its cost."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
-        job = client.get_job(job_id)
+        job = client.get_job(find_job(client, job_id))
         _describe(job, out)
         out.result(job)
 

@@ -22,7 +22,10 @@ def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
+JobId = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Its id, the beginning of its id, its name, or: last.", show_default=False),
+]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]
 PriceOption = Annotated[float | None, flag("price_usd_per_hour", metavar="USD")]

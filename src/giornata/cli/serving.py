@@ -13,11 +13,11 @@ from giornata.cli.composition import (
     House,
     api_settings_of,
     open_house,
-    write_private,
     write_server_file,
 )
 from giornata.cli.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.fleets import open_fleets
+from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
