@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
@@ -27,6 +28,7 @@ from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate
 
 NODE_KEY_FILE = "node.key"
+POSTGRESQL_PORT = 5432
 SECRETS_KEY_FILE = "secrets.key"
 
 
@@ -94,7 +96,8 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
     """
     data = make_directory(settings.data, named="data")
     database = settings.database or f"sqlite:///{data / 'giornata.db'}"
-    migrate(database)
+    with _explaining(database):
+        migrate(database)
     store = open_store(database)
     try:
         clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
@@ -121,6 +124,21 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
         yield House(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
     finally:
         store.close()
+
+
+@contextmanager
+def _explaining(database: str) -> Iterator[None]:
+    """Say of a database server that does not answer which one it is, and what to do."""
+    try:
+        yield
+    except Unavailable as error:
+        if error.hint or not database.startswith("postgres"):
+            raise
+        url = urlsplit(database)
+        where = f"{url.hostname or 'localhost'}:{url.port or POSTGRESQL_PORT}{url.path}"
+        hint = "Start PostgreSQL, or check host, port, name and password in --database or GIORNATA_DATABASE."
+        why = " ".join(str(error.__cause__ or error).splitlines()[0].split())
+        raise Unavailable(f"PostgreSQL at {where} cannot be used: {why}", hint=hint) from error
 
 
 def _sealer(settings: Settings, database: str) -> Sealer:

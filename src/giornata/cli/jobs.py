@@ -13,7 +13,7 @@ from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.domain.money import format_usd
+from giornata.domain.money import format_rate_usd, format_usd
 from giornata.protocol.jobs import Job
 
 
@@ -75,7 +75,8 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
     out.say(f"  submitted   {ago(job.created_at)}")
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
-    per_step = f", ${each:.8f} per useful step" if (each := job.cost_per_useful_step_usd) is not None else ""
+    each = job.cost_per_useful_step_usd
+    per_step = f", {format_rate_usd(each)} per useful step" if each else ""
     limit = f", at most {format_usd(job.budget_micro_usd)}" if job.budget_micro_usd is not None else ""
     out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
     if job.retry_of:

@@ -17,7 +17,7 @@
     ├── InstanceGone            404 instance-gone          the provider lists no such instance any more
     ├── FleetRefused            409 fleet-refused          the provider will not do it, however often it is asked
     └── Unavailable             503 unavailable            try again later
-        ├── Unreachable         –                          raised by clients: nobody answers at the address
+        ├── Unreachable         503 unreachable            raised by clients only: nobody answers at the address
         ├── FleetUnavailable    503 fleet-unavailable      the provider cannot be asked just now
         ├── TooMany             429 too-many               the key has as many of these open as it may
         └── TooSlow             408 too-slow               the request did not arrive in time
@@ -159,6 +159,8 @@ class Unavailable(GiornataError):
 
 class Unreachable(Unavailable):
     """Nobody answers at the server's address, or not in its protocol. Raised by clients, never sent by a server."""
+
+    code = "unreachable"
 
 
 class FleetUnavailable(Unavailable):
