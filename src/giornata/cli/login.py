@@ -75,7 +75,8 @@ def logout(
         saved = read_contexts(file)
         gone = name or saved.current
         if gone is None:
-            hint = "name one of: " + (", ".join(sorted(saved.contexts)) or "none, for there is no context")
+            known = ", ".join(sorted(saved.contexts))
+            hint = f"name one of: {known}" if known else "there is none; log in with: giornata login URL"
             raise InvalidInput([Fault(where="NAME", message="no context is in use", hint=hint)])
         saved.named(gone)
         rest = {each: saved.contexts[each] for each in saved.contexts if each != gone}
@@ -125,7 +126,7 @@ def _say_overruled(out: Output) -> None:
     """The environment wins over a context, which is easy to forget."""
     named = [each for each in ("GIORNATA_URL", "GIORNATA_DATA") if os.environ.get(each)]
     if named:
-        out.hint(f"{' and '.join(named)} of the environment win over the context")
+        out.hint(f"the context is overruled by {' and '.join(named)} in the environment")
 
 
 def _checked(context: typer.Context, url: str, name: str | None) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from giornata.cli.hints import note_given
 from giornata.cli.settings import Settings, load_settings
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import SubmitJob
@@ -45,7 +46,8 @@ WorkloadOption = Annotated[
 
 
 def settings_of(context: typer.Context, **flags: Any) -> Settings:
-    """The settings, with this command's flags on top of the ones before its name."""
+    """The settings, with this command's flags on top of the ones before its name, which hints repeat."""
+    note_given(context)
     before = dict(context.find_root().params)
     config = before.pop("config", None)
     shared = {name: before.get(name) for name in ("url", "api_key", "data")}
