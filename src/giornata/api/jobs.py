@@ -70,12 +70,17 @@ def list_jobs(
     state: Annotated[list[str] | None, Query(max_length=32, description="Repeated, or a comma list.")] = None,
     label: Annotated[list[str] | None, Query(max_length=32, description="`key:value`; all must match.")] = None,
     kind: Annotated[str | None, Query(max_length=32)] = None,
+    match: Annotated[
+        str | None, Query(min_length=1, max_length=128, description="A job's name, or the beginning of its id.")
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> JobPage:
     """Newest first, without their attempts."""
     states, labels = wanted(state or (), label or ())
-    return read_jobs.list_jobs(ctx, caller, states=states, labels=labels, kind=kind, cursor=cursor, limit=limit)
+    return read_jobs.list_jobs(
+        ctx, caller, states=states, labels=labels, kind=kind, match=match, cursor=cursor, limit=limit
+    )
 
 
 @router.get("/jobs/{job_id}", responses=USER_ITEM)

@@ -34,6 +34,7 @@ from giornata.domain.errors import (
     TooSlow,
     Unauthenticated,
     Unavailable,
+    Unreachable,
 )
 from giornata.protocol.jobs import FaultReply
 from giornata.protocol.model import Reply
@@ -63,6 +64,7 @@ STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
         FleetUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         TooMany: HTTPStatus.TOO_MANY_REQUESTS,
         TooSlow: HTTPStatus.REQUEST_TIMEOUT,
+        Unreachable: HTTPStatus.SERVICE_UNAVAILABLE,
         Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
         GiornataError: HTTPStatus.INTERNAL_SERVER_ERROR,
     }

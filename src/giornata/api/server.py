@@ -31,7 +31,8 @@ def listen(host: str, port: int) -> socket.socket:
         return _bound(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise Unavailable(f"port {port} of {host} is in use; choose another with --port") from error
+            hint = "Choose another port with --port; --port 0 takes a free one."
+            raise Unavailable(f"port {port} of {host} is in use", hint=hint) from error
         fault = Fault(where="host", message=f"cannot listen on {host}:{port}: {error.strerror or error}")
         raise InvalidInput([fault]) from error
 

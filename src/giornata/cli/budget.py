@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.find_job import find_job
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import cost
@@ -15,6 +16,8 @@ from giornata.protocol.admin import Project
 from giornata.protocol.jobs import Job
 
 NO_LIMIT = "none"
+NEGATIVE = {"ignore_unknown_options": True}
+"""For a command that takes an amount: -5 is an amount, which is refused as one, and no option."""
 JobAmount = Annotated[
     str | None,
     typer.Argument(metavar="[USD|none]", help="Dollars, such as 0.50; none: no limit.", show_default=False),
@@ -26,7 +29,7 @@ ProjectAmount = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command; `project budget` stands with the other commands about projects."""
-    app.command("budget")(job_budget)
+    app.command("budget", context_settings=NEGATIVE)(job_budget)
 
 
 def micro_usd(text: str, *, where: str) -> int:
@@ -42,7 +45,8 @@ def job_budget(context: typer.Context, job_id: JobId, amount: JobAmount = None, 
     with reporting(as_json) as out:
         limit = None if amount is None else _limit(amount)
         with connect(settings_of(context)) as client:
-            job = client.get_job(job_id) if amount is None else client.set_job_budget(job_id, limit)
+            found = find_job(client, job_id)
+            job = client.get_job(found) if amount is None else client.set_job_budget(found, limit)
             _say(job, out)
             out.result(job)
 
@@ -54,7 +58,7 @@ def project_budget(
     as_json: JsonFlag = False,
 ) -> None:
     """Set what all jobs of a project may cost in all. Jobs that waited for the money go on."""
-    with reporting(as_json) as out:
+    with reporting(as_json, see=("project", "list")) as out:
         budget_micro_usd = _limit(amount)
         with connect(settings_of(context)) as client:
             project = client.set_project_budget(project_id, budget_micro_usd)

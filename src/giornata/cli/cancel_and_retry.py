@@ -3,6 +3,8 @@
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.find_job import find_job
+from giornata.cli.hints import giornata
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import reporting
 
@@ -16,9 +18,9 @@ def register(app: typer.Typer) -> None:
 def cancel(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
     """End a job. Its checkpoints stay: retry goes on from them."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
-        job = client.cancel(job_id)
+        job = client.cancel(find_job(client, job_id))
         out.say(f"{job.id} is {job.state}")
-        out.hint(f"  go on later   giornata retry {job.id}")
+        out.hint(f"  go on later   {giornata('retry', job.id)}")
         out.result(job)
 
 
@@ -28,7 +30,7 @@ def retry(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> N
     A new job begins where the old one stopped.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
-        job = client.retry(job_id)
-        out.say(f"{job.id} goes on from step {job.committed_step} of {job_id}")
-        out.hint(f"  follow it     giornata events {job.id} --follow")
+        job = client.retry(find_job(client, job_id))
+        out.say(f"{job.id} goes on from step {job.committed_step} of {job.retry_of}")
+        out.hint(f"  follow it     {giornata('follow', job.id)}")
         out.result(job)

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.cli.connection import SERVER_FILE
+from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.cli.storage import s3_credentials_of
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
@@ -26,6 +28,7 @@ from giornata.store.database import Database, open_store
 from giornata.store.migrate import is_current, migrate
 
 NODE_KEY_FILE = "node.key"
+POSTGRESQL_PORT = 5432
 SECRETS_KEY_FILE = "secrets.key"
 
 
@@ -93,7 +96,8 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
     """
     data = make_directory(settings.data, named="data")
     database = settings.database or f"sqlite:///{data / 'giornata.db'}"
-    migrate(database)
+    with _explaining(database):
+        migrate(database)
     store = open_store(database)
     try:
         clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
@@ -122,6 +126,21 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
         store.close()
 
 
+@contextmanager
+def _explaining(database: str) -> Iterator[None]:
+    """Say of a database server that does not answer which one it is, and what to do."""
+    try:
+        yield
+    except Unavailable as error:
+        if error.hint or not database.startswith("postgres"):
+            raise
+        url = urlsplit(database)
+        where = f"{url.hostname or 'localhost'}:{url.port or POSTGRESQL_PORT}{url.path}"
+        hint = "Start PostgreSQL, or check host, port, name and password in --database or GIORNATA_DATABASE."
+        why = " ".join(str(error.__cause__ or error).splitlines()[0].split())
+        raise Unavailable(f"PostgreSQL at {where} cannot be used: {why}", hint=hint) from error
+
+
 def _sealer(settings: Settings, database: str) -> Sealer:
     """By the setting; an embedded installation, whose database lies beside it, makes itself a key."""
     from giornata.cli.sealing import FernetSealer, key_in, new_key
@@ -148,15 +167,6 @@ def _pictures(settings: Settings) -> SandboxedPictures:
         max_file_bytes=policy.max_picture_bytes,
     )
     return SandboxedPictures(limits=limits)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    aside = path.with_suffix(path.suffix + ".new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    aside.replace(path)
 
 
 def write_server_file(data: Path, url: str) -> None:

@@ -1,8 +1,17 @@
-"""Which server a command talks to, and with which key."""
+"""Which server a command talks to, and with which key.
+
+Flags win over the environment and the settings file, those over the context of `giornata login`, and that over the
+installation on this machine. A data directory that was named means the installation there.
+"""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from giornata.cli.contexts import Contexts, contexts_file, read_contexts
+from giornata.cli.hints import giornata, given, note_local
 from giornata.cli.settings import Settings
 from giornata.client import Client
 from giornata.domain.errors import Unauthenticated, Unavailable
@@ -11,30 +20,59 @@ ADMIN_KEY_FILE = "admin.key"
 SERVER_FILE = "server.json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server, a key for it, and whether it is the installation on this machine."""
+
+    url: str
+    api_key: str
+    local: bool
+
+
 def connect(settings: Settings) -> Client:
-    """A client for the server that the settings name, or for the embedded one on the data directory.
+    """A client for the server that `target_of` finds. Raises as it does."""
+    target = target_of(settings)
+    note_local(target.local)
+    return Client(target.url, target.api_key)
+
+
+def target_of(settings: Settings, contexts: Callable[[], Contexts] | None = None) -> Target:
+    """The server that the flags, the settings or the contexts name, or the one on the data directory. `contexts`
+    reads the user's file, which is left alone when it cannot matter.
 
     Raises Unavailable when there is no server to be found, and Unauthenticated when there is no key.
     """
-    return Client(server_url(settings), _key(settings))
+    read = contexts or partial(read_contexts, contexts_file())
+    if settings.url and not _means_data():
+        key = settings.api_key or read().key_for(settings.url) or _local_key(settings)
+        return Target(url=settings.url, api_key=key, local=False)
+    if "data" not in settings.model_fields_set and (saved := read().in_use) is not None:
+        key = settings.api_key or saved.api_key.get_secret_value()
+        return Target(url=saved.url, api_key=key, local=False)
+    return Target(url=_local_url(settings), api_key=settings.api_key or _local_key(settings), local=True)
 
 
-def server_url(settings: Settings) -> str:
-    """`GIORNATA_URL`, or where the embedded server says that it listens. Raises Unavailable."""
-    if settings.url:
-        return settings.url
+def _means_data() -> bool:
+    """Whether the command line names a data directory and no URL: then a URL of the environment is not meant."""
+    flags = given()
+    return "data" in flags and "url" not in flags
+
+
+def _local_url(settings: Settings) -> str:
+    """Where the embedded server says that it listens. Raises Unavailable."""
     file = settings.data / SERVER_FILE
     try:
         return str(json.loads(file.read_text())["url"])
     except (OSError, ValueError, KeyError):
-        raise Unavailable(f"no server runs on {settings.data}, and GIORNATA_URL is not set") from None
+        hint = f"Start one: {giornata('up')}. Or use one elsewhere: giornata login URL"
+        raise Unavailable(f"no server runs on {settings.data}", hint=hint) from None
 
 
-def _key(settings: Settings) -> str:
-    if settings.api_key:
-        return settings.api_key
+def _local_key(settings: Settings) -> str:
     file: Path = settings.data / ADMIN_KEY_FILE
     try:
         return file.read_text().strip()
-    except OSError:
-        raise Unauthenticated(f"there is no key: GIORNATA_API_KEY is not set, and {file} cannot be read") from None
+    except OSError as error:
+        why = f"{file} cannot be read ({error.strerror})"
+        hint = "Log in to the server with: giornata login URL. Or set GIORNATA_API_KEY."
+        raise Unauthenticated(f"there is no key: GIORNATA_API_KEY is not set, and {why}", hint=hint) from None

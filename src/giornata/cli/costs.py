@@ -9,6 +9,7 @@ from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import cost, count, duration
+from giornata.domain.money import format_rate_usd
 from giornata.protocol.costs import Costs, FleetCosts
 
 PARTS = ("useful", "lost", "at_risk", "idle", "startup")
@@ -49,7 +50,7 @@ def _work(found: Costs, out: Output, *, days: float) -> None:
     }
     for name, usd in each.items():
         if usd is not None:
-            out.say(f"  per {name:<12} ${usd:.8f}" if usd < 0.01 else f"  per {name:<12} ${usd:.4f}")
+            out.say(f"  per {name:<12} {format_rate_usd(usd)}")
 
 
 def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:

@@ -118,6 +118,7 @@ class Plan:
             "max_train_steps": self.steps,
             "checkpointing_steps": max(1, self.steps // CHECKPOINTS_PER_JOB),
             "mixed_precision": "no",
+            "output_name": subject,
             "seed": 20 + tuple(SUBJECTS).index(subject),
         }
 

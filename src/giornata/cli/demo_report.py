@@ -10,7 +10,7 @@ from giornata.cli.demo_plan import KILLS, PRICE_USD_PER_HOUR
 from giornata.cli.demo_scene import Interruption
 from giornata.cli.words import duration
 from giornata.domain.job import JobState
-from giornata.domain.money import format_usd
+from giornata.domain.money import format_rate_usd, format_usd
 from giornata.protocol.jobs import Job
 
 HEADERS = ("job", "attempts", "steps", "useful", "lost", "cost", "cost per step")
@@ -126,7 +126,7 @@ def rows(outcome: Outcome) -> list[tuple[str, ...]]:
             duration(job.useful_s),
             duration(job.lost_s),
             format_usd(job.cost_micro_usd),
-            "–" if (each := job.cost_per_useful_step_usd) is None else f"${each:.8f}",
+            "–" if (each := job.cost_per_useful_step_usd) is None else format_rate_usd(each),
         )
         for job in _every(outcome)
     ]

@@ -17,10 +17,10 @@ from giornata.cli.model import run_model_code
 from giornata.domain.errors import GiornataError
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
+from giornata.protocol.training.file_names import lora_file
 
 POLL_S = 0.25
 AGAIN = "-again"
-LORA_FILE = "pytorch_lora_weights.safetensors"
 GUIDANCE = 2.0
 TITLE = "Giornata demo"
 AT_A_TIME = 2
@@ -164,7 +164,9 @@ class Story:
         if not names:
             return {}
         plan = self.plan
-        rows = {name: f"--row={name}={plan.loras(name) / LORA_FILE}:{SUBJECTS[name]}" for name in names}
+        rows = {
+            name: f"--row={name}={plan.loras(name) / lora_file('diffusers', name)}:{SUBJECTS[name]}" for name in names
+        }
         pictures = [f"--pictures={name}={plan.pictures(name)}" for name in names]
         sheet = ["--out", str(plan.grid), "--guidance", str(GUIDANCE), "--title", TITLE]
         also = [f"--also={prompt}" for prompt in OLD_PROMPTS]

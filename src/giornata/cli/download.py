@@ -7,12 +7,16 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.find_job import find_job
 from giornata.cli.model import run_model_code
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
+from giornata.cli.results import fetch_results, folder_faults
 from giornata.cli.words import ago, size
 from giornata.client import Client
-from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.jobs import Job
+from giornata.protocol.training.file_names import lora_file
 
 
 class Format(StrEnum):
@@ -22,7 +26,8 @@ class Format(StrEnum):
     DIFFUSERS = "diffusers"
 
 
-FILE_OF = {Format.KOHYA: "lora-kohya.safetensors", Format.DIFFUSERS: "pytorch_lora_weights.safetensors"}
+NAME_INSIDE = "lora-kohya"
+"""What the file's metadata call it, whatever the file is called: equal checkpoints make equal files."""
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def checkpoints(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
     """List a job's checkpoints, highest step first."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
-        found = client.checkpoints(job_id)
+        found = client.checkpoints(find_job(client, job_id))
         rows = [(str(c.step), f"#{c.attempt}", size(c.size_bytes), ago(c.created_at), c.sha256[:16]) for c in found]
         out.table(("step", "attempt", "size", "written", "sha256"), rows, right=(0, 2, 3))
         out.result({"items": [each.model_dump(mode="json") for each in found]})
@@ -60,16 +65,11 @@ def download(
     with reporting(as_json) as out:
         _check(output, formats, checkpoint)
         with connect(settings_of(context)) as client:
+            found = find_job(client, job_id)
             if checkpoint is None:
-                files = client.download(job_id, output)
-                if not files:
-                    raise NotFound(f"{job_id} has no results yet; see giornata job {job_id}")
+                files = fetch_results(client, found, output, out)
             else:
-                wanted = client.get_job(job_id).spec.get("output_formats") or list(Format)
-                kinds = formats or [Format(each) for each in wanted]
-                files = _from_checkpoint(client, job_id, checkpoint, output, kinds, out)
-            for file in files:
-                out.say(f"{file}  {size(file.stat().st_size)}")
+                files = _from_checkpoint(client, client.get_job(found), checkpoint, output, formats, out)
             out.result({"files": [str(file) for file in files]})
 
 
@@ -78,20 +78,25 @@ def _check(output: Path, formats: list[Format] | None, checkpoint: int | None) -
     if formats and checkpoint is None:
         hint = "give --checkpoint STEP; which there are: giornata checkpoints JOB"
         faults.append(Fault(where="--format", message="is for files that are made from a checkpoint", hint=hint))
-    if output.exists() and not output.is_dir():
-        faults.append(Fault(where="--output", message=f"{output} is not a folder", hint="choose another one"))
+    faults += folder_faults(output)
     if faults:
         raise InvalidInput(faults)
 
 
 def _from_checkpoint(
-    client: Client, job_id: str, step: int, output: Path, formats: list[Format], out: Output
+    client: Client, job: Job, step: int, output: Path, formats: list[Format] | None, out: Output
 ) -> tuple[Path, ...]:
-    state = client.download_checkpoint(job_id, step, output)
+    """The checkpoint, and a file of each format: these, or else those of the job."""
+    name = job.spec.get("output_name")
+    stored = f"{name}-checkpoint-{step}.safetensors" if name else None
+    state = client.download_checkpoint(job.id, step, output, name=stored)
     out.hint(f"making LoRA files of {state.name} ...")
-    files = []
-    for each in formats:
-        file = output / FILE_OF[each]
-        run_model_code("giornata.diffusion.export", [str(state), str(file), "--format", each])
+    files = [state]
+    for each in formats or [Format(kind) for kind in job.spec.get("output_formats") or list(Format)]:
+        file = output / lora_file(each, name, step=step)
+        words = [str(state), str(file), "--format", each, "--name", NAME_INSIDE]
+        run_model_code("giornata.diffusion.export", words)
         files.append(file)
-    return (state, *files)
+    for file in files:
+        out.say(f"{file}  {size(file.stat().st_size)}")
+    return tuple(files)

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from giornata.cli.connection import connect
+from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago
@@ -43,7 +44,7 @@ def list_fleets(
 
     The word `show` may be left out.
     """
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleets = list(client.fleets()) if name is None else [client.fleet(name)]
         if not fleets and out.live:
             out.hint("No fleets. How to have some: docs/guides/fleets.md")
@@ -65,11 +66,11 @@ def roll(
 
     A few at a time, and none is made to leave its work: each writes a checkpoint and gives its job back first.
     """
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleet = client.roll_fleet(name)
         changed = f": {', '.join(fleet.outdated)}" if fleet.outdated else ""
         out.say(f"The nodes of {name} are renewed as far as their settings changed{changed}")
-        out.hint(f"See how far it is with: giornata fleets {name}")
+        out.hint(f"See how far it is with: {giornata('fleets', name)}")
         out.result(fleet)
 
 
@@ -103,7 +104,7 @@ def _remarks(out: Output, fleet: Fleet) -> None:
     elif fleet.outdated:
         changed = ", ".join(fleet.outdated)
         out.say(f"{fleet.name}: {old} of {len(fleet.instances)} have other settings than are wanted now: {changed}")
-        out.hint(f"Renew them without losing work: giornata fleets roll {fleet.name}")
+        out.hint(f"Renew them without losing work: {giornata('fleets', 'roll', fleet.name)}")
 
 
 def _wanted(fleet: Fleet) -> str:

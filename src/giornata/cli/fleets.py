@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from giornata.agent.settings import faults_of_kinds, faults_of_workloads
-from giornata.cli.composition import NODE_KEY_FILE, write_private
+from giornata.cli.composition import NODE_KEY_FILE
 from giornata.cli.fleet_settings import FleetTable
+from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
 from giornata.control.context import Caller, Context
@@ -51,17 +52,33 @@ class Fleets:
                 closing.callback(each.fleet.close)
 
 
-def open_fleets(
-    settings: Settings, context: Context, address: Callable[[], str], *, fixed: int | None, most: int | None
-) -> Fleets:
-    """The fleets of the settings, and this machine's: `fixed` nodes, or up to `most` as the queue needs them.
+def own_nodes(settings: Settings) -> range:
+    """Fewest and most nodes that `up` runs on this machine: both are `nodes`, unless max_nodes lets them vary.
+
+    Where max_nodes or a fleet is in the settings, none has to run: `nodes` counts if somebody gave it. Raises
+    InvalidInput for more at least than at most.
+    """
+    asked = "nodes" in settings.model_fields_set
+    fewest = settings.nodes if asked or not (settings.max_nodes or settings.fleets) else 0
+    most = fewest if settings.max_nodes is None else settings.max_nodes
+    if most < fewest:
+        message = f"{fewest} are the fewest nodes, and max_nodes allows {most}"
+        raise InvalidInput([Fault(where="nodes", message=message, hint="raise max_nodes, or lower nodes")])
+    return range(fewest, most + 1)
+
+
+def open_fleets(settings: Settings, context: Context, address: Callable[[], str], *, own: range | None) -> Fleets:
+    """The fleets of the settings, and this machine's own nodes: a number of them, or as many as the queue needs, from
+    the first to the last of `own`; None: none, ever.
 
     Raises InvalidInput with the faults of all fleets.
     """
     tables = dict(settings.fleets)
-    faults = [*_faults_of_local(settings, most), *_faults_of_work(settings, on_machine=bool(fixed or most))]
-    if most is not None and LOCAL_FLEET not in tables:
-        tables[LOCAL_FLEET] = _table_of_machine(settings, most)
+    fixed = own[0] if own is not None and len(own) == 1 else None
+    varying = own if own is not None and len(own) > 1 else None
+    faults = [*_faults_of_local(settings, varying), *_faults_of_work(settings, on_machine=bool(own and own[-1]))]
+    if varying is not None and LOCAL_FLEET not in tables:
+        tables[LOCAL_FLEET] = _table_of_machine(settings, varying)
     governed = {}
     surroundings = partial(_surroundings, settings, context, address)
     for name, table in tables.items():
@@ -72,26 +89,26 @@ def open_fleets(
     for name, each in governed.items():
         if each.driver == "local":
             forget_asked(context, name)
-    own = None
-    if fixed is not None and most is None:
-        table = _table_of_machine(settings, fixed)
-        own = _open(LOCAL_FLEET, table, surroundings(table))
+    still = None
+    if fixed is not None:
+        table = _table_of_machine(settings, range(fixed, fixed + 1))
+        still = _open(LOCAL_FLEET, table, surroundings(table))
     identities = identities_of(each.fleet for each in governed.values())
     whole = replace(context, fleets=governed, identities=identities)
-    return Fleets(context=whole, fixed=own, fixed_nodes=fixed or 0)
+    return Fleets(context=whole, fixed=still, fixed_nodes=fixed or 0)
 
 
-def _faults_of_local(settings: Settings, most: int | None) -> list[Fault]:
+def _faults_of_local(settings: Settings, varying: range | None) -> list[Fault]:
     """Processes of one server are nothing to another one."""
     local = [name for name, table in settings.fleets.items() if table.driver == "local"]
     faults = []
-    if most is not None and LOCAL_FLEET in settings.fleets:
+    if varying is not None and LOCAL_FLEET in settings.fleets:
         faults.append(Fault(where="fleets.local", message="max_nodes makes a fleet of this name as well"))
     if (settings.database or "").startswith("postgres"):
         hint = "run giornata node on the machine, as part of a fleet with the driver static"
         message = "nodes in a server's own care need a server of their own: a database of SQLite"
         faults += [Fault(where=f"fleets.{name}.driver", message=message, hint=hint) for name in local]
-        faults += [Fault(where="max_nodes", message=message, hint=hint)] if most is not None else []
+        faults += [Fault(where="max_nodes", message=message, hint=hint)] if varying is not None else []
     return faults
 
 
@@ -109,13 +126,14 @@ def _faults_of_work(settings: Settings, *, on_machine: bool) -> list[Fault]:
     return faults
 
 
-def _table_of_machine(settings: Settings, most: int) -> FleetTable:
+def _table_of_machine(settings: Settings, own: range) -> FleetTable:
+    most = own[-1]
     return FleetTable.model_validate(
         {
             "driver": "local",
             "kinds": tuple(dict.fromkeys((*settings.kinds, *settings.workloads))),
             "places": settings.places,
-            "scaling": {"max_nodes": most, "most_up": max(1, most)},
+            "scaling": {"min_nodes": own[0], "max_nodes": most, "most_up": max(1, most)},
             "options": {"price_usd_per_hour": settings.price_usd_per_hour, "grace_s": settings.grace_s + 5.0},
         }
     )

@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.find_job import find_job
+from giornata.cli.hints import giornata
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.domain.money import format_usd
+from giornata.domain.money import format_rate_usd, format_usd
 from giornata.protocol.jobs import Job
 
 
@@ -38,14 +40,14 @@ def list_jobs(
             _table(jobs, out)
         else:
             out.hint("No jobs yet. Start one with:")
-            out.hint('  giornata train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
+            out.hint(f'  {giornata()} train PICTURES --model MODEL --instance-prompt "a photo of sks dog"')
         out.result({"items": [job.model_dump(mode="json") for job in jobs]})
 
 
 def show_job(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
     """Show one job with its attempts and its cost."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
-        job = client.get_job(job_id)
+        job = client.get_job(find_job(client, job_id))
         _describe(job, out)
         out.result(job)
 
@@ -73,7 +75,8 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
     out.say(f"  submitted   {ago(job.created_at)}")
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")
-    per_step = f", ${each:.8f} per useful step" if (each := job.cost_per_useful_step_usd) is not None else ""
+    each = job.cost_per_useful_step_usd
+    per_step = f", {format_rate_usd(each)} per useful step" if each else ""
     limit = f", at most {format_usd(job.budget_micro_usd)}" if job.budget_micro_usd is not None else ""
     out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
     if job.retry_of:

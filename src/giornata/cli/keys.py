@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from giornata.cli.budget import money, project_budget
-from giornata.cli.connection import connect, server_url
+from giornata.cli.connection import connect, target_of
+from giornata.cli.hints import giornata
 from giornata.cli.join import Invitation
 from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import reporting
@@ -39,14 +40,14 @@ def create_key(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a key. Its secret is shown once."""
-    with reporting(as_json) as out:
+    with reporting(as_json, see=("project", "list")) as out:
         check_message(CreateKey, name=("--name", name))
         with connect(settings := settings_of(context)) as client:
             made = client.create_key(scope=scope, name=name, project_id=project)
             out.say(made.secret)
             out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
             if scope is Scope.NODE:
-                invitation = Invitation(url=settings.public_url or server_url(settings), key=made.secret)
+                invitation = Invitation(url=settings.public_url or target_of(settings).url, key=made.secret)
                 out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'")
             out.result(made)
 
@@ -78,7 +79,7 @@ def revoke_key(
     as_json: JsonFlag = False,
 ) -> None:
     """Refuse a key from now on."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("key", "list")) as out, connect(settings_of(context)) as client:
         key = client.revoke_key(key_id)
         out.say(f"{key.prefix}… is revoked")
         out.result(key)
@@ -96,7 +97,7 @@ def create_project(
         with connect(settings_of(context)) as client:
             project = client.create_project(project_id, name=name)
             out.say(f"{project.id} is made")
-            out.hint(f"  its first key   giornata key create --project {project.id} --scope admin")
+            out.hint(f"  its first key   {giornata('key', 'create', '--project', project.id, '--scope', 'admin')}")
             out.result(project)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.words import ago
@@ -34,7 +35,7 @@ def list_machines(
     """List the machines that have ended jobs, and what is held against them."""
     if context.invoked_subcommand is not None:
         return
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("machines",)) as out, connect(settings_of(context)) as client:
         machines = list(client.machines(state=state))
         if machines or not out.live:
             _table(out, machines)
@@ -50,18 +51,18 @@ def quarantine(
     as_json: JsonFlag = False,
 ) -> None:
     """Give a machine no more work, until it is released."""
-    with reporting(as_json) as out:
+    with reporting(as_json, see=("machines",)) as out:
         check_message(QuarantineMachine, reason=("--reason", reason))
         with connect(settings_of(context)) as client:
             page = client.quarantine_machine(machine_id, reason=reason)
             out.say(f"{machine_id} gets no more work; what it is at goes on to its end")
-            out.hint(f"Let it go with: giornata machines release {machine_id}")
+            out.hint(f"Let it go with: {giornata('machines', 'release', machine_id)}")
             out.result(page)
 
 
 def release(context: typer.Context, machine_id: MachineId, as_json: JsonFlag = False) -> None:
     """Hold nothing against a machine any more."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("machines",)) as out, connect(settings_of(context)) as client:
         page = client.release_machine(machine_id)
         out.say(f"{machine_id} gets work again")
         out.result(page)

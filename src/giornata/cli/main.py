@@ -16,6 +16,7 @@ from giornata.cli import (
     follow,
     jobs,
     keys,
+    login,
     lora,
     machines,
     model,
@@ -77,6 +78,7 @@ for module in (
     demo,
     simulate,
     pretrain,
+    login,
 ):
     module.register(app)
 

@@ -1,5 +1,6 @@
 """`giornata tiny-model`."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from giornata.cli.output import reporting
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
 MISSING_EXTRA = "No module named"
+MODEL_INDEX = "model_index.json"
 
 
 class ModelFamily(StrEnum):
@@ -43,12 +45,34 @@ def tiny_model(
     with reporting(as_json) as out:
         if shapes and family is not ModelFamily.SDXL:
             raise InvalidInput([Fault(where="--family", message="the one that draws shapes is an SDXL")])
+        if faults := _folder_faults(directory):
+            raise InvalidInput(faults)
         if shapes:
             run_model_code("giornata.diffusion.shapes.shipped", [str(directory)])
         else:
             run_model_code("giornata.diffusion.tiny_model", [str(directory), "--family", family.value])
         out.say(f"The tiny model{' that draws shapes' if shapes else ''} is in {directory}")
         out.result({"model": str(directory)})
+
+
+def _folder_faults(directory: Path) -> list[Fault]:
+    """Why no model can be put there. One that is there already is kept."""
+    hint = "name a folder that is empty, or not there yet"
+    there = next(each for each in (directory, *directory.absolute().parents) if os.path.lexists(each))
+    if not there.is_dir():
+        return [Fault(where="DIR", message=f"{there} is a file", hint=hint)]
+    try:
+        if directory.is_dir() and (directory / MODEL_INDEX).is_file():
+            return []
+        others = directory.is_dir() and any(directory.iterdir())
+    except PermissionError:
+        return [Fault(where="DIR", message=f"{there} cannot be read", hint=hint)]
+    if others:
+        return [Fault(where="DIR", message=f"{there} holds files that are no model", hint=hint)]
+    there = directory.absolute().parent if directory.is_dir() else there  # the model is made beside it, and renamed
+    if not os.access(there, os.W_OK | os.X_OK):
+        return [Fault(where="DIR", message=f"{there} is not writable", hint=hint)]
+    return []
 
 
 def run_model_code(module: str, arguments: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
@@ -55,5 +56,5 @@ def list_nodes(
                 spare=(8, 3, 5, 4),
             )
         else:
-            out.hint("No nodes. Add one with: giornata node --url URL --key KEY")
+            out.hint(f"No nodes. Make a key for one with: {giornata('key', 'create', '--scope', 'node')}")
         out.result({"items": [node.model_dump(mode="json") for node in nodes]})

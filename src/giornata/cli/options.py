@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from giornata.cli.hints import note_given
 from giornata.cli.settings import Settings, load_settings
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import SubmitJob
@@ -22,7 +23,10 @@ def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
+JobId = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Its id, the beginning of its id, its name, or: last.", show_default=False),
+]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]
 PriceOption = Annotated[float | None, flag("price_usd_per_hour", metavar="USD")]
@@ -42,7 +46,8 @@ WorkloadOption = Annotated[
 
 
 def settings_of(context: typer.Context, **flags: Any) -> Settings:
-    """The settings, with this command's flags on top of the ones before its name."""
+    """The settings, with this command's flags on top of the ones before its name, which hints repeat."""
+    note_given(context)
     before = dict(context.find_root().params)
     config = before.pop("config", None)
     shared = {name: before.get(name) for name in ("url", "api_key", "data")}

@@ -10,26 +10,30 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 
+from giornata.cli.hints import giornata, is_local
 from giornata.cli.tables import Columns, print_table
-from giornata.domain.errors import GiornataError, InvalidInput, NotFound, OverBudget, Unauthenticated, Unavailable
+from giornata.domain.errors import (
+    GiornataError,
+    InvalidInput,
+    NotFound,
+    OverBudget,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
+)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_PAUSED = 3  # nothing is wrong with the job: it waits for money
 
-_NEXT_STEPS: dict[type[GiornataError], str] = {
-    Unauthenticated: "Set GIORNATA_API_KEY, or make a key with: giornata key create",
-    Unavailable: "Is the server running? Start one with: giornata up",
-    OverBudget: "See what is set aside with: giornata project list",
-    NotFound: "See what there is with: giornata jobs",
-}
+JOBS = ("jobs",)
 
 
 class Output:
     """Where a command's words go."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self.as_json = as_json
+    def __init__(self, *, as_json: bool, see: Sequence[str] = JOBS) -> None:
+        self.as_json, self._see = as_json, see
         # With --json standard output holds the object alone, so that `| tail -1 | jq` always works.
         self.console = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
 
@@ -80,7 +84,8 @@ class Output:
         if self.as_json:
             faults = error.faults if isinstance(error, InvalidInput) else ()
             listed = [{"where": f.where, "message": f.message, "hint": f.hint} for f in faults]
-            self.result({"error": {"code": error.code, "message": str(error), "faults": listed}})
+            told = {"code": error.code, "message": str(error), "hint": self._next_step(error), "faults": listed}
+            self.result({"error": told})
             return
         console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         if isinstance(error, InvalidInput):
@@ -89,15 +94,32 @@ class Output:
                 console.print(f"  {fault}", markup=False)
             return
         console.print(str(error) or error.code, style="bold red", markup=False)
-        if step := _NEXT_STEPS.get(type(error)):
+        if step := self._next_step(error):
             console.print(step, style="dim", markup=False)
+
+    def _next_step(self, error: GiornataError) -> str:
+        """What the error says of it, and otherwise what helps with such an answer of a server."""
+        if error.hint:
+            return error.hint
+        again = f"The server may have been killed. Start it again with: {giornata('up')}"
+        elsewhere = f"Is the server running, and is the URL right? Saved ones: giornata contexts"
+        steps: dict[type[GiornataError], str] = {
+            Unauthenticated: f"Log in again: {giornata('login', 'URL')}. Or set GIORNATA_API_KEY.",
+            OverBudget: f"See what is set aside with: {giornata('project', 'list')}",
+            NotFound: f"See what there is with: {giornata(*self._see)}",
+            Unreachable: again if is_local() else elsewhere,
+            Unavailable: "Try again in a moment. If that does not help, the server's log says more.",
+        }
+        return next((step for kind, step in steps.items() if isinstance(error, kind)), "")
 
 
 @contextmanager
-def reporting(as_json: bool, *, stopped: str = "stopped looking; the platform goes on") -> Iterator[Output]:
+def reporting(
+    as_json: bool, *, stopped: str = "stopped looking; the platform goes on", see: Sequence[str] = JOBS
+) -> Iterator[Output]:
     """Runs a command's body; errors that were foreseen become words and an exit status. `stopped` is said after
-    Ctrl-C."""
-    out = Output(as_json=as_json)
+    Ctrl-C. `see` is the command that lists what an unknown name may have meant."""
+    out = Output(as_json=as_json, see=see)
     try:
         yield out
     except InvalidInput as error:

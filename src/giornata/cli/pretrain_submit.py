@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, check_job_name, settings_of
 from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, reporting
 from giornata.cli.pretrain_options import Config
@@ -55,7 +56,7 @@ def submit(
             if follow:
                 job = watch(client, job.id, out)
             else:
-                out.hint(f"  follow it     giornata events {job.id} --follow")
+                out.hint(f"  follow it     {giornata('follow', job.id)}")
             out.result(job)
         if follow and job.state is not JobState.SUCCEEDED:
             raise typer.Exit(EXIT_PAUSED if job.state is JobState.PAUSED else EXIT_FAILED)

@@ -13,7 +13,8 @@ def progress_bar(out: Output) -> Progress:
     Nothing where nobody looks. What is to be printed meanwhile goes to the bar's own console.
     """
     # Not the console of plain output: its soft wrap lets a line that is too long spoil the redrawing.
-    console = Console(file=out.console.file, highlight=False, emoji=False) if out.live else out.console
+    terminal = Console(file=out.console.file, force_terminal=True, highlight=False, emoji=False) if out.live else None
+    console = terminal or out.console
     return Progress(
         TextColumn(
             "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", max_width=18)

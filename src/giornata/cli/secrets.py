@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.connection import connect
+from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def set_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     """Keep a secret. Its value is read from standard input: giornata secrets set HUB < token.txt"""
-    with reporting(as_json) as out:
+    with reporting(as_json, see=("secrets", "list")) as out:
         value = _read_value(name)
         with connect(settings_of(context)) as client:
             kept = client.set_secret(name, value)
@@ -46,19 +47,19 @@ def _read_value(name: str) -> str:
 
 def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:
     """List the names of the project's secrets. Their values cannot be read."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("secrets", "list")) as out, connect(settings_of(context)) as client:
         secrets = client.secrets()
         rows = [(each.name, ago(each.created_at), ago(each.changed_at)) for each in secrets]
         if rows or not out.live:
             out.table(("name", "made", "changed"), rows)
         else:
-            out.hint("No secrets. Keep one with: giornata secrets set NAME < FILE")
+            out.hint(f"No secrets. Keep one with: {giornata('secrets', 'set', 'NAME')} < FILE")
         out.result({"items": [each.model_dump(mode="json") for each in secrets]})
 
 
 def delete_secret(context: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
     """Forget a secret."""
-    with reporting(as_json) as out, connect(settings_of(context)) as client:
+    with reporting(as_json, see=("secrets", "list")) as out, connect(settings_of(context)) as client:
         client.delete_secret(name)
         out.say(f"{name} is deleted")
         out.result({"name": name, "deleted": True})

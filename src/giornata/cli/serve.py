@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from giornata.cli.contexts import contexts_file, read_contexts
+from giornata.cli.hints import giornata
 from giornata.cli.logs import log_to_file, log_to_stderr
 from giornata.cli.options import DataOption, KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import Output, reporting
@@ -52,7 +54,7 @@ def up(
             kinds=tuple(kind) if kind else None,
             workloads=parse_workloads(workload),
         )
-        _serve(settings, out, embedded_nodes=settings.nodes)
+        _serve(settings, out, embedded=True)
 
 
 def server(
@@ -81,19 +83,21 @@ def server(
             public_url=public_url,
             lease_s=lease,
         )
-        _serve(settings, out, embedded_nodes=None)
+        _serve(settings, out, embedded=False)
 
 
-def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> None:
+def _serve(settings: Settings, out: Output, *, embedded: bool) -> None:
     # Only these two commands load the server's libraries: the client is installed without them.
     try:
         from giornata.cli.composition import make_directory
+        from giornata.cli.fleets import own_nodes
         from giornata.cli.serving import run_server
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed"
         hint = "pip install 'giornata[server]'"
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
-    if embedded_nodes is None:
+    own = own_nodes(settings) if embedded else None
+    if own is None:
         log_to_stderr(settings.log_level)
     else:
         logs = make_directory(settings.data / "logs", named="data")
@@ -101,20 +105,33 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> No
 
     def started(url: str) -> None:
         out.say(f"Giornata is up at {url}")
-        if embedded_nodes is not None:
-            most = settings.max_nodes
-            out.hint(f"  nodes       {embedded_nodes if most is None else f'up to {most}, as the queue needs them'}")
+        if own is not None:
+            out.hint(f"  nodes       {_nodes_words(own)}")
             out.hint(f"  logs        {settings.data / 'logs'}")
+        if settings.fleets:
+            out.hint(f"  fleets      {', '.join(sorted(settings.fleets))}")
         out.hint(f"  data        {settings.data}")
         out.hint(f"  key         {settings.data / 'admin.key'}")
-        where = "" if settings.data == default_data_directory() else f" --data {settings.data}"
-        out.hint(f"  try         giornata{where} train PICTURES --model MODEL \\")
+        out.hint(f"  try         {_client_command(settings)} train PICTURES --model MODEL \\")
         out.hint('                --instance-prompt "a photo of sks dog"')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
         out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
 
-    run_server(settings, on_started=started, embedded_nodes=embedded_nodes)
+    run_server(settings, on_started=started, own_nodes=own)
     out.say("Giornata is down.")
+
+
+def _nodes_words(own: range) -> str:
+    if len(own) == 1:
+        return f"{own[0]} on this machine"
+    least = f"{own[0]} to " if own[0] else "up to "
+    return f"{least}{own[-1]} on this machine, as the queue needs them"
+
+
+def _client_command(settings: Settings) -> str:
+    """How another shell of this user reaches this server: the data directory is named unless it is found without."""
+    found = settings.data == default_data_directory() and read_contexts(contexts_file()).in_use is None
+    return "giornata" if found else giornata(data=str(settings.data))
 
 
 def parse_workloads(given: list[str] | None) -> dict[str, str] | None:

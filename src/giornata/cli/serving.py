@@ -13,11 +13,11 @@ from giornata.cli.composition import (
     House,
     api_settings_of,
     open_house,
-    write_private,
     write_server_file,
 )
 from giornata.cli.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.fleets import open_fleets
+from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
@@ -34,8 +34,8 @@ class _Address:
         return self.url
 
 
-def run_server(settings: Settings, *, on_started: Callable[[str], None], embedded_nodes: int | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. With `embedded_nodes`, also run that many nodes on this machine.
+def run_server(settings: Settings, *, on_started: Callable[[str], None], own_nodes: range | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. With `own_nodes`, also run so many nodes on this machine.
 
     `on_started` is called with the URL. Raises GiornataError when the server cannot start.
     """
@@ -43,8 +43,7 @@ def run_server(settings: Settings, *, on_started: Callable[[str], None], embedde
     with open_house(settings, base_url=address) as house:
         if house.first_admin_key is not None:
             write_private(settings.data / ADMIN_KEY_FILE, house.first_admin_key + "\n")
-        most = None if embedded_nodes is None else settings.max_nodes
-        fleets = open_fleets(settings, house.context, address, fixed=embedded_nodes, most=most)
+        fleets = open_fleets(settings, house.context, address, own=own_nodes)
         app, loops = _app_with_loops(settings, house, fleets.context)
 
         def bound(url: str) -> None:

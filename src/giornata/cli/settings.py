@@ -73,9 +73,19 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
 
     # fleet and node
-    nodes: int = Field(1, ge=0, le=256, description="Nodes that `up` runs on this machine.")
+    nodes: int = Field(
+        1,
+        ge=0,
+        le=256,
+        description="Nodes that `up` runs on this machine. With max_nodes: the fewest, by default none. With fleets "
+        "in the settings: by default none.",
+    )
     max_nodes: int | None = Field(
-        None, ge=1, le=256, description="Instead: most nodes that `up` runs here, from none, as the queue needs them."
+        None,
+        ge=1,
+        le=256,
+        description="Most nodes that `up` runs on this machine: it starts and ends them as the queue needs them. "
+        "Default: as many as nodes, all the time.",
     )
     fleets: dict[FleetName, FleetTable] = Field(
         default_factory=dict, description="Fleets that the server looks after, by name; see below."

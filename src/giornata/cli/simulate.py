@@ -48,6 +48,7 @@ def simulate(
     with reporting(as_json) as out:
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
+        _check_extra()
         from giornata.simulate.scenarios import SCENARIOS, sized
         from giornata.simulate.world import played
 
@@ -72,6 +73,15 @@ def simulate(
         out.result(told)
     if not told["ok"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_extra() -> None:
+    """Raises InvalidInput when the server's libraries, which the simulator plays with, are not installed."""
+    try:
+        import giornata.simulate.world  # noqa: F401
+    except ModuleNotFoundError as error:
+        message, hint = f"{error.name} is not installed", "pip install 'giornata[server,simulate]'"
+        raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
 
 
 def _drawer(folder: Path | None) -> Any:

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+
 from giornata.blobs import open_blobs
+from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.class_folder import read_class_folder, with_prior
 from giornata.cli.options import misplaced
+from giornata.cli.results import folder_faults
 from giornata.cli.settings import Settings
 from giornata.cli.spec_words import with_model_option
 from giornata.cli.storage import s3_credentials_of, storage_url
@@ -37,7 +41,6 @@ class Alone:
         """A fault for each option that was given and means nothing without --standalone."""
         options = {
             "--checkpoint-to": self.checkpoint_to,
-            "--output": self.output,
             "--webhook": self.webhook,
             "--model-cache-bytes": self.model_cache_bytes,
         }
@@ -55,6 +58,8 @@ class Plan:
     shelf: Shelf
     out: Path
     webhook: tuple[str, str] | None
+    called: str
+    """The name of the folder with the pictures, after which the results are named."""
 
 
 def make_plan(
@@ -82,11 +87,17 @@ def make_plan(
     with collecting(faults):
         shelf = _shelf(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
-    if faults or folder is None or shelf is None or alone.output is None:
+    if faults or folder is None or shelf is None or alone.output is None or alone.directory is None:
         raise InvalidInput(faults)
     webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
     return Plan(
-        fields=given, folder=folder, class_folder=class_folder, shelf=shelf, out=alone.output, webhook=webhook
+        fields=given,
+        folder=folder,
+        class_folder=class_folder,
+        shelf=shelf,
+        out=alone.output,
+        webhook=webhook,
+        called=alone.directory.resolve().name,
     )
 
 
@@ -95,10 +106,8 @@ def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:
 
 
 def _model_faults(fields: dict[str, Any]) -> list[Fault]:
-    name = fields.get("pretrained_model_name_or_path", fields.get("model"))
-    if isinstance(name, str) and name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
-        return [Fault(where="--model", message=f"there is no {name}", hint="a folder, or a hub id")]
-    return []
+    with httpx.Client(timeout=TIMEOUT) as http:
+        return list(model_faults(fields, hub=Hub(environment=os.environ, http=http), shares_files=lambda: True))
 
 
 def _shelf(place: str | None, settings: Settings) -> Shelf:
@@ -129,12 +138,9 @@ def _shelf(place: str | None, settings: Settings) -> Shelf:
 def _output_faults(out: Path | None) -> list[Fault]:
     if out is None:
         return [Fault(where="--output", message="is missing", hint="such as: -o my-lora")]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return [Fault(where="--output", message=f"{out} cannot be made: {error.strerror}", hint="name another")]
-    if not os.access(out, os.W_OK | os.X_OK):
-        return [Fault(where="--output", message=f"{out} is not writable", hint="name another")]
+    if faults := folder_faults(out):
+        return faults
+    out.mkdir(parents=True, exist_ok=True)
     return []
 
 
@@ -165,6 +171,7 @@ def order_of(plan: Plan) -> Order:
         plan.folder,
         plan.class_folder,
         standing=standing,
+        called=plan.called,
         draw_seed=names.seed,
         draw_id=lambda: names.new("job"),
     )

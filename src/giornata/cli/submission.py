@@ -1,14 +1,19 @@
 """A training job for a server's queue: checked whole, then sent."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.budget import micro_usd
 from giornata.cli.class_folder import OPTION, read_class_folder, with_prior
+from giornata.cli.connection import target_of
+from giornata.cli.find_job import find_job
 from giornata.cli.options import check_job_name, misplaced
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
@@ -17,7 +22,7 @@ from giornata.cli.spec_words import with_model_option
 from giornata.client import Client
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.control.spec_faults import NO_DATASET, parse_spec
-from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.protocol.datasets import Dataset
 from giornata.protocol.jobs import Job
 
@@ -85,6 +90,7 @@ def check(
     with collecting(faults):
         spec = with_prior(asked.class_directory, fields())
         faults += _spec_faults(asked, spec)
+        faults += _model_faults(spec, settings)
     faults += _option_faults(asked, spec)
     memory: int | None = None
     budget: int | None = None
@@ -129,7 +135,7 @@ def send(client: Client, job: Checked, out: Output) -> Job:
     if job.init_lora is not None:
         spec["init_lora"] = client.upload_files([job.init_lora])[0].sha256
     if job.continued is not None:
-        return client.continue_job(job.continued, spec, **job.terms)
+        return client.continue_job(find_job(client, job.continued), spec, **job.terms)
     return client.submit(spec, **{**job.terms, "priority": job.terms["priority"] or 0})
 
 
@@ -140,6 +146,18 @@ def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
     own = {} if asked.class_directory is None else {"class_dataset": NO_DATASET}
     _, faults = parse_spec("train", {**spec, "dataset": NO_DATASET, **own})
     return with_model_option(faults, spec)
+
+
+def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
+    def shares_files() -> bool:
+        """Nodes of the installation on this machine do."""
+        try:
+            return target_of(settings).local
+        except (Unavailable, Unauthenticated):
+            return False  # which is said when the server is needed
+
+    with httpx.Client(timeout=TIMEOUT) as http:
+        return list(model_faults(spec, hub=Hub(environment=os.environ, http=http), shares_files=shares_files))
 
 
 def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:

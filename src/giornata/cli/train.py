@@ -8,10 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from giornata.cli.base_models import sent_name
 from giornata.cli.connection import connect
+from giornata.cli.follow import finish
+from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, settings_of
-from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
+from giornata.cli.output import Output, reporting
 from giornata.cli.presets import known
+from giornata.cli.results import folder_faults
 from giornata.cli.settings import Settings
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.standalone import train_alone
@@ -20,7 +24,6 @@ from giornata.cli.submission import Submission, check, send
 from giornata.cli.watch import watch
 from giornata.cli.words import count
 from giornata.domain.errors import Fault
-from giornata.domain.job import JobState
 from giornata.protocol.presets import PRESETS, started_from
 
 
@@ -97,7 +100,14 @@ def train(
         typer.Option(metavar="s3://BUCKET/PREFIX|DIR", help="Standalone: where checkpoints go.", show_default=False),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Standalone: where to put the LoRA.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="With --follow or --standalone: folder for the results.",
+            show_default=False,
+        ),
     ] = None,
     webhook: Annotated[
         str | None, typer.Option(help="Standalone: URL to tell of checkpoints and the end.", show_default=False)
@@ -144,7 +154,7 @@ def train(
         )
         if standalone:
             raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=queued.misplaced(), out=out))
-        status = _queue(queued, settings, fields, out, others=alone.misplaced(), follow=follow)
+        status = _queue(queued, settings, fields, out, others=alone.misplaced(), follow=follow, output=output)
         if status:
             raise typer.Exit(status)
 
@@ -157,8 +167,10 @@ def _queue(
     *,
     others: Iterable[Fault],
     follow: bool,
+    output: Path | None,
 ) -> int:
     """Check, send, and stay if that is wanted. Returns the exit status."""
+    others = [*others, *_output_faults(output, follow=follow)]
     with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
         job_sent = check(asked, settings, fields, copies=Path(copies), others=others)
         folder = job_sent.folder
@@ -169,15 +181,18 @@ def _queue(
             pictures = "" if folder is None else f"{count(len(folder.items), 'picture')}, "
             out.say(f"{job.id} is in the queue: {pictures}{job.total_steps} steps")
             if follow:
-                job = watch(client, job.id, out)
-            else:
-                out.hint(f"  follow it     giornata events {job.id} --follow")
-            if not follow or job.state is JobState.SUCCEEDED:
-                out.hint(f"  get it        giornata download {job.id} -o {asked.called or job.id}-lora")
+                return finish(client, watch(client, job.id, out, output=output), output, out)
+            out.hint(f"  follow it     {giornata('follow', job.id)}")
+            out.hint(f"  get it        {giornata('download', job.id, '-o', f'{job.name}-lora')}")
             out.result(job)
-    if not follow or job.state is JobState.SUCCEEDED:
-        return 0
-    return EXIT_PAUSED if job.state is JobState.PAUSED else EXIT_FAILED
+            return 0
+
+
+def _output_faults(output: Path | None, *, follow: bool) -> list[Fault]:
+    if output is not None and not follow:
+        hint = "add --follow, which waits for them; or later: giornata download JOB -o DIR"
+        return [Fault(where="--output", message="there are no results yet to put there", hint=hint)]
+    return folder_faults(output)
 
 
 def _spec(
@@ -190,15 +205,10 @@ def _spec(
 ) -> dict[str, Any]:
     """The preset, then the options, then --set. Raises InvalidInput for what is not an assignment."""
     options = {
-        "pretrained_model_name_or_path": _model_name(model),
+        "pretrained_model_name_or_path": None if model is None else sent_name(model),
         "instance_prompt": instance_prompt,
         "max_train_steps": steps,
     }
     given = {key: value for key, value in options.items() if value is not None}
     given |= parse_assignments(assignments or [])
     return given if preset is None else started_from(known(preset), given)
-
-
-def _model_name(model: str | None) -> str | None:
-    """A folder's absolute path: nodes have another working directory. Anything else is a hub id, left as it is."""
-    return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model

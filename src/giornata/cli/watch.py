@@ -1,8 +1,17 @@
 """Follows one job on the terminal until it has ended, or waits for money."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from giornata.cli.event_words import sentence
+from giornata.cli.hints import giornata
 from giornata.cli.output import Output
 from giornata.cli.progress import progress_bar
 from giornata.cli.words import cost, count
@@ -12,15 +21,30 @@ from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
 
 POLL_S = 1.0
+INTERRUPTED = 130
+NO_NODE = "no node"
 
 
-def watch(client: Client, job_id: str, out: Output) -> Job:
-    """A progress bar on a terminal; a line per event in a pipe. Returns the job as it ended, or was paused."""
-    job = _with_bar(client, job_id, out) if out.live else _line_by_line(client, job_id, out)
+def watch(
+    client: Client,
+    job_id: str,
+    out: Output,
+    *,
+    output: Path | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Job:
+    """A progress bar on a terminal; a line per event in a pipe. Returns the job as it ended, or was paused.
+
+    After Ctrl-C it says how to come back, with the folder `output` for the results.
+    """
+    into = () if output is None else ("-o", str(output))
+    with coming_back(out, "follow", job_id, *into):
+        show = _with_bar if out.live else _line_by_line
+        job = show(client, job_id, out, sleep)
     paid = f", {cost(job.cost_micro_usd)}" if job.cost_micro_usd else ""
     out.say(f"{job.id} {job.state} after {count(len(job.attempts), 'attempt')}{paid}")
     if job.state is JobState.PAUSED:
-        out.say(f"{job.waiting_because}: giornata budget {job.id} USD")
+        out.say(f"{job.waiting_because}: {giornata('budget', job.id, 'USD')}")
     if job.error and not job.faults:
         out.say(job.error)
     for fault in job.faults:
@@ -28,23 +52,42 @@ def watch(client: Client, job_id: str, out: Output) -> Job:
     return job
 
 
-def _with_bar(client: Client, job_id: str, out: Output) -> Job:
-    """Why a job waits is also a line of its own above the bar, where there is room for it: not again when only
-    numbers in it change, as a place in the queue does."""
-    job, loss, told = client.get_job(job_id), Loss(client, job_id), ""
-    with progress_bar(out) as bar:
-        task = bar.add_task(job.name, total=job.total_steps or 1, note="")
+@contextmanager
+def coming_back(out: Output, *words: str) -> Iterator[None]:
+    """After Ctrl-C, say that the job goes on, and with which command to look again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.hint("stopped looking; the job goes on")
+        out.hint(f"  look again    {giornata(*words)}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
+    """Why a job waits is a line of its own above the bar, where there is room for it, as long as the job waits."""
+    job, loss, why = client.get_job(job_id), Loss(client, job_id), ""
+    bar = progress_bar(out)
+    task = bar.add_task(job.name, total=job.total_steps or 1, note="")
+
+    def shown() -> RenderableType:
+        return Group(Text(_waiting(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
+
+    with Live(get_renderable=shown, console=bar.console, refresh_per_second=4) as live:
         while job.state not in STANDS_STILL:
             why = job.waiting_because or ""
-            if why and _without_numbers(why) != told:
-                bar.console.print(why, markup=False, style="dim")
-                told = _without_numbers(why)
-            note = f"{job.phase} {loss.words(job.step)}" if job.attempts else why
+            note = "" if why or not job.attempts else f"{job.phase} {loss.words(job.step)}"
             bar.update(task, completed=job.step, total=job.total_steps or 1, note=_marked(note, job))
-            time.sleep(POLL_S)
+            live.refresh()
+            sleep(POLL_S)
             job = client.get_job(job_id)
+        why = ""
         bar.update(task, completed=job.step, note=_marked("", job))
     return job
+
+
+def _waiting(why: str) -> str:
+    """With what to do about it, where somebody has to do something."""
+    return f"waits: {why}" + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
 
 
 def _without_numbers(why: str) -> str:
@@ -71,8 +114,20 @@ class Loss:
         return self._loss
 
 
-def _line_by_line(client: Client, job_id: str, out: Output) -> Job:
-    for event in client.events(job_id, follow=True):
-        if event.type != EventType.CHECKPOINT_COMMITTED:
-            out.say(sentence(event))
-    return client.get_job(job_id)
+def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
+    """Why the job waits is a line too: not again when only numbers in it change, as a place in the queue does."""
+    after, told = 0, ""
+    while True:
+        job = client.get_job(job_id)  # before its events, so that none is missing when it has ended
+        for event in client.events(job_id, after=after):
+            after = event.id
+            # What the end was is said below, whole.
+            if event.type not in {EventType.CHECKPOINT_COMMITTED, EventType.JOB_FAILED}:
+                out.say(sentence(event))
+        if job.state in STANDS_STILL:
+            return job
+        why = job.waiting_because or ""
+        if why and _without_numbers(why) != told:
+            out.say(_waiting(why))
+        told = _without_numbers(why)
+        sleep(POLL_S)

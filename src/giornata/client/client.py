@@ -57,6 +57,8 @@ from giornata.protocol.machines import Machine, MachinePage, QuarantineMachine
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
 PAGE = 500
+LONGEST_MARK = 6
+"""Of a job's id, so many last characters tell its files from those of another job with the same name."""
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
@@ -172,12 +174,15 @@ class Client:
         states: Iterable[JobState] = (),
         labels: Mapping[str, str] | None = None,
         kind: str | None = None,
+        match: str | None = None,
     ) -> Iterator[Job]:
-        """Jobs, newest first, without their attempts; pages are fetched as they are needed."""
+        """Jobs, newest first, without their attempts; pages are fetched as they are needed. `match`: only those whose
+        name this is, or whose id begins so, with or without the prefix."""
         params = {
             "state": [str(state) for state in states],
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
             "kind": kind,
+            "match": match,
         }
         return self._pages("/v1/jobs", JobPage, params)
 
@@ -270,20 +275,38 @@ class Client:
         return self._get(f"{_job(job_id)}/artifacts", ArtifactPage).items
 
     def download(
-        self, job_id: str, directory: Path, *, progress: Callable[[int], None] | None = None
+        self,
+        job_id: str,
+        directory: Path,
+        *,
+        progress: Callable[[int], None] | None = None,
+        keep_others: bool = False,
     ) -> tuple[Path, ...]:
-        """Fetch every artifact into the directory, each verified against its sha256."""
-        return download_artifacts(self._http, self.artifacts(job_id), directory, progress=progress)
+        """Fetch every artifact into the directory, each verified against its sha256.
+
+        A file that is there with other bytes is overwritten. With `keep_others` it stays, and the name of the new one
+        ends with the job's: `my-dog-4f8s2k.safetensors`.
+        """
+        apart = job_id[-LONGEST_MARK:] if keep_others else None
+        return download_artifacts(self._http, self.artifacts(job_id), directory, progress=progress, apart=apart)
 
     def download_checkpoint(
-        self, job_id: str, step: int, directory: Path, *, progress: Callable[[int], None] | None = None
+        self,
+        job_id: str,
+        step: int,
+        directory: Path,
+        *,
+        name: str | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Path:
-        """Fetch the checkpoint of a step, verified. Raises NotFound, naming the steps that there are."""
+        """Fetch the checkpoint of a step, verified, into `checkpoint-STEP.safetensors` or a file of that name. Raises
+        NotFound, naming the steps that there are."""
         found = {each.step: each for each in self.checkpoints(job_id)}
         if step not in found:
             steps = ", ".join(map(str, sorted(found))) or "none yet"
             raise NotFound(f"{job_id} has no checkpoint of step {step}; there are: {steps}")
-        return download_file(self._http, found[step], directory / f"checkpoint-{step}.safetensors", progress=progress)
+        path = directory / (name or f"checkpoint-{step}.safetensors")
+        return download_file(self._http, found[step], path, progress=progress)
 
     # ---- administration -----------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import httpx
 from pydantic import ValidationError
 
 from giornata.client.problems import raise_for_problem
-from giornata.domain.errors import Fault, GiornataError, InvalidInput, Unavailable
+from giornata.client.scheme import wrong_scheme, wrong_scheme_in
+from giornata.domain.errors import Fault, GiornataError, InvalidInput, Unavailable, Unreachable
 from giornata.protocol.model import Message, Reply
 
 R = TypeVar("R", bound=Reply)
@@ -53,6 +54,7 @@ class Connection:
         self._base_url = _checked_url(base_url)
         # Per request, never on the client: signed URLs lead elsewhere, and must not be sent the key.
         self._auth = {"Authorization": f"Bearer {_checked_key(api_key)}"}
+        self._answered = False  # once there was an answer, the scheme is right, and a failure is another matter
 
     def call(
         self,
@@ -107,16 +109,21 @@ class Connection:
             try:
                 response = self.http.send(request)
             except httpx.RequestError as error:
+                if not self._answered and (told := wrong_scheme(self._base_url, error)) is not None:
+                    raise told from error
                 never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 if last or not (repeatable or never_sent):
                     raise self._unreachable(error) from error
                 self.backoff.pause(failures)
                 continue
             try:
+                if (told := wrong_scheme_in(self._base_url, response)) is not None:
+                    raise told
+                self._answered = True
                 raise_for_problem(response)
                 return response
             except GiornataError as error:
-                if last or not (repeatable and error.retryable):
+                if last or isinstance(error, Unreachable) or not (repeatable and error.retryable):
                     raise
             self.backoff.pause(failures, at_least_s=_retry_after_s(response))
 
@@ -124,8 +131,8 @@ class Connection:
         content_type = {"Content-Type": "application/json"} if has_body else {}
         return {"Accept": "application/json", **self._auth, **content_type, **more}
 
-    def _unreachable(self, error: httpx.RequestError) -> Unavailable:
-        return Unavailable(f"{self._base_url} does not answer ({type(error).__name__}: {error}); is it running?")
+    def _unreachable(self, error: httpx.RequestError) -> Unreachable:
+        return Unreachable(f"{self._base_url} does not answer ({type(error).__name__}: {error})")
 
 
 def _retry_after_s(response: httpx.Response) -> float:

@@ -17,17 +17,21 @@ def download_artifacts(
     directory: Path,
     *,
     progress: Callable[[int], None] | None = None,
+    apart: str | None = None,
 ) -> tuple[Path, ...]:
     """Write each artifact into the directory, made if need be, under its own name.
 
-    A file that is there with the right bytes is left alone. Raises InvalidInput for a name that leads out of the
+    A file that is there with the right bytes is left alone. One with other bytes is overwritten; with `apart` it is
+    kept, and `apart` goes into the name of the new one. Raises InvalidInput for a name that leads out of the
     directory, and BlobMismatch for bytes that are not what the server promised.
     """
     wanted = list(artifacts)
     unsafe = [item.name for item in wanted if Path(item.name).name != item.name or item.name in {"", ".", ".."}]
     if unsafe:
         raise InvalidInput(Fault(where=name, message="is not a plain file name") for name in unsafe)
-    return tuple(download_file(http, item, directory / item.name, progress=progress) for item in wanted)
+    return tuple(
+        download_file(http, item, _place(item, directory / item.name, apart), progress=progress) for item in wanted
+    )
 
 
 def download_file(
@@ -38,6 +42,12 @@ def download_file(
     if not _holds(path, item):
         download(http, item.request, path, sha256=item.sha256, size_bytes=item.size_bytes, progress=progress)
     return path
+
+
+def _place(item: Artifact, path: Path, apart: str | None) -> Path:
+    if apart is None or not path.exists() or _holds(path, item):
+        return path
+    return path.with_name(f"{path.stem}-{apart}{path.suffix}")
 
 
 def _holds(path: Path, item: Artifact | Checkpoint) -> bool:

@@ -89,5 +89,6 @@ def raise_for_problem(response: httpx.Response) -> None:
     if response.is_success:
         return
     if response.is_redirect:
-        raise Unavailable(f"the server redirects to {response.headers.get('location', '?')}: check its URL")
+        place = response.headers.get("location", "?")
+        raise Unavailable(f"the server redirects to {place}", hint="Give the URL that it redirects to.")
     raise error_of(response)

@@ -47,7 +47,7 @@ def continue_training(
         faults.append(Fault(where="spec.init_lora", message=message, hint="submit a new job to start from a file"))
     if faults:
         raise InvalidInput(faults)
-    composed = {**_inherited(old), **spec, "init_lora": checkpoints[0].sha256}
+    composed = {**_inherited(old, request), **spec, "init_lora": checkpoints[0].sha256}
     _refuse_what_has_no_room(old, composed)
     return submit(ctx, caller, _submission(old, request, composed), idempotency_key)
 
@@ -63,9 +63,13 @@ def _refuse_what_has_no_room(old: JobRecord, spec: dict[str, Any]) -> None:
         raise InvalidInput([Fault(where=f"spec.{field}", message=said, hint=hint) for field, said in lost])
 
 
-def _inherited(old: JobRecord) -> dict[str, Any]:
-    """Another seed: with the old one the new job would look at the same noise in the same order once more."""
-    return {name: value for name, value in old.spec.items() if name not in {"seed", "init_lora"}}
+def _inherited(old: JobRecord, request: ContinueJob) -> dict[str, Any]:
+    """Another seed: with the old one the new job would look at the same noise in the same order once more. A job with
+    a name of its own names its files by it."""
+    anew = {"seed", "init_lora"}
+    if request.name is not None or old.name == old.id:
+        anew |= {"output_name"}
+    return {name: value for name, value in old.spec.items() if name not in anew}
 
 
 def _submission(old: JobRecord, request: ContinueJob, spec: dict[str, Any]) -> SubmitJob:

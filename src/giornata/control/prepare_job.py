@@ -18,6 +18,7 @@ from giornata.protocol.joint import joint_key_of
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.shape import shape_key_of
 from giornata.protocol.specs import PRETRAIN_KIND, TrainSpec, canonical_names, input_files, model_key, total_steps
+from giornata.protocol.training.file_names import output_name_of
 
 SHOWN = 5
 SECRET_FIELDS = ("hub_token_secret", "wandb_api_key_secret")
@@ -28,8 +29,8 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     """The row of the new job. Raises InvalidInput with everything that is wrong with the request, and
     Forbidden for a kind that is the operator's alone.
 
-    The stored spec is whole: the seed is drawn and the adapter's alpha written down when they were not given, and
-    epochs are turned into steps.
+    The stored spec is whole: the seed is drawn, and the adapter's alpha and the files' name are written down when
+    they were not given, and epochs are turned into steps.
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
@@ -44,11 +45,12 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         items = _items(tx, caller, request.spec, "dataset") or ()
         parsed = in_steps(parsed, pictures=sum(item.repeats for item in items))
     spec = parsed.model_dump(mode="json")
+    job_id = ctx.names.new("job")
     if isinstance(parsed, TrainSpec):
+        spec["output_name"] = parsed.output_name or output_name_of(request.name or "") or job_id
         spec["seed"] = ctx.names.seed() if parsed.seed is None else parsed.seed
         spec["alpha"] = float(parsed.rank) if parsed.alpha is None else parsed.alpha
     now_ms = ctx.clock.now_ms()
-    job_id = ctx.names.new("job")
     return JobRecord(
         id=job_id,
         project_id=caller.project_id,

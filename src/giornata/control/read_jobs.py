@@ -9,7 +9,7 @@ from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.texts import is_id, label_faults
+from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job, JobPage
@@ -29,16 +29,18 @@ def list_jobs(
     states: Sequence[JobState],
     labels: Mapping[str, str],
     kind: str | None,
+    match: str | None = None,
     cursor: str | None,
     limit: int,
 ) -> JobPage:
-    """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first.
+    """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first. With
+    `match`, only those whose name this is, or whose id begins so, with or without the prefix.
 
     Attempts, and why a job waits, are said by `get_job` only. Raises Forbidden, InvalidInput.
     """
     require_user(caller)
     check_limit(limit)
-    faults = label_faults(labels)
+    faults = [*label_faults(labels), *text_faults("match", match)]
     if kind is not None and not is_id(kind):
         faults.append(Fault(where="kind", message=f"{kind[:40]!r} is not a kind of job"))
     if faults:
@@ -46,7 +48,13 @@ def list_jobs(
     place = decode_cursor(cursor)
     with ctx.store.read() as tx:
         rows = tx.job_reads.page(
-            project_id=caller.project_id, states=states, labels=labels, kind=kind, before=place, limit=limit + 1
+            project_id=caller.project_id,
+            states=states,
+            labels=labels,
+            kind=kind,
+            match=match,
+            before=place,
+            limit=limit + 1,
         )
         page, following = cut(rows, limit, lambda job: (job.created_at_ms, job.id))
         found = tx.job_reads.attempts([job.id for job in page], project_id=caller.project_id)

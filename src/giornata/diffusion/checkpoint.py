@@ -64,9 +64,14 @@ class Checkpoint:
     tensors: Mapping[str, torch.Tensor]
 
 
+def told_spec(spec: TrainSpec) -> dict[str, Any]:
+    """The spec as a checkpoint tells it: without the files' name, by which no checkpoint may differ from another."""
+    return spec.model_dump(mode="json", exclude={"output_name"})
+
+
 def spec_sha256(spec: TrainSpec) -> str:
-    """Hash of the whole spec."""
-    return _sha256_of(spec.model_dump(mode="json"))
+    """Hash of the whole spec, but for the files' name."""
+    return _sha256_of(told_spec(spec))
 
 
 def data_sha256(samples: Iterable[Sample]) -> str:
@@ -128,7 +133,7 @@ def read_checkpoint(
 def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str) -> list[Fault]:
     """Why a checkpoint is not one of this job; empty when it is."""
     # A field that this version knows and that one did not yet means there what it means by default here.
-    ours, theirs = spec.model_dump(mode="json"), _defaults() | header.spec
+    ours, theirs = told_spec(spec), _defaults() | header.spec
     faults = []
     if theirs != ours or _sha256_of(header.spec) != header.spec_sha256:
         changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
@@ -157,7 +162,8 @@ def base_faults(header: Header, base_sha256: str) -> list[Fault]:
 def _defaults() -> dict[str, Any]:
     """The fields of a spec that need not be given, as they are when they are not."""
     spec = TrainSpec.model_construct(pretrained_model_name_or_path="", dataset="")
-    return spec.model_dump(mode="json", exclude={"pretrained_model_name_or_path", "dataset"})
+    required = {"pretrained_model_name_or_path", "dataset"}
+    return {name: value for name, value in told_spec(spec).items() if name not in required}
 
 
 def canonical_json(value: Any) -> str:

@@ -41,7 +41,7 @@ def export_checkpoint(
     checkpoint: Path, out: Path, kind: Format, *, dtype: Dtype | None = None, output_name: str | None = None
 ) -> Path:
     """Write the adapter in `checkpoint` to `out`, averaged if the job wants that. New tokens are bundled in kohya's
-    format, and beside the file of diffusers' under EMBEDDINGS_FILE_NAME.
+    format, and beside the file of diffusers' under EMBEDDINGS_FILE_NAME, with the same beginning.
 
     `dtype` defaults to the job's output_dtype.
     Raises InvalidInput when `checkpoint` is no checkpoint; WorkloadFailed as the writers do.
@@ -56,7 +56,9 @@ def export_checkpoint(
     )
     precision, origin = dtype or spec.output_dtype, _origin(checkpoint, spec)
     if spec.train_text_encoder_ti and kind == "diffusers":
-        write_embeddings(out.with_name(EMBEDDINGS_FILE_NAME), tensors, dtype=precision, extra=origin)
+        begins, found, _ = out.name.partition(FILE_NAMES["diffusers"])
+        beside = out.with_name((begins if found else "") + EMBEDDINGS_FILE_NAME)
+        write_embeddings(beside, tensors, dtype=precision, extra=origin)
     return write_lora(kind, out, tensors, facts, dtype=precision, extra=origin)
 
 

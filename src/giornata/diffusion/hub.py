@@ -90,11 +90,6 @@ class HuggingFaceHub:
         return path
 
 
-def looks_like_path(name: str) -> bool:
-    """Whether a name cannot be a hub id: those are `name` or `owner/name`, and start with a letter or digit."""
-    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
-
-
 def fetched_pipeline(hub: Hub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
     """The folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
     try:

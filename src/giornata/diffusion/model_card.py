@@ -12,6 +12,7 @@ from typing import Any
 from giornata.diffusion.lora_facts import LoraFacts, public_name
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
+from giornata.protocol.training.file_names import LORA_FILES
 from giornata.protocol.training.samples import SampleFields
 from giornata.protocol.training.tracking import TrackingFields
 
@@ -29,6 +30,7 @@ BESIDE = frozenset(
         "hub_token_secret",
         "model_card",
         "output_formats",
+        "output_name",
         *SampleFields.model_fields,
         *TrackingFields.model_fields,
     }
@@ -109,8 +111,8 @@ def _triggers(facts: LoraFacts) -> str:
 
 
 def _usage(facts: LoraFacts, files: Sequence[str]) -> str:
-    diffusers = next((name for name in files if name.startswith("pytorch_lora")), None)
-    kohya = next((name for name in files if "kohya" in name), None)
+    diffusers = next((name for name in files if name.endswith(LORA_FILES["diffusers"])), None)
+    kohya = next((name for name in files if name != diffusers), None)
     lines = ["## How to use it"]
     if diffusers is not None or kohya is not None:
         name, prompt = diffusers or kohya, facts.trigger or "your prompt"

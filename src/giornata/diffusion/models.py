@@ -11,7 +11,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 from transformers.utils import logging
 
 from giornata.diffusion.families import Family
-from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_file, fetched_pipeline, fetched_vae, looks_like_path
+from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_file, fetched_pipeline, fetched_vae
 from giornata.diffusion.model_folder import (
     FIELD,
     VAE_STEM,
@@ -33,7 +33,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec, model_key
-from giornata.protocol.training.model_names import hub_file, is_single_file
+from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
 
 __all__ = ["BaseModel", "check_model_folder", "load_base"]
 

@@ -17,6 +17,7 @@
     ├── InstanceGone            404 instance-gone          the provider lists no such instance any more
     ├── FleetRefused            409 fleet-refused          the provider will not do it, however often it is asked
     └── Unavailable             503 unavailable            try again later
+        ├── Unreachable         503 unreachable            raised by clients only: nobody answers at the address
         ├── FleetUnavailable    503 fleet-unavailable      the provider cannot be asked just now
         ├── TooMany             429 too-many               the key has as many of these open as it may
         └── TooSlow             408 too-slow               the request did not arrive in time
@@ -47,10 +48,14 @@ class Fault:
 
 
 class GiornataError(Exception):
-    """Root of the tree. `code` is stable and part of the HTTP contract."""
+    """Root of the tree. `code` is stable and part of the HTTP contract. `hint` is the next step, for a person."""
 
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        self.hint = hint
+        super().__init__(message)
 
 
 class InvalidInput(GiornataError):
@@ -150,6 +155,12 @@ class Unavailable(GiornataError):
 
     code = "unavailable"
     retryable = True
+
+
+class Unreachable(Unavailable):
+    """Nobody answers at the server's address, or not in its protocol. Raised by clients, never sent by a server."""
+
+    code = "unreachable"
 
 
 class FleetUnavailable(Unavailable):

@@ -1,10 +1,12 @@
 """Money is integer micro-dollars (1 USD = 1,000,000)."""
 
+import math
 from decimal import Decimal, InvalidOperation
 
 MICRO_USD = 1_000_000
 MS_PER_HOUR = 3_600_000
 MOST_USD = 1_000_000_000
+CENT_USD = 0.01
 
 
 def cost_micro_usd(*, price_micro_usd_per_hour: int, billed_ms: int) -> int:
@@ -23,9 +25,23 @@ def cost_per_step_micro_usd(*, total_micro_usd: int, steps: int) -> float | None
 
 
 def format_usd(micro_usd: float) -> str:
-    """`$0.000240` below a cent, `$1.23` above: as many digits as mean something."""
+    """`$0`, `$0.00024` below a cent, `$0.0213` below a dollar, `$1.23` above: as many digits as mean something."""
     usd = micro_usd / MICRO_USD
-    return f"${usd:.2f}" if usd >= 1 else f"${usd:.6f}"
+    if usd >= 1:
+        return f"${usd:.2f}"
+    if usd == 0:
+        return "$0"
+    # Below a micro-dollar lie only rates, such as that of a step: three digits of them.
+    decimals = 4 if usd >= CENT_USD else 6 if micro_usd >= 1 else 2 - math.floor(math.log10(usd))
+    whole, _, part = f"{usd:.{decimals}f}".partition(".")
+    return f"${whole}.{part.rstrip('0').ljust(2, '0')}"
+
+
+def format_rate_usd(usd: float) -> str:
+    """Dollars for one of something, such as a step: `$0.000000213`, three digits that are not zero; `$0.0213`."""
+    if not 0 < usd < CENT_USD:
+        return format_usd(usd * MICRO_USD)
+    return f"${usd:.{2 - math.floor(math.log10(usd))}f}"
 
 
 def parse_usd(text: str) -> int:

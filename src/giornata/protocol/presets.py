@@ -99,7 +99,7 @@ def started_from(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {"sample_prompts": [each for each in prompts if isinstance(each, str) and is_prompt_alone(each)]}
 
 
-_OF_A_JOB = {"pretrained_model_name_or_path": "-", "dataset": "ds_0"}
+_OF_A_JOB = {"pretrained_model_name_or_path": "model", "dataset": "ds_0"}
 
 
 def full_spec(fields: Mapping[str, Any]) -> dict[str, Any]:

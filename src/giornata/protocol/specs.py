@@ -24,11 +24,12 @@ from giornata.protocol.training import (
 from giornata.protocol.training.adapter import AdapterFields
 from giornata.protocol.training.base_model import BaseModelFields, BaseQuantization
 from giornata.protocol.training.data import DataFields
+from giornata.protocol.training.file_names import sheet_file
 from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
 from giornata.protocol.training.results import ResultFields
-from giornata.protocol.training.samples import SampleFields, sheet_name, steps_with_sheets
+from giornata.protocol.training.samples import SampleFields, steps_with_sheets
 from giornata.protocol.training.tracking import TrackingFields
 
 SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results, samples, tracking)
@@ -130,7 +131,7 @@ def step_artifacts(kind: str, spec: Mapping[str, Any]) -> frozenset[str]:
     if kind != "train" or not spec.get("validation_steps"):
         return frozenset()
     steps = steps_with_sheets(spec["validation_steps"], spec["max_train_steps"])
-    return frozenset(sheet_name(step) for step in steps)
+    return frozenset(sheet_file(step, spec.get("output_name")) for step in steps)
 
 
 def total_steps(kind: str, spec: Mapping[str, Any]) -> int | None:

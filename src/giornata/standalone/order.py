@@ -11,6 +11,7 @@ from giornata.control.spec_faults import NO_DATASET, in_steps, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.file_names import output_name_of
 from giornata.standalone.shelf import JobRecord, PictureRecord
 
 LISTED = 10
@@ -58,10 +59,12 @@ def make_order(
     class_folder: TrainingFolder | None = None,
     *,
     standing: JobRecord | None,
+    called: str,
     draw_seed: Callable[[], int],
     draw_id: Callable[[], str],
 ) -> Order:
-    """The order for fields without faults. `standing` is what runs at this place already.
+    """The order for fields without faults. `standing` is what runs at this place already; its results keep their
+    name. Those of a new run are named after `called`, unless the fields have an output_name.
 
     Raises InvalidInput with all that differs between the two: going on would be neither the one nor the other.
     """
@@ -69,7 +72,7 @@ def make_order(
     data_sha256, classes_sha256 = _hash_of(pictures), _hash_of(classes)
     datasets = {"dataset": _dataset_id(data_sha256)}
     datasets |= {"class_dataset": _dataset_id(classes_sha256)} if classes else {}
-    spec = _whole({**fields, **datasets}, standing, draw_seed, epoch=sum(each.repeats for each in pictures))
+    spec = _whole({**fields, **datasets}, standing, called, draw_seed, epoch=sum(each.repeats for each in pictures))
     if standing is not None and (faults := [*_other_spec(spec, standing), *_other_data(pictures, classes, standing)]):
         raise InvalidInput(faults)
     record = standing or JobRecord(
@@ -88,6 +91,7 @@ def make_order(
 def _whole(
     fields: Mapping[str, Any],
     standing: JobRecord | None,
+    called: str,
     draw_seed: Callable[[], int],
     *,
     epoch: int,
@@ -99,6 +103,8 @@ def _whole(
     if spec.seed is None:
         drawn = standing.spec.get("seed") if standing is not None else None
         whole["seed"] = drawn if isinstance(drawn, int) else draw_seed()
+    if spec.output_name is None:
+        whole["output_name"] = output_name_of(called) if standing is None else standing.spec.get("output_name")
     whole["alpha"] = float(spec.rank) if spec.alpha is None else spec.alpha
     return whole
 

@@ -73,6 +73,7 @@ class JobReadQueries:
         states: Sequence[str],
         labels: Mapping[str, str],
         kind: str | None,
+        match: str | None = None,
         before: Before,
         limit: int,
     ) -> list[JobRecord]:
@@ -82,6 +83,9 @@ class JobReadQueries:
             query = query.where(jobs.c.state.in_(states))
         # The platform's own trials are nobody's work; whoever wants to see them asks for them.
         query = query.where(jobs.c.kind != CANARY_KIND if kind is None else jobs.c.kind == kind)
+        if match is not None:
+            begins = (jobs.c.id.startswith(begin, autoescape=True) for begin in (match, f"job_{match}"))
+            query = query.where(sa.or_(jobs.c.name == match, *begins))
         if before is not None:
             query = query.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
         query = query.order_by(jobs.c.created_at_ms.desc(), jobs.c.id.desc()).limit(limit)

@@ -19,8 +19,8 @@ class ProcessLock:
             holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
             raise Unavailable(
-                f"{database} is in use by another server (process {holder}); stop it first, "
-                "or use PostgreSQL to run several servers"
+                f"{database} is in use by another server (process {holder})",
+                hint="Stop that server first, or give this one another --data. Several servers need PostgreSQL.",
             ) from None
         os.truncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)

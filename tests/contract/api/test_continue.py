@@ -74,6 +74,10 @@ def test_the_sdk_continues_and_tells_what_is_wrong(served: Served, tmp_path: Pat
     assert served.client().continue_job(old.id).min_vram_bytes == 9
     assert (job.spec["rank"], job.name, job.priority) == (8, "more", 3)
     assert job.labels == {"team": "a", "continued-from": old.id}
+    assert (old.spec["output_name"], job.spec["output_name"]) == (old.id, "more")
+    anonymous = served.client().continue_job(old.id)
+    assert anonymous.spec["output_name"] == anonymous.id
+    assert served.client().continue_job(old.id, {"output_name": "own"}, name="x").spec["output_name"] == "own"
     wrong = {"spec": {"rank": 0, "init_lora": "0" * 64}, "speed": 1}
     refused = served.call("POST", f"/v1/jobs/{old.id}/continue", served.keys.member, json=wrong)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid-input")

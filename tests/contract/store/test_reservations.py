@@ -43,7 +43,7 @@ def send(ctx: Context, budget: int | None = None, key: str | None = None) -> Job
 def test_jobs_are_taken_until_the_budget_is_set_aside(house: Context) -> None:
     limit(house, USD)
     first = send(house, USD * 6 // 10)
-    with pytest.raises(OverBudget, match=r"\$0.600000 set aside"):
+    with pytest.raises(OverBudget, match=r"\$0.60 set aside"):
         send(house, USD * 6 // 10)
     send(house, USD * 4 // 10)
     with pytest.raises(OverBudget):

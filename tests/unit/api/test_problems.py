@@ -54,6 +54,7 @@ def test_codes_are_stable() -> None:
         "over-budget": 402,
         "too-large": 413,
         "unavailable": 503,
+        "unreachable": 503,
         "instance-gone": 404,
         "fleet-refused": 409,
         "fleet-unavailable": 503,

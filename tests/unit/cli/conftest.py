@@ -37,8 +37,9 @@ def run(served: Served, tmp_path: Path) -> Callable[..., Ran]:
     """Run a command as the project's admin."""
 
     def call(*arguments: str, key: str | None = None, typed: str | None = None) -> Ran:
+        environment = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "HF_HUB_OFFLINE": "1"}
         before = ["--url", served.url, "--api-key", key or served.keys.admin, "--data", str(tmp_path / "data")]
-        done = CliRunner().invoke(app, [*before, *arguments], input=typed)
+        done = CliRunner().invoke(app, [*before, *arguments], input=typed, env=environment)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return Ran(status=done.exit_code, output=done.stdout, errors=done.stderr)

@@ -124,5 +124,5 @@ def test_the_examiners_file_is_understood(outcome):
 def test_the_table_says_what_each_job_took_and_cost(outcome):
     table = rows(outcome)
     assert all(len(row) == len(HEADERS) for row in table)
-    assert table[0] == ("heart", "2 ⚡", "400", "12 s", "1.5 s", "$0.000850", "$0.00000213")
+    assert table[0] == ("heart", "2 ⚡", "400", "12 s", "1.5 s", "$0.00085", "$0.00000213")
     assert table[-1][:2] == ("heart-again", "1")

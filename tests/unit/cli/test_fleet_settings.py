@@ -9,7 +9,7 @@ from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.cli.fleet_settings import TABLES, ChecksTable, ScalingTable
-from giornata.cli.fleets import open_fleets
+from giornata.cli.fleets import open_fleets, own_nodes
 from giornata.cli.join import read_invitation
 from giornata.cli.settings import load_settings
 from giornata.control.context import Context
@@ -39,8 +39,8 @@ def settings_from(tmp_path, text, **flags):
     return load_settings(path, data=tmp_path, **flags)
 
 
-def opened(settings, context, *, fixed=None, most=None):
-    return open_fleets(settings, context, lambda: "http://here", fixed=fixed, most=most)
+def opened(settings, context, *, own=None):
+    return open_fleets(settings, context, lambda: "http://here", own=own)
 
 
 def refused_where(call) -> set[str]:
@@ -133,9 +133,9 @@ def test_tables_that_say_nothing_are_the_rules_own_defaults():
 
 def test_nodes_of_this_machine_are_a_fleet_of_a_fixed_size_or_one_that_is_scaled(tmp_path, context):
     settings = settings_from(tmp_path, "", kinds=("x-count",), workloads={"x-count": "python count.py"})
-    fixed = opened(settings, context, fixed=2)
+    fixed = opened(settings, context, own=range(2, 3))
     assert (fixed.fixed_nodes, fixed.context.fleets) == (2, {})
-    scaled = opened(settings, context, fixed=1, most=3)
+    scaled = opened(settings, context, own=range(1, 4))
     assert scaled.fixed is None
     assert scaled.context.fleets["local"].scaling.max_nodes == 3
     assert scaled.context.fleets["local"].kinds == ("x-count",)
@@ -161,16 +161,16 @@ driver = "lokal"
     settings = settings_from(tmp_path, text)
     always = {"fleets.here.kinds", "fleets.there.kinds", "fleets.odd.driver", "workloads.x-open"}
     assert refused_where(lambda: opened(settings, context)) == always
-    assert refused_where(lambda: opened(settings, context, fixed=0)) == always
-    assert refused_where(lambda: opened(settings, context, fixed=1)) == always | {"kinds"}
+    assert refused_where(lambda: opened(settings, context, own=range(1))) == always
+    assert refused_where(lambda: opened(settings, context, own=range(1, 2))) == always | {"kinds"}
     lame = settings_from(tmp_path, "", workloads={"x-count": " ", "count": "python count.py"})
-    assert refused_where(lambda: opened(lame, context, most=1)) == {"workloads.x-count", "workloads.count"}
+    assert refused_where(lambda: opened(lame, context, own=range(2))) == {"workloads.x-count", "workloads.count"}
 
 
 def test_a_server_that_shares_its_database_has_no_nodes_in_its_care(tmp_path, context):
     text = '[fleets.here]\ndriver = "local"\n'
     settings = settings_from(tmp_path, text, database="postgresql://somewhere/giornata")
-    assert refused_where(lambda: opened(settings, context, fixed=0, most=1)) == {"fleets.here.driver", "max_nodes"}
+    assert refused_where(lambda: opened(settings, context, own=range(2))) == {"fleets.here.driver", "max_nodes"}
     assert opened(settings_from(tmp_path, text), context).context.fleets.keys() == {"here"}
 
 
@@ -226,3 +226,34 @@ def test_a_fleet_on_saladcloud_lets_its_nodes_in_by_their_tokens(tmp_path, conte
     fleets = opened(settings_from(tmp_path, keyed), context)
     assert isinstance(fleets.context.identities, NoIdentities)
     fleets.close()
+
+
+AWAY = """
+[fleets.away]
+driver = "static"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "fewest_and_most"),
+    [
+        ("", {}, (1, 1)),
+        ("", {"nodes": 3}, (3, 3)),
+        ("", {"max_nodes": 4}, (0, 4)),
+        ("", {"nodes": 2, "max_nodes": 4}, (2, 4)),
+        (AWAY, {}, (0, 0)),
+        (AWAY, {"nodes": 2}, (2, 2)),
+        (AWAY, {"max_nodes": 2}, (0, 2)),
+        ("nodes = 2\n" + AWAY, {}, (2, 2)),
+    ],
+)
+def test_up_starts_the_nodes_that_somebody_asked_for(tmp_path, text, flags, fewest_and_most):
+    own = own_nodes(settings_from(tmp_path, text, **flags))
+    assert (own[0], own[-1]) == fewest_and_most
+
+
+def test_fewest_and_most_nodes_both_count(tmp_path, context):
+    settings = settings_from(tmp_path, "", nodes=2, max_nodes=4)
+    fleet = opened(settings, context, own=own_nodes(settings)).context.fleets["local"]
+    assert (fleet.scaling.min_nodes, fleet.scaling.max_nodes) == (2, 4)
+    assert refused_where(lambda: own_nodes(settings_from(tmp_path, "", nodes=3, max_nodes=2))) == {"nodes"}

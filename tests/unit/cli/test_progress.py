@@ -1,10 +1,13 @@
 """The bar that a person watches."""
 
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -12,7 +15,8 @@ from giornata.cli.output import Output
 from giornata.cli.progress import progress_bar
 from giornata.cli.watch import Loss, watch
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import Job, MetricPoint
+from giornata.protocol.events import EventType
+from giornata.protocol.jobs import Event, Job, MetricPoint
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -71,14 +75,102 @@ class Told:
         return self._jobs.pop(0)
 
 
-def test_why_a_job_waits_is_told_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("giornata.cli.watch.POLL_S", 0.0)
-    out, screen = Output(as_json=False), io.StringIO()
+def on_screen(text: str) -> str:
+    """What a terminal shows at the end, when what was redrawn is gone."""
+    lines, row = [""], 0
+    for part in re.split(r"(\n|\x1b\[1A|\x1b\[2K)", text):
+        match part:
+            case "\n":
+                row += 1
+                lines += [""] * (row + 1 - len(lines))
+            case "\x1b[1A":
+                row -= 1
+            case "\x1b[2K":
+                lines[row] = ""
+            case _:
+                lines[row] += Text.from_ansi(part.replace("\r", "")).plain
+    return " ".join(" ".join(lines).split())
+
+
+def followed(*jobs: Job) -> list[str]:
+    """The screen each time that the command sleeps, and at the end."""
+    out, screen, seen = Output(as_json=False), io.StringIO(), list[str]()
     out.console = Console(file=screen, force_terminal=True, width=80)
+    out.console.width = 80
+
+    def sleep(_seconds: float) -> None:
+        seen.append(on_screen(screen.getvalue()))
+
+    watch(Told(*jobs), "job_1", out, sleep=sleep)  # type: ignore[arg-type]
+    return [*seen, on_screen(screen.getvalue())]
+
+
+def test_why_a_job_waits_is_told_whole_and_is_gone_when_it_waits_no_more() -> None:
     banned = "every connected node (2) has failed this job before and is banned from it, so it [waits] for another"
+    turn = "waiting for its turn, position 2 in the queue"
+    jobs = [job_that(waiting_because=why) for why in (banned, banned, turn)]
+    runs = job_that(state=JobState.RUNNING, phase="training", attempts=[object()], step=0)
+    seen = followed(*jobs, runs, job_that(state=JobState.SUCCEEDED, step=10))
+    assert [(banned in screen, turn in screen) for screen in seen] == [
+        (True, False),
+        (True, False),
+        (False, True),
+        (False, False),
+        (False, False),
+    ]
+    assert seen[0].count(banned) == 1
+    assert "waits" not in seen[-1]
+
+
+def test_a_job_without_a_node_says_how_to_add_one() -> None:
+    waits = job_that(waiting_because="no node for jobs of kind train is connected")
+    seen = followed(waits, job_that(state=JobState.SUCCEEDED, step=10))
+    assert "no node for jobs of kind train is connected; add one with: giornata node" in seen[0]
+
+
+class Piped(Told):
+    """Also gives the events of each moment."""
+
+    def __init__(self, *jobs: Job, events: Mapping[int, EventType]) -> None:
+        super().__init__(*jobs)
+        self._events = events
+
+    def events(self, _job_id: str, *, after: int) -> Iterator[Event]:
+        for number, kind in self._events.items():
+            if number > after:
+                yield Event(id=number, job_id="job_1", type=kind, at=NOW, attempt=None, data={"step": 10})
+
+
+def test_in_a_pipe_a_job_says_why_it_waits_and_each_reason_once() -> None:
+    out, screen = Output(as_json=False), io.StringIO()
+    out.console = Console(file=screen, width=200)
+    none = "no node for jobs of kind train is connected"
     turns = [f"waiting for its turn, position {place} in the queue" for place in (3, 2)]
-    jobs = [job_that(waiting_because=why) for why in (banned, banned, *turns)]
-    watch(Told(*jobs, job_that(state=JobState.SUCCEEDED, step=10)), "job_1", out)  # type: ignore[arg-type]
-    said = " ".join(Text.from_ansi(screen.getvalue()).plain.split())
-    assert said.count(banned) == 1
+    jobs = [job_that(waiting_because=why) for why in (none, none, *turns, none)]
+    events = {1: EventType.JOB_SUBMITTED, 2: EventType.JOB_SUCCEEDED}
+    client = Piped(*jobs, job_that(state=JobState.SUCCEEDED, step=10), events=events)
+    watch(client, "job_1", out, sleep=lambda _: None)  # type: ignore[arg-type]
+    said = screen.getvalue()
+    assert [line.partition("  ")[2].strip() for line in said.splitlines() if NOW.strftime(":00") in line] == [
+        "submitted",
+        "succeeded at step 10",
+    ]
+    assert said.count(none) == 2
     assert [said.count(turn) for turn in turns] == [1, 0]
+
+
+class Stopped(Told):
+    """Ctrl-C comes while the job is looked at."""
+
+    def get_job(self, _job_id: str) -> Job:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_that_the_job_goes_on_and_how_to_look_again() -> None:
+    out, screen = Output(as_json=False), io.StringIO()
+    out.console = Console(file=screen, width=200)
+    with pytest.raises(typer.Exit) as ended:
+        watch(Stopped(), "job_1", out, output=Path("my lora"))  # type: ignore[arg-type]
+    assert ended.value.exit_code == 130
+    assert "the job goes on" in screen.getvalue()
+    assert "giornata follow job_1 -o 'my lora'" in screen.getvalue()

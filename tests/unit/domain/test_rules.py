@@ -13,7 +13,14 @@ from giornata.domain import cadence, errors
 from giornata.domain.attempt import RENEWALS_PER_LEASE, lease_expires_at_ms, must_stop, renew_every_s
 from giornata.domain.errors import Fault, GiornataError, IllegalTransition, InvalidInput
 from giornata.domain.job import TERMINAL, TRANSITIONS, JobEvent, JobState, mermaid, next_state, sources
-from giornata.domain.money import MICRO_USD, MS_PER_HOUR, cost_micro_usd, cost_per_step_micro_usd, format_usd
+from giornata.domain.money import (
+    MICRO_USD,
+    MS_PER_HOUR,
+    cost_micro_usd,
+    cost_per_step_micro_usd,
+    format_rate_usd,
+    format_usd,
+)
 from giornata.domain.reasons import (
     BAN,
     BLAME,
@@ -202,10 +209,30 @@ def test_cost_per_step_needs_a_step() -> None:
     assert cost_per_step_micro_usd(total_micro_usd=100, steps=8) == 12.5
 
 
-@pytest.mark.parametrize(("micro_usd", "text"), [(240, "$0.000240"), (0, "$0.000000"), (1_230_000, "$1.23")])
+@pytest.mark.parametrize(
+    ("micro_usd", "text"),
+    [
+        (0, "$0"),
+        (1, "$0.000001"),
+        (240, "$0.00024"),
+        (2259, "$0.002259"),
+        (21_345, "$0.0213"),
+        (600_000, "$0.60"),
+        (1_230_000, "$1.23"),
+        (0.00123, "$0.00000000123"),
+    ],
+)
 def test_dollars_as_people_read_them(micro_usd: int, text: str) -> None:
     assert format_usd(micro_usd) == text
     assert MICRO_USD == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [(0, "$0"), (2.13e-6, "$0.00000213"), (4e-10, "$0.000000000400"), (0.0213, "$0.0213"), (3.5, "$3.50")],
+)
+def test_a_rate_has_three_digits_however_small_it_is(usd: float, text: str) -> None:
+    assert format_rate_usd(usd) == text
 
 
 # ---- leases ----

@@ -26,8 +26,16 @@ def folder(*items):
 PICTURES = folder((ONE, "a.png", None), (TWO, "b.png", "two"))
 
 
-def order(fields=FIELDS, pictures=PICTURES, classes=None, standing=None, seed=7):
-    return make_order(fields, pictures, classes, standing=standing, draw_seed=lambda: seed, draw_id=lambda: "job_1")
+def order(fields=FIELDS, pictures=PICTURES, classes=None, standing=None, seed=7, called="my dog"):
+    return make_order(
+        fields,
+        pictures,
+        classes,
+        standing=standing,
+        called=called,
+        draw_seed=lambda: seed,
+        draw_id=lambda: "job_1",
+    )
 
 
 def faults(**changes):
@@ -42,6 +50,17 @@ def test_the_seed_is_drawn_once_and_kept():
     assert (first.record.spec["seed"], again.record.spec["seed"]) == (7, 7)
     assert again.record == first.record
     assert (first.resumed, again.resumed) == (False, True)
+
+
+def test_results_are_named_after_the_folder_and_keep_the_name_of_the_first_start():
+    first = order().record
+    assert first.spec["output_name"] == "my dog"
+    assert order(standing=first, called="moved").record.spec["output_name"] == "my dog"
+    before_the_field = {name: value for name, value in first.spec.items() if name != "output_name"}
+    old = first.model_copy(update={"spec": before_the_field})
+    assert order(standing=old).record.spec["output_name"] is None
+    assert order(fields={**FIELDS, "output_name": "sks"}).record.spec["output_name"] == "sks"
+    assert set(faults(fields={**FIELDS, "output_name": "other"})) == {"spec.output_name"}
 
 
 def test_the_spec_is_whole_and_names_the_pictures_by_their_content():

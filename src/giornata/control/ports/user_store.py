@@ -138,6 +138,7 @@ class JobReads(Protocol):
         states: Sequence[str],
         labels: Mapping[str, str],
         kind: str | None,
+        match: str | None = None,
         before: Before,
         limit: int,
     ) -> list[JobRecord]: ...

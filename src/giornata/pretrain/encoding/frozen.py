@@ -18,7 +18,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.hub import download_failed, looks_like_path
+from giornata.diffusion.hub import download_failed
 from giornata.diffusion.model_folder import VAE_STEM, component_faults
 from giornata.diffusion.models import vae_dtype
 from giornata.diffusion.shapes.architecture import new_vae, text_parts
@@ -27,6 +27,7 @@ from giornata.diffusion.single_file import LAYOUTS
 from giornata.diffusion.tiny_model import tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.protocol.pretraining import Architecture, Model
+from giornata.protocol.training.model_names import looks_like_path
 
 FIELD = "model.pretrained_model_name_or_path"
 SD2 = replace(

@@ -8,7 +8,13 @@ from pydantic import AliasChoices, Field, model_validator
 
 from giornata.protocol.model import Message, Sha256
 from giornata.protocol.secrets import SecretName
-from giornata.protocol.training.model_names import hub_file, is_single_file, is_url
+from giornata.protocol.training.model_names import (
+    hub_file,
+    is_hub_id,
+    is_single_file,
+    is_url,
+    looks_like_path,
+)
 from giornata.protocol.training.text import ModelName
 
 if TYPE_CHECKING:
@@ -80,6 +86,11 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             is_url(name) and named is None,
             "pretrained_model_name_or_path is a URL, and no https://huggingface.co/OWNER/NAME/resolve/REVISION/"
             "FILE.safetensors; put the file on the hub or on the nodes",
+        ),
+        (
+            not (is_url(name) or single or looks_like_path(name) or is_hub_id(name)),
+            f"pretrained_model_name_or_path {name!r} is neither a path nor a hub id; hub ids are OWNER/NAME, of "
+            "letters, digits, dots, dashes and underscores",
         ),
         (
             spec.pretrained_model_sha256 is not None and not single,

@@ -1,8 +1,12 @@
 """What the name of a base model means: a hub's repository, one file of it, or a place on the node."""
 
+import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
+"""As the hub's own client checks it."""
 SINGLE_FILE_SUFFIX = ".safetensors"
 HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 
@@ -24,6 +28,16 @@ def is_single_file(name: str) -> bool:
 def is_url(name: str) -> bool:
     """Whether the name is a URL of any kind."""
     return "://" in name
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether a name cannot be a hub id: those are `name` or `owner/name`, and start with a letter or digit."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether the hub could have a repository of this name."""
+    return HUB_ID.fullmatch(name) is not None and "--" not in name and ".." not in name
 
 
 def hub_file(name: str) -> HubFile | None:

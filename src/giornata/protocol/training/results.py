@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import AliasChoices, Field
 
 from giornata.protocol.model import Message
+from giornata.protocol.training.file_names import OutputName
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
@@ -28,6 +29,11 @@ class ResultFields(Message):
     checkpoints_keep_every: int | None = Field(None, ge=1, description="Also keep each step that this divides.")
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(
         ("kohya", "diffusers"), min_length=1, description="Whose key names the files have."
+    )
+    output_name: OutputName | None = Field(
+        None,
+        description="What the names of the files begin with: my-dog makes my-dog.safetensors. "
+        "Default: the job's name.",
     )
     model_card: bool = Field(True, description="Also write README.md, the page that model hubs show.")
     output_dtype: Literal["float32", "float16", "bfloat16"] = Field(

@@ -38,14 +38,14 @@ class SampleFields(Message):
     sample_prompts: Annotated[tuple[Prompt, ...], BeforeValidator(_lines)] = Field(
         (),
         max_length=MOST_PROMPTS,
-        description="Each is drawn when the job is done, by the base model and with the LoRA, into samples.png.",
+        description="Each is drawn when the job is done, by the base model and with the LoRA, into NAME-samples.png.",
     )
     validation_steps: int | None = Field(
         None,
         ge=1,
         validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
         description="Draw them with the LoRA after every so many steps, too, each time into a sheet of its own "
-        "(samples-00000100.png). The steps wait meanwhile, and the job trains alone.",
+        "(NAME-samples-00000100.png). The steps wait meanwhile, and the job trains alone.",
     )
     sample_steps: int = Field(25, ge=1, le=50, description="Denoising steps of these pictures.")
     sample_guidance_scale: float | None = Field(
@@ -56,11 +56,6 @@ class SampleFields(Message):
 def steps_with_sheets(validation_steps: int | None, max_train_steps: int) -> range:
     """After which pictures are drawn while the job goes on. Not after the last: then all are drawn."""
     return range(0) if validation_steps is None else range(validation_steps, max_train_steps, validation_steps)
-
-
-def sheet_name(step: int) -> str:
-    """Of the file with the pictures after this step."""
-    return f"samples-{step:08d}.png"
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:

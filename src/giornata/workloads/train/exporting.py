@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from giornata.diffusion.checkpoint import canonical_json
-from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES, write_embeddings, write_lora
+from giornata.diffusion.formats import write_embeddings, write_lora
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import CARD, hashes_of, model_card
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.safefile import write_durably
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.file_names import embeddings_file, lora_file
 
 FINGERPRINTS_KEY = "giornata.fingerprints"
 
@@ -60,17 +61,17 @@ def export(
     kinds = tuple(dict.fromkeys(spec.output_formats))
     reporter.phase("exporting", 0, len(kinds))
     for done, kind in enumerate(kinds, start=1):
-        name = FILE_NAMES[kind]
+        name = lora_file(kind, spec.output_name)
         path = write_lora(kind, directory / name, tensors, facts, dtype=spec.output_dtype, extra=origin)
         reporter.artifact(name, path)
         reporter.phase("exporting", done, len(kinds))
     if spec.train_text_encoder_ti:
-        path = directory / EMBEDDINGS_FILE_NAME
+        path = directory / embeddings_file(spec.output_name)
         write_embeddings(path, tensors, dtype=spec.output_dtype, extra=origin)
-        reporter.artifact(EMBEDDINGS_FILE_NAME, path)
+        reporter.artifact(path.name, path)
     return Exported(
         facts=facts,
-        files=tuple(FILE_NAMES[kind] for kind in kinds),
+        files=tuple(lora_file(kind, spec.output_name) for kind in kinds),
         parameters=sum(tensor.numel() for tensor in tensors.values()),
         origin=origin,
     )

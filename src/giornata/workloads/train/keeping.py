@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, write_checkpoint
+from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, told_spec, write_checkpoint
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
@@ -141,7 +141,7 @@ class Keeper:
     def _header(self, step: int) -> Header:
         return Header(
             step=step,
-            spec=self._spec.model_dump(mode="json"),
+            spec=told_spec(self._spec),
             spec_sha256=spec_sha256(self._spec),
             data_sha256=self.data_hash,
             base_sha256=self._base_sha256,

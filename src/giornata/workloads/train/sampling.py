@@ -18,10 +18,10 @@ from giornata.diffusion.samples import draw_learned, draw_samples, sheet, step_s
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, Stopped, Wish
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.samples import sheet_name, steps_with_sheets
+from giornata.protocol.training.file_names import samples_file, sheet_file
+from giornata.protocol.training.samples import steps_with_sheets
 from giornata.workloads.train.faults import reason_of
 
-SAMPLES = "samples.png"
 NOT_DRAWN = "samples-not-drawn"
 
 
@@ -58,7 +58,8 @@ class Easel:
             samples = draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend))
             return sheet(samples, self.base, self.spec)
 
-        return SAMPLES if self._hand_over(SAMPLES, draw, pictures=2 * len(self.spec.sample_prompts)) else None
+        name = samples_file(self.spec.output_name)
+        return name if self._hand_over(name, draw, pictures=2 * len(self.spec.sample_prompts)) else None
 
     def is_time(self, step: int) -> bool:
         """Whether pictures are wanted after this step, which is not the last."""
@@ -73,7 +74,7 @@ class Easel:
             return step_sheet(pictures, self.base, self.spec, step=step)
 
         try:
-            self._hand_over(sheet_name(step), draw, pictures=len(self.spec.sample_prompts))
+            self._hand_over(sheet_file(step, self.spec.output_name), draw, pictures=len(self.spec.sample_prompts))
         except _Wished as wished:
             return wished.wish
         return Wish.GO_ON
