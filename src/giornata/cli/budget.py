@@ -17,7 +17,7 @@ from giornata.protocol.jobs import Job
 NO_LIMIT = "none"
 JobAmount = Annotated[
     str | None,
-    typer.Argument(metavar="[USD|none]", help="Dollars, such as 0.50; none: no limit.", show_default=False),
+    typer.Argument(metavar="USD|none", help="Dollars, such as 0.50; none: no limit.", show_default=False),
 ]
 ProjectAmount = Annotated[
     str, typer.Argument(metavar="USD|none", help="Dollars, such as 50; none: no limit.", show_default=False)

@@ -3,20 +3,23 @@
 import json
 from pathlib import Path
 
+import httpx
+
 from giornata.cli.settings import Settings
 from giornata.client import Client
+from giornata.client.connection import Backoff
 from giornata.domain.errors import Unauthenticated, Unavailable
 
 ADMIN_KEY_FILE = "admin.key"
 SERVER_FILE = "server.json"
 
 
-def connect(settings: Settings) -> Client:
+def connect(settings: Settings, *, http: httpx.Client | None = None, backoff: Backoff | None = None) -> Client:
     """A client for the server that the settings name, or for the embedded one on the data directory.
 
     Raises Unavailable when there is no server to be found, and Unauthenticated when there is no key.
     """
-    return Client(server_url(settings), _key(settings))
+    return Client(server_url(settings), _key(settings), http=http, backoff=backoff)
 
 
 def server_url(settings: Settings) -> str:

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def costs(
     context: typer.Context,
-    days: Annotated[float, typer.Option(min=0.001, max=366, help="So many days back from now.")] = 30,
+    days: Annotated[float, typer.Option(metavar="N", min=0.001, max=366, help="So many days back from now.")] = 30,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what jobs cost, and what fleets are billed for.

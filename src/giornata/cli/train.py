@@ -51,7 +51,15 @@ def train(
         str | None, typer.Option(help="Base model: a hub id, a folder, or a .safetensors file.", show_default=False)
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.", show_default=False)] = None,
-    preset: Annotated[str | None, typer.Option(help=f"One of: {', '.join(PRESETS)}.", show_default=False)] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of: {', '.join(PRESETS)}.",
+            show_default=False,
+            autocompletion=lambda: list(PRESETS),
+        ),
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,7 +86,7 @@ def train(
     ] = None,
     name: Annotated[str | None, typer.Option(help="A name for people.", show_default=False)] = None,
     priority: Annotated[
-        int | None, typer.Option(min=-100, max=100, help="Higher goes first.", show_default=False)
+        int | None, typer.Option(metavar="N", min=-100, max=100, help="Higher goes first.", show_default=False)
     ] = None,
     max_cost: Annotated[
         str | None,
@@ -107,7 +115,12 @@ def train(
     ] = None,
     model_cache_bytes: Annotated[
         int | None,
-        typer.Option(min=0, help="Standalone: bound of the disk space for models from the hub.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Standalone: bound of the disk space for models from the hub.",
+            show_default=False,
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
