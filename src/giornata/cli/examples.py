@@ -20,7 +20,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "train": (
         f"giornata train ./my-dog {_PROMPT} \\\n    --model stabilityai/stable-diffusion-xl-base-1.0 --follow",
         "giornata train ./my-dog --preset subject --set instance_prompt='a sks dog' \\\n"
-        "    --model ./sd_xl_base_1.0.safetensors --max-cost 0.50",
+        "    --model ./sd_xl_base_1.0.safetensors --max-cost 0.50 --estimate",
         f"giornata train ./my-dog --standalone -o ./lora \\\n    --model ./sd_xl_base_1.0.safetensors {_PROMPT}",
     ),
     "presets": ("giornata presets", "giornata presets --json"),

@@ -1,6 +1,6 @@
 """Command groups whose commands are imported when they are used.
 
-The index of a group has each command's name, module and help, so that `--help` and shell completion import no command.
+The index of a group has each command's name, module and help: `--help` and shell completion import no command.
 """
 
 import importlib

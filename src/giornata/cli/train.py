@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.connection import connect
-from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.estimate import estimate_job
+from giornata.cli.options import JsonFlag, misplaced, settings_of
 from giornata.cli.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.presets import known
 from giornata.cli.settings import Settings
@@ -97,6 +98,10 @@ def train(
         typer.Option(metavar="SIZE", help="Only nodes with at least this much GPU memory: 20GB.", show_default=False),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
+    estimated: Annotated[
+        bool,
+        typer.Option("--estimate", help="Say how long the job would take and what it would cost; submit nothing."),
+    ] = False,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
     ] = False,
@@ -155,11 +160,19 @@ def train(
         fields = partial(
             _spec, preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments
         )
+        if estimated:
+            estimate_job(queued, settings, fields, out, others=[*alone.misplaced(), *_misplaced(standalone, follow)])
+            return
         if standalone:
             raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=queued.misplaced(), out=out))
         status = _queue(queued, settings, fields, out, others=alone.misplaced(), follow=follow)
         if status:
             raise typer.Exit(status)
+
+
+def _misplaced(standalone: bool, follow: bool) -> list[Fault]:
+    options = {"--standalone": standalone or None, "--follow": follow or None}
+    return misplaced(options, "does not go with --estimate", hint="leave one of them out")
 
 
 def _queue(

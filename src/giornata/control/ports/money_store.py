@@ -75,10 +75,12 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A node: how many jobs it takes at one time, and those that it has."""
+    """A node: how many jobs it takes at one time, those that it has, its device, and what an hour of it costs."""
 
     places: int
     at_work: tuple[AtWork, ...]
+    device: str = ""
+    price_micro_usd_per_hour: int = 0
 
 
 class Forecasts(Protocol):
