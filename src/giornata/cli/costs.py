@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from giornata.cli.budget import budget_lines
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
@@ -26,7 +27,7 @@ def costs(
 ) -> None:
     """Show what jobs cost, and what fleets are billed for.
 
-    Fleets are shown to an admin of the installation only.
+    Budgets of projects are shown with what is spent of them. Fleets are shown to an admin of the installation only.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         since = None if days == 30 else datetime.now(UTC) - timedelta(days=days)
@@ -34,6 +35,14 @@ def costs(
         _work(found, out, days=days)
         if found.fleets:
             _fleets(found.fleets, out)
+        budgets = [
+            line for each in client.projects() if each.spent_micro_usd is not None for line in budget_lines(each)
+        ]
+        if budgets:
+            out.say("")
+            out.say("budgets of projects")
+        for line in budgets:
+            out.say(f"  {line}")
         out.result(found)
 
 
