@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import httpx
+
 from giornata.cli.contexts import Contexts, contexts_file, read_contexts
 from giornata.cli.hints import giornata, given, note_local
 from giornata.cli.settings import Settings
 from giornata.client import Client
+from giornata.client.connection import Backoff
 from giornata.domain.errors import Unauthenticated, Unavailable
 
 ADMIN_KEY_FILE = "admin.key"
@@ -29,11 +32,11 @@ class Target:
     local: bool
 
 
-def connect(settings: Settings) -> Client:
+def connect(settings: Settings, *, http: httpx.Client | None = None, backoff: Backoff | None = None) -> Client:
     """A client for the server that `target_of` finds. Raises as it does."""
     target = target_of(settings)
     note_local(target.local)
-    return Client(target.url, target.api_key)
+    return Client(target.url, target.api_key, http=http, backoff=backoff)
 
 
 def target_of(settings: Settings, contexts: Callable[[], Contexts] | None = None) -> Target:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from giornata.cli.budget import budget_lines
 from giornata.cli.connection import connect
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
@@ -22,12 +23,12 @@ def register(app: typer.Typer) -> None:
 
 def costs(
     context: typer.Context,
-    days: Annotated[float, typer.Option(min=0.001, max=366, help="So many days back from now.")] = 30,
+    days: Annotated[float, typer.Option(metavar="N", min=0.001, max=366, help="So many days back from now.")] = 30,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what jobs cost, and what fleets are billed for.
 
-    Fleets are shown to an admin of the installation only.
+    Budgets of projects are shown with what is spent of them. Fleets are shown to an admin of the installation only.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         since = None if days == 30 else datetime.now(UTC) - timedelta(days=days)
@@ -35,6 +36,14 @@ def costs(
         _work(found, out, days=days)
         if found.fleets:
             _fleets(found.fleets, out)
+        budgets = [
+            line for each in client.projects() if each.spent_micro_usd is not None for line in budget_lines(each)
+        ]
+        if budgets:
+            out.say("")
+            out.say("budgets of projects")
+        for line in budgets:
+            out.say(f"  {line}")
         out.result(found)
 
 

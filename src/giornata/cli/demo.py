@@ -31,8 +31,8 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where everything is put.")] = Path("demo-output"),
-    jobs: Annotated[int, typer.Option(min=KILLS, max=len(SUBJECTS), help="Training jobs.")] = 3,
-    steps: Annotated[int, typer.Option(min=40, max=100_000, help="Steps of each job.")] = 300,
+    jobs: Annotated[int, typer.Option(metavar="N", min=KILLS, max=len(SUBJECTS), help="Training jobs.")] = 3,
+    steps: Annotated[int, typer.Option(metavar="N", min=40, max=100_000, help="Steps of each job.")] = 300,
     as_json: JsonFlag = False,
 ) -> None:
     """Train LoRAs, kill nodes meanwhile, and compare the bytes.

@@ -54,7 +54,11 @@ def download(
     ] = None,
     formats: Annotated[
         list[Format] | None,
-        typer.Option("--format", help="With --checkpoint: only these formats; default: the job's."),
+        typer.Option(
+            "--format",
+            metavar="kohya|diffusers",
+            help="With --checkpoint: only this format; may be repeated. Default: those of the job.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -31,7 +31,8 @@ def _requeued(data: Data) -> str:
 
 def _budget(data: Data) -> str:
     spent, limit = (format_usd(int(data.get(name, 0))) for name in ("spent_micro_usd", "limit_micro_usd"))
-    return f"{spent} of the {data.get('budget')}'s {limit} are spent"
+    month = f" for {data['month']}" if data.get("month") else ""
+    return f"{spent} of the {data.get('budget')}'s {limit}{month} are spent"
 
 
 def _notice(data: Data) -> str:

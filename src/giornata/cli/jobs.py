@@ -25,9 +25,18 @@ def register(app: typer.Typer) -> None:
 
 def list_jobs(
     context: typer.Context,
-    state: Annotated[list[JobState] | None, typer.Option(help="Only these states.", show_default=False)] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only these labels.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    state: Annotated[
+        list[JobState] | None,
+        typer.Option(
+            metavar="STATE",
+            help=f"Only jobs in this state; may be repeated: {', '.join(JobState)}.",
+            show_default=False,
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this label; may be repeated.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50,
     as_json: JsonFlag = False,
 ) -> None:
     """List jobs, newest first."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.budget import money, project_budget
+from giornata.cli.budget import money, monthly_money, project_budget
 from giornata.cli.connection import connect, target_of
 from giornata.cli.hints import giornata
 from giornata.cli.join import Invitation
@@ -105,6 +105,7 @@ def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
     """List projects."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         projects = list(client.projects())
-        rows = [(each.id, each.name, ago(each.created_at), *money(each)) for each in projects]
-        out.table(("id", "name", "made", "budget", "spent", "set aside"), rows, right=(2, 3, 4, 5))
+        rows = [(each.id, each.name, ago(each.created_at), *money(each), *monthly_money(each)) for each in projects]
+        headers = ("id", "name", "made", "budget", "spent", "set aside", "a month", "spent in it")
+        out.table(headers, rows, right=(2, 3, 4, 5, 6, 7), spare=(2, 1))
         out.result({"items": [each.model_dump(mode="json") for each in projects]})

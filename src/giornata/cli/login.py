@@ -87,7 +87,10 @@ def logout(
 
 
 def list_contexts(as_json: JsonFlag = False) -> None:
-    """List the servers that giornata login has saved, and mark the one in use."""
+    """List the servers that giornata login has saved.
+
+    A star marks the one in use.
+    """
     with reporting(as_json) as out:
         saved = read_contexts(contexts_file())
         items = [{"name": LOCAL, "url": None, "current": saved.in_use is None}]
@@ -103,7 +106,10 @@ def list_contexts(as_json: JsonFlag = False) -> None:
 
 
 def use(name: ContextName, as_json: JsonFlag = False) -> None:
-    """Use another of the saved servers, or the installation on this machine: giornata use local."""
+    """Use another saved server, or the installation on this machine.
+
+    The installation on this machine is called local.
+    """
     with reporting(as_json) as out:
         file = contexts_file()
         saved = read_contexts(file)

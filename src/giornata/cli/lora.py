@@ -61,7 +61,9 @@ def inspect(file: LoraPath, as_json: JsonFlag = False) -> None:
 def resize(
     file: LoraPath,
     output: OutPath,
-    rank: Annotated[int, typer.Option(min=1, max=4096, help="The highest rank of a layer.", show_default=False)],
+    rank: Annotated[
+        int, typer.Option(metavar="N", min=1, max=4096, help="The highest rank of a layer.", show_default=False)
+    ],
     method: Annotated[
         Method, typer.Option(help="sv_*: as many singular values as --target asks for, --rank at most.")
     ] = Method.FIXED,
@@ -101,7 +103,9 @@ def merge(
     output: OutPath,
     rank: Annotated[
         int | None,
-        typer.Option(min=1, max=4096, help="Cut the sum to this rank. Default: exact.", show_default=False),
+        typer.Option(
+            metavar="N", min=1, max=4096, help="Cut the sum to this rank. Default: exact.", show_default=False
+        ),
     ] = None,
     dtype: DtypeOption = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,

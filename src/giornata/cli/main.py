@@ -1,4 +1,4 @@
-"""`giornata`: the root of the command line."""
+"""`giornata`: the root of the command line. It imports no command before it is used."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,81 +6,54 @@ from typing import Annotated
 import typer
 
 from giornata import __version__
-from giornata.cli import (
-    budget,
-    cancel_and_retry,
-    costs,
-    demo,
-    download,
-    fleet_table,
-    follow,
-    jobs,
-    keys,
-    login,
-    lora,
-    machines,
-    model,
-    node,
-    nodes,
-    presets,
-    pretrain,
-    secrets,
-    serve,
-    simulate,
-    train,
-)
+from giornata.cli.command_index import COMMANDS
+from giornata.cli.lazy_group import LazyGroup
+
+
+class RootGroup(LazyGroup):
+    """All commands."""
+
+    sections = COMMANDS
+
 
 app = typer.Typer(
+    cls=RootGroup,
     name="giornata",
     help="Fine-tunes and pre-trains Stable Diffusion on GPUs that may vanish at any moment. No seam shows.",
+    epilog="Examples of a command: giornata COMMAND --help",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
-@app.callback()
-def root(
-    url: Annotated[str | None, typer.Option(help="The server (GIORNATA_URL).", show_default=False)] = None,
-    api_key: Annotated[str | None, typer.Option(help="Your key (GIORNATA_API_KEY).", show_default=False)] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="The embedded installation (GIORNATA_DATA).", show_default=False)
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.", show_default=False)] = None,
-    version: Annotated[bool, typer.Option("--version", help="Say the version and end.")] = False,
-) -> None:
-    """Options before the command's name hold for every command."""
-    del url, api_key, data, config
-    if version:
+def _say_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"giornata {__version__}")
         raise typer.Exit
 
 
-for module in (
-    train,
-    presets,
-    jobs,
-    follow,
-    cancel_and_retry,
-    budget,
-    costs,
-    download,
-    nodes,
-    machines,
-    fleet_table,
-    keys,
-    secrets,
-    serve,
-    node,
-    model,
-    lora,
-    demo,
-    simulate,
-    pretrain,
-    login,
-):
-    module.register(app)
+@app.callback()
+def root(
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The server (GIORNATA_URL).", show_default=False)
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Your key (GIORNATA_API_KEY).", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The embedded installation (GIORNATA_DATA).", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file of settings.", show_default=False)
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version and end.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options before the command's name hold for every command."""
+    del url, api_key, data, config, version
 
 
 def main() -> None:

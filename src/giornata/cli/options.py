@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from giornata.cli.completion import job_ids
 from giornata.cli.hints import note_given
 from giornata.cli.settings import Settings, load_settings
 from giornata.domain.errors import Fault, InvalidInput
@@ -23,16 +24,16 @@ def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
-JobId = Annotated[
-    str,
-    typer.Argument(metavar="JOB", help="Its id, the beginning of its id, its name, or: last.", show_default=False),
-]
+JOB_HELP = "Its id, the beginning of its id, its name, or: last."
+JobId = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]
 PriceOption = Annotated[float | None, flag("price_usd_per_hour", metavar="USD")]
 KindOption = Annotated[
     list[str] | None,
-    typer.Option("--kind", help="Kind of job to take; may be repeated. [default: train]", show_default=False),
+    typer.Option(
+        "--kind", metavar="KIND", help="Kind of job to take; may be repeated. [default: train]", show_default=False
+    ),
 ]
 WorkloadOption = Annotated[
     list[str] | None,

@@ -2,33 +2,24 @@
 
 import typer
 
-from giornata.cli import (
-    pretrain_demo,
-    pretrain_encode,
-    pretrain_eval,
-    pretrain_ingest,
-    pretrain_plan,
-    pretrain_run,
-    pretrain_size,
-    pretrain_submit,
-)
+from giornata.cli.command_index import PRETRAIN_COMMANDS
+from giornata.cli.lazy_group import LazyGroup
 
-COMMANDS = (
-    pretrain_plan,
-    pretrain_ingest,
-    pretrain_encode,
-    pretrain_size,
-    pretrain_run,
-    pretrain_submit,
-    pretrain_eval,
-    pretrain_demo,
-)
-"""In the order of the help."""
+
+class PretrainGroup(LazyGroup):
+    """The commands about pre-training."""
+
+    sections = PRETRAIN_COMMANDS
+    prefix = "pretrain "
 
 
 def register(app: typer.Typer) -> None:
     """Add the group with its commands."""
-    group = typer.Typer(no_args_is_help=True, help="Pre-train on Ray: price it, prepare the data, train, judge.")
-    for module in COMMANDS:
-        module.register(group)
-    app.add_typer(group, name="pretrain")
+    app.add_typer(
+        typer.Typer(
+            cls=PretrainGroup,
+            no_args_is_help=True,
+            help="Pre-train on Ray: price it, prepare the data, train, judge.",
+        ),
+        name="pretrain",
+    )

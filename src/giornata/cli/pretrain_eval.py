@@ -26,7 +26,9 @@ def evaluate(
     inception: Annotated[
         Path | None, typer.Option(help="TorchScript file of the Inception network, for FID.", show_default=False)
     ] = None,
-    rows: Annotated[int, typer.Option(help="Held-back rows that are drawn for these, at most.", min=1)] = 256,
+    rows: Annotated[
+        int, typer.Option(metavar="N", help="Held-back rows that are drawn for these, at most.", min=1)
+    ] = 256,
     folder: Annotated[Path, typer.Option("--out", help="Where the samples go.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:

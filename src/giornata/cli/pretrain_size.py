@@ -32,13 +32,20 @@ def size(
     ] = None,
     address: Address = None,
     trainers: Annotated[
-        int | None, typer.Option(min=1, help="Measure so many. Default: all of the run.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", min=1, help="Trainers to measure. Default: all of the run.", show_default=False),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Of training in each phase, after warm-up.")] = 30,
-    batches: Annotated[int, typer.Option(min=1, help="Through the encoder in each phase, after warm-up.")] = 10,
-    headroom: Annotated[float, typer.Option(min=1, max=10, help="Of encoders and CPUs.")] = 1.1,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Steps of training in each phase, after warm-up.")
+    ] = 30,
+    batches: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Batches through the encoder in each phase, after warm-up.")
+    ] = 10,
+    headroom: Annotated[
+        float, typer.Option(metavar="N", min=1, max=10, help="Factor on the number of encoders and CPUs.")
+    ] = 1.1,
     availability: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the time that an encoder is there.")
+        float, typer.Option(metavar="N", min=0.01, max=1, help="Share of the time that an encoder is there.")
     ] = 1.0,
     as_json: JsonFlag = False,
 ) -> None:

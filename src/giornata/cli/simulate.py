@@ -27,14 +27,20 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="Which one; see --list.", show_default=False)
+        str | None, typer.Argument(metavar="SCENARIO", help="The scenario; --list names them.", show_default=False)
     ] = None,
-    policy: Annotated[PolicyChoice, typer.Option(help="Ours, or the ancestor's.")] = PolicyChoice.GIORNATA,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Default: the scenario's.", show_default=False)] = None,
+    policy: Annotated[PolicyChoice, typer.Option(help="Whose decisions are played.")] = PolicyChoice.GIORNATA,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Jobs to play. Default: as many as the scenario has.", show_default=False
+        ),
+    ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Most nodes. Default: in proportion to the jobs.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most nodes. Default: in proportion to the jobs.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal runs.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Equal seeds give equal runs.")] = 0,
     plots: Annotated[
         Path | None, typer.Option(help="Draw into this folder (needs giornata[simulate]).", show_default=False)
     ] = None,

@@ -127,6 +127,14 @@ def check(
 
 def send(client: Client, job: Checked, out: Output) -> Job:
     """The pictures and the file to start from, as far as the server does not have them, and then the job."""
+    spec = send_inputs(client, job, out)
+    if job.continued is not None:
+        return client.continue_job(find_job(client, job.continued), spec, **job.terms)
+    return client.submit(spec, **{**job.terms, "priority": job.terms["priority"] or 0})
+
+
+def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
+    """Upload what the server does not have. Returns the spec that names it."""
     spec = dict(job.spec)
     if job.folder is not None:
         spec["dataset"] = _send_folder(client, job.folder, out).id
@@ -134,9 +142,7 @@ def send(client: Client, job: Checked, out: Output) -> Job:
         spec["class_dataset"] = _send_folder(client, job.class_folder, out).id
     if job.init_lora is not None:
         spec["init_lora"] = client.upload_files([job.init_lora])[0].sha256
-    if job.continued is not None:
-        return client.continue_job(find_job(client, job.continued), spec, **job.terms)
-    return client.submit(spec, **{**job.terms, "priority": job.terms["priority"] or 0})
+    return spec
 
 
 def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:

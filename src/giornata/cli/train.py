@@ -10,9 +10,10 @@ import typer
 
 from giornata.cli.base_models import sent_name
 from giornata.cli.connection import connect
+from giornata.cli.estimate import estimate_job
 from giornata.cli.follow import finish
 from giornata.cli.hints import giornata
-from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.options import JsonFlag, misplaced, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.presets import known
 from giornata.cli.results import folder_faults
@@ -54,7 +55,15 @@ def train(
         str | None, typer.Option(help="Base model: a hub id, a folder, or a .safetensors file.", show_default=False)
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.", show_default=False)] = None,
-    preset: Annotated[str | None, typer.Option(help=f"One of: {', '.join(PRESETS)}.", show_default=False)] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of: {', '.join(PRESETS)}.",
+            show_default=False,
+            autocompletion=lambda: list(PRESETS),
+        ),
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,7 +90,7 @@ def train(
     ] = None,
     name: Annotated[str | None, typer.Option(help="A name for people.", show_default=False)] = None,
     priority: Annotated[
-        int | None, typer.Option(min=-100, max=100, help="Higher goes first.", show_default=False)
+        int | None, typer.Option(metavar="N", min=-100, max=100, help="Higher goes first.", show_default=False)
     ] = None,
     max_cost: Annotated[
         str | None,
@@ -92,6 +101,10 @@ def train(
         typer.Option(metavar="SIZE", help="Only nodes with at least this much GPU memory: 20GB.", show_default=False),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the end.")] = False,
+    estimated: Annotated[
+        bool,
+        typer.Option("--estimate", help="Say how long the job would take and what it would cost; submit nothing."),
+    ] = False,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Train on this machine, here and now, without a server.")
     ] = False,
@@ -117,7 +130,12 @@ def train(
     ] = None,
     model_cache_bytes: Annotated[
         int | None,
-        typer.Option(min=0, help="Standalone: bound of the disk space for models from the hub.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Standalone: bound of the disk space for models from the hub.",
+            show_default=False,
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -152,11 +170,19 @@ def train(
         fields = partial(
             _spec, preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments
         )
+        if estimated:
+            estimate_job(queued, settings, fields, out, others=[*alone.misplaced(), *_misplaced(standalone, follow)])
+            return
         if standalone:
             raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=queued.misplaced(), out=out))
         status = _queue(queued, settings, fields, out, others=alone.misplaced(), follow=follow, output=output)
         if status:
             raise typer.Exit(status)
+
+
+def _misplaced(standalone: bool, follow: bool) -> list[Fault]:
+    options = {"--standalone": standalone or None, "--follow": follow or None}
+    return misplaced(options, "does not go with --estimate", hint="leave one of them out")
 
 
 def _queue(

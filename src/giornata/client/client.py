@@ -351,7 +351,14 @@ class Client:
 
     def set_project_budget(self, project_id: str, budget_micro_usd: int | None) -> Project:
         """What all jobs of the project may cost in all; None: no limit. For an admin of the installation."""
-        body = SetBudget(budget_micro_usd=budget_micro_usd)
+        return self.set_project_budgets(project_id, SetBudget(budget_micro_usd=budget_micro_usd))
+
+    def set_project_monthly_budget(self, project_id: str, monthly_budget_micro_usd: int | None) -> Project:
+        """What they may cost in each calendar month, in UTC; None: no limit. For an admin of the installation."""
+        return self.set_project_budgets(project_id, SetBudget(monthly_budget_micro_usd=monthly_budget_micro_usd))
+
+    def set_project_budgets(self, project_id: str, body: SetBudget) -> Project:
+        """The budgets that are given in `body`; the other one stays. For an admin of the installation."""
         return self._connection.call("PUT", f"/v1/projects/{_quoted(project_id)}/budget", Project, body=body)
 
     def create_project(self, project_id: str, *, name: str | None = None) -> Project:

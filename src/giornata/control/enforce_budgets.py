@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from giornata.control.budgets import budgets_each, told
+from giornata.control.budgets import budgets_each, limits_of, told
 from giornata.control.context import Context
 from giornata.control.enforce_release import end_disobedient
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.domain.budget import Budget, Payer, first_used_up
+from giornata.domain.budget import Budget, Payer, first_used_up, month_start_ms
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
@@ -39,7 +39,7 @@ def enforce_budgets(
 
 
 def _has_budget(job: JobRow) -> bool:
-    return job.budget_micro_usd is not None or job.project_budget_micro_usd is not None
+    return job.budget_micro_usd is not None or bool(limits_of(job))
 
 
 def _ordered(attempt: AttemptRow) -> bool:
@@ -74,7 +74,7 @@ def _end(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_
 
 
 def _warn(tx: Transaction, held: Sequence[Held], budgets: Mapping[str, tuple[Budget, ...]], *, at_ms: int) -> None:
-    asked: set[str] = set()
+    asked: set[tuple[str, Payer]] = set()
     for job, attempt in held:
         for budget in budgets[job.id]:
             if not budget.nearly:
@@ -84,8 +84,15 @@ def _warn(tx: Transaction, held: Sequence[Held], budgets: Mapping[str, tuple[Bud
                 if first:
                     tx.jobs.update(job.id, budget_warned_at_ms=at_ms)
             else:
-                first = job.project_id not in asked and tx.pausing.warned(job.project_id, at_ms=at_ms)
-                asked.add(job.project_id)
+                whose = (job.project_id, budget.payer)
+                first = whose not in asked and _first_warning(tx, *whose, at_ms=at_ms)
+                asked.add(whose)
             if first:
                 event = EventType.BUDGET_WARNING
                 tx.events.add(job.id, job.project_id, event, attempt.number, told(budget), at_ms)
+
+
+def _first_warning(tx: Transaction, project_id: str, payer: Payer, *, at_ms: int) -> bool:
+    if payer is Payer.MONTH:
+        return tx.pausing.warned_of_month(project_id, month_ms=month_start_ms(at_ms), at_ms=at_ms)
+    return tx.pausing.warned(project_id, at_ms=at_ms)

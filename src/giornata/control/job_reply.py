@@ -76,6 +76,11 @@ def waiting_because(job: JobRecord, view: QueueView) -> str | None:
 def _paused_because(job: JobRecord, spent: int) -> str | None:
     if job.state != JobState.PAUSED:
         return None
+    if job.paused_by == Payer.MONTH:
+        return (
+            "the project's budget for this month is used up; the job goes on by itself when the next month begins "
+            "(at midnight UTC), or when an administrator raises the budget"
+        )
     if job.paused_by == Payer.PROJECT or job.budget_micro_usd is None:
         return "the project's budget is used up; the job goes on when an administrator raises it"
     limit, paid = format_usd(job.budget_micro_usd), format_usd(spent)

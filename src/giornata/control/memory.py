@@ -7,6 +7,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from giornata.domain.budget import Spent
+
 if TYPE_CHECKING:
     from giornata.control.context import Caller
 
@@ -16,10 +18,14 @@ READERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What a project's attempts cost that had ended before `before_ms`, long enough ago for nothing to be missed."""
+    """What a project's attempts cost that had ended before `before_ms`, long enough ago for nothing to be missed.
+
+    The month in `spent` is the one that began at `month_ms`.
+    """
 
     before_ms: int
-    micro_usd: int
+    month_ms: int
+    spent: Spent
 
 
 class Memory:

@@ -5,6 +5,7 @@ from giornata.control.context import Foundations
 from giornata.control.instants import instant
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
+from giornata.domain.budget import month_of
 from giornata.domain.errors import NotFound
 from giornata.protocol.admin import Project
 
@@ -12,13 +13,21 @@ from giornata.protocol.admin import Project
 def project_reply(tx: Transaction, ctx: Foundations, project: ProjectRecord) -> Project:
     """With its money as of now, if it has a budget."""
     made = Project(id=project.id, name=project.name, created_at=instant(project.created_at_ms))
-    if project.budget_micro_usd is None:
+    if project.budget_micro_usd is None and project.monthly_budget_micro_usd is None:
         return made
-    money = {
+    now_ms = ctx.clock.now_ms()
+    spent = project_spent(tx, ctx, project.id, at_ms=now_ms)
+    money: dict[str, object] = {
         "budget_micro_usd": project.budget_micro_usd,
-        "spent_micro_usd": project_spent(tx, ctx, project.id, at_ms=ctx.clock.now_ms()),
+        "spent_micro_usd": spent.total_micro_usd,
         "reserved_micro_usd": tx.spending.reserved(project.id),
     }
+    if project.monthly_budget_micro_usd is not None:
+        money |= {
+            "monthly_budget_micro_usd": project.monthly_budget_micro_usd,
+            "month": month_of(now_ms),
+            "month_spent_micro_usd": spent.month_micro_usd,
+        }
     return made.model_copy(update=money)
 
 

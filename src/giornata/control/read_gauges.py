@@ -12,4 +12,5 @@ def read_gauges(ctx: Context) -> Gauges:
     since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
     with ctx.store.read() as tx:
         gauges = tx.gauges.now(seen_since_ms=since_ms)
-        return replace(gauges, spend_micro_usd=project_spent(tx, ctx, None, at_ms=ctx.clock.now_ms()))
+        spent = project_spent(tx, ctx, None, at_ms=ctx.clock.now_ms())
+        return replace(gauges, spend_micro_usd=spent.total_micro_usd)

@@ -11,7 +11,7 @@ from giornata.control.read_jobs import own_job, read_job
 from giornata.control.reserve import require_room
 from giornata.control.settle_budgets import settle_budgets
 from giornata.control.texts import is_id
-from giornata.domain.budget import reservation_micro_usd
+from giornata.domain.budget import Payer, reservation_micro_usd
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.job import TERMINAL, JobState
 from giornata.protocol.admin import Project, SetBudget
@@ -19,13 +19,19 @@ from giornata.protocol.jobs import ChangeJob, Job
 
 
 def set_project_budget(ctx: Context, caller: Caller, project_id: str, request: SetBudget) -> Project:
-    """Set or lift a project's budget. Running jobs of one that is used up stop at their next heartbeat.
+    """Set or lift a project's budgets, in all and per month; one that is not given stays.
 
-    Raises Forbidden unless the caller governs the installation, NotFound.
+    Running jobs of a project without money stop at their next heartbeat. Raises Forbidden unless the caller governs
+    the installation, NotFound.
     """
     require_root_admin(caller)
+    given = {
+        Payer.PROJECT: ("budget_micro_usd", request.budget_micro_usd),
+        Payer.MONTH: ("monthly_budget_micro_usd", request.monthly_budget_micro_usd),
+    }
+    budgets = {payer: value for payer, (field, value) in given.items() if field in request.model_fields_set}
     with ctx.store.begin() as tx:
-        if not is_id(project_id) or not tx.pausing.set_budget(project_id, request.budget_micro_usd):
+        if not is_id(project_id) or not tx.pausing.set_budgets(project_id, budgets):
             raise NotFound(f"there is no project {project_id}")
     settle_budgets(ctx)
     with ctx.store.read() as tx:

@@ -1,4 +1,7 @@
-"""Queued jobs of projects whose money is used up wait outside the queue, and come back when there is some again."""
+"""Queued jobs of projects whose money is used up wait outside the queue, and come back when there is some again.
+
+There is some again when a budget is raised, and for a budget per month when the next month begins.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +10,7 @@ from giornata.control.context import Context
 from giornata.control.ports.money_store import Parked
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
-from giornata.domain.budget import Budget, Payer
+from giornata.domain.budget import Budget, ProjectLimits, first_used_up, project_budgets
 from giornata.protocol.events import EventType
 
 # Jobs in one transaction: a long one would hold up the heartbeats.
@@ -23,20 +26,20 @@ def settle_budgets(ctx: Context) -> int:
     with ctx.store.read() as tx:
         limits = tx.pausing.limited_projects()
         waiting = tx.pausing.projects_waiting()
-        budgets = [_budget(tx, ctx, project_id, limit, at_ms=now_ms) for project_id, limit in limits]
-    empty = {project_id: budget for project_id, budget in budgets if budget.used_up}
+        stops = {project_id: _stop(tx, ctx, project_id, each, at_ms=now_ms) for project_id, each in limits}
+    empty = {project_id: budget for project_id, budget in stops.items() if budget is not None}
     moved = sum(_pause(ctx, project_id, budget) for project_id, budget in empty.items())
     return moved + sum(_resume(ctx, project_id) for project_id in waiting if project_id not in empty)
 
 
-def _budget(tx: Transaction, ctx: Context, project_id: str, limit: int, *, at_ms: int) -> tuple[str, Budget]:
+def _stop(tx: Transaction, ctx: Context, project_id: str, limits: ProjectLimits, *, at_ms: int) -> Budget | None:
     spent = project_spent(tx, ctx, project_id, at_ms=at_ms)
-    return project_id, Budget(payer=Payer.PROJECT, limit_micro_usd=limit, spent_micro_usd=spent)
+    return first_used_up(tuple(project_budgets(limits, spent, at_ms=at_ms)))
 
 
 def _pause(ctx: Context, project_id: str, budget: Budget) -> int:
     def some(tx: Transaction) -> list[NewEvent]:
-        jobs = tx.pausing.pause_queued(project_id, limit=AT_ONCE)
+        jobs = tx.pausing.pause_queued(project_id, payer=budget.payer, limit=AT_ONCE)
         return _events(ctx, project_id, EventType.JOB_PAUSED, jobs, lambda _: told(budget))
 
     return _until_done(ctx, some)

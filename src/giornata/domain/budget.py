@@ -1,6 +1,10 @@
-"""Budgets: limits of what a job, or all jobs of a project, may cost. Money is integer micro-dollars."""
+"""Budgets: limits of what a job, or all jobs of a project, may cost, in all or in a calendar month.
+
+Money is integer micro-dollars. Months begin at midnight UTC.
+"""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 WARNED_AT_PERCENT = 80
@@ -9,10 +13,40 @@ MARGIN_PERCENT = 25
 
 
 class Payer(StrEnum):
-    """Whose money it is."""
+    """Whose money it is, in the order in which they stop a job. MONTH: what the project may spend in a month."""
 
     JOB = "job"
     PROJECT = "project"
+    MONTH = "month"
+
+
+_ORDER = tuple(Payer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectLimits:
+    """What all jobs of a project may cost; None: without a limit."""
+
+    total_micro_usd: int | None = None
+    monthly_micro_usd: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is any limit."""
+        return self.total_micro_usd is not None or self.monthly_micro_usd is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """By all attempts of a project, ever, and in one calendar month."""
+
+    total_micro_usd: int = 0
+    month_micro_usd: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            total_micro_usd=self.total_micro_usd + other.total_micro_usd,
+            month_micro_usd=self.month_micro_usd + other.month_micro_usd,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +56,7 @@ class Budget:
     payer: Payer
     limit_micro_usd: int
     spent_micro_usd: int
+    month: str | None = None  # as 2026-11, of a budget per month
 
     @property
     def used_up(self) -> bool:
@@ -35,9 +70,42 @@ class Budget:
 
 
 def first_used_up(budgets: tuple[Budget, ...]) -> Budget | None:
-    """The one that stops the job: its own before its project's, which somebody else has to raise."""
+    """The one that stops the job: its own before its project's, which somebody else has to raise.
+
+    The project's budget in all comes before that per month, which lets the job go on by itself.
+    """
     spent = [budget for budget in budgets if budget.used_up]
-    return min(spent, key=lambda budget: budget.payer is Payer.PROJECT, default=None)
+    return min(spent, key=lambda budget: _ORDER.index(budget.payer), default=None)
+
+
+def project_budgets(limits: ProjectLimits, spent: Spent, *, at_ms: int) -> list[Budget]:
+    """Those that the project has, as of this instant."""
+    found = []
+    if limits.total_micro_usd is not None:
+        found.append(
+            Budget(payer=Payer.PROJECT, limit_micro_usd=limits.total_micro_usd, spent_micro_usd=spent.total_micro_usd)
+        )
+    if limits.monthly_micro_usd is not None:
+        found.append(
+            Budget(
+                payer=Payer.MONTH,
+                limit_micro_usd=limits.monthly_micro_usd,
+                spent_micro_usd=spent.month_micro_usd,
+                month=month_of(at_ms),
+            )
+        )
+    return found
+
+
+def month_start_ms(at_ms: int) -> int:
+    """When the calendar month of this instant began, in epoch milliseconds, UTC."""
+    at = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return round(datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()) * 1000
+
+
+def month_of(at_ms: int) -> str:
+    """Its name, such as 2026-11."""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m}"
 
 
 def reservation_micro_usd(*, budget: int | None, estimate: int | None) -> int:

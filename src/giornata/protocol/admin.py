@@ -2,8 +2,9 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from giornata.protocol.model import Label, Message, Reply
 from giornata.protocol.node_checks import NodeVerdict
@@ -31,10 +32,25 @@ class SetBudget(Message):
     """`PUT /v1/projects/{id}/budget` (root admin only)."""
 
     budget_micro_usd: int | None = Field(
+        None,
         ge=0,
         le=10**15,
-        description="What all jobs of the project may cost in all; 0: nothing; null: without a limit.",
+        description="What all jobs of the project may cost in all; 0: nothing; null: without a limit. "
+        "Not given: as it was.",
     )
+    monthly_budget_micro_usd: int | None = Field(
+        None,
+        ge=0,
+        le=10**15,
+        description="What they may cost in a calendar month (UTC); 0: nothing; null: without a limit. "
+        "Not given: as it was.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("give budget_micro_usd, monthly_budget_micro_usd, or both")
+        return self
 
 
 class Project(Reply):
@@ -46,6 +62,9 @@ class Project(Reply):
     budget_micro_usd: int | None = None
     spent_micro_usd: int | None = Field(None, description="By all of its jobs so far.")
     reserved_micro_usd: int | None = Field(None, description="Set aside by jobs that have not ended, and not spent.")
+    monthly_budget_micro_usd: int | None = Field(None, description="Of each calendar month in UTC.")
+    month: str | None = Field(None, description="The current one, such as 2026-11, when there is a budget per month.")
+    month_spent_micro_usd: int | None = Field(None, description="By all of its jobs in this month.")
 
 
 class ProjectPage(Reply):

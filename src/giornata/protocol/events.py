@@ -38,9 +38,11 @@ MEANING: Mapping[EventType, str] = MappingProxyType(
         EventType.JOB_REQUEUED: (
             "Another node will go on with it. data: resume_step, and alone_because if it shares no batch from now on"
         ),
-        EventType.JOB_PAUSED: "It waits until its budget is raised. data: budget, limit_micro_usd, spent_micro_usd",
+        EventType.JOB_PAUSED: "It waits until its budget is raised. data: budget, limit_micro_usd, spent_micro_usd, "
+        "and month for a budget per month",
         EventType.JOB_RESUMED: "It is in the queue again. data: resume_step",
-        EventType.BUDGET_WARNING: "Four fifths are used. data: budget, limit_micro_usd, spent_micro_usd",
+        EventType.BUDGET_WARNING: "Four fifths are used. data: budget, limit_micro_usd, spent_micro_usd, "
+        "and month for a budget per month",
         EventType.ATTEMPT_STARTED: "A node took it. data: node_id, machine_id, node_name, resume_step",
         EventType.ATTEMPT_FIRST_STEP: "The first step of the attempt is done. data: step",
         EventType.ATTEMPT_LAPSED: "The node fell silent for a whole lease.",

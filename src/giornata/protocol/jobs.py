@@ -158,6 +158,11 @@ class Estimate(Reply):
     step_s: float | None = Field(None, description="Median seconds per step of comparable finished jobs.")
     run_s: float | None = None
     cost_micro_usd: int | None = None
+    step_s_range: tuple[float, float] | None = Field(
+        None, description="Least and greatest, from published figures, while no job of this project is like it."
+    )
+    run_s_range: tuple[float, float] | None = Field(None, description="Likewise, without the start.")
+    cost_micro_usd_range: tuple[int, int] | None = Field(None, description="Likewise, without the start.")
     basis: str = Field(description="What the figures rest on, in words.")
     expected_start_at: datetime | None = Field(None, description="If the fleet stays as it is.")
     expected_end_at: datetime | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.domain.budget import Spent
 from giornata.domain.sharing import Interval, shared_cost_micro_usd
 from giornata.store.schema import attempts, companions, jobs, ledger
 
@@ -36,12 +37,24 @@ class Bill:
         *before, last = self.intervals
         return (*before, Interval(from_ms=last.from_ms, to_ms=FOREVER_MS)) if self.runs else self.intervals
 
-    def amount_micro_usd(self, beside: Sequence["Bill"]) -> int:
-        """Its share."""
+    def amount_micro_usd(self, beside: Sequence["Bill"], *, until_ms: int = FOREVER_MS) -> int:
+        """Its share, of what is billed before `until_ms`."""
         lives = [bill.life for bill in beside]
         return sum(
-            shared_cost_micro_usd(interval, lives, price_per_hour=self.price_per_hour) for interval in self.intervals
+            shared_cost_micro_usd(
+                Interval(from_ms=interval.from_ms, to_ms=min(interval.to_ms, until_ms)),
+                lives,
+                price_per_hour=self.price_per_hour,
+            )
+            for interval in self.intervals
+            if interval.from_ms < until_ms
         )
+
+    def spent(self, beside: Sequence["Bill"], *, from_ms: int) -> Spent:
+        """Its share, in all and from this instant on."""
+        whole = self.amount_micro_usd(beside)
+        before = self.amount_micro_usd(beside, until_ms=from_ms)
+        return Spent(total_micro_usd=whole, month_micro_usd=whole - before)
 
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
@@ -52,13 +65,25 @@ def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project
 
 def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mapping[str, int]:
     """What attempts with companions cost, by id. A pair is an attempt and one of its companions, and all are here."""
+    return {of: bill.amount_micro_usd(beside) for of, bill, beside in _with_companions(connection, pairs)}
+
+
+def shares_from(connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, from_ms: int) -> Mapping[str, Spent]:
+    """Likewise, in all and from this instant on."""
+    return {of: bill.spent(beside, from_ms=from_ms) for of, bill, beside in _with_companions(connection, pairs)}
+
+
+def _with_companions(
+    connection: sa.Connection, pairs: Iterable[tuple[str, str]]
+) -> Iterable[tuple[str, Bill, list[Bill]]]:
+    """(attempt, its bill, those of its companions)."""
     beside: dict[str, list[str]] = defaultdict(list)
     for attempt_id, companion_id in pairs:
         beside[attempt_id].append(companion_id)
     if not beside:
-        return {}
+        return []
     bills = _bills(connection, sorted({*beside, *(each for them in beside.values() for each in them)}))
-    return {of: bills[of].amount_micro_usd([bills[each] for each in them]) for of, them in beside.items()}
+    return [(of, bills[of], [bills[each] for each in them]) for of, them in beside.items()]
 
 
 def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, Bill]:

@@ -56,7 +56,8 @@ class ForecastQueries:
         ]
 
     def places(self, *, kind: str, project_id: str, min_vram_bytes: int, seen_since_ms: int) -> list[Place]:
-        query = sa.select(nodes.c.id, nodes.c.kinds, nodes.c.places).where(
+        about = (nodes.c.places, nodes.c.device, nodes.c.price_micro_usd_per_hour)
+        query = sa.select(nodes.c.id, nodes.c.kinds, *about).where(
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,
             nodes.c.draining.is_(sa.false()),
@@ -65,7 +66,15 @@ class ForecastQueries:
         )
         able = [row for row in self._connection.execute(query) if kind in row.kinds]
         works = self._works()
-        return [Place(places=max(row.places, len(works[row.id])), at_work=tuple(works[row.id])) for row in able]
+        return [
+            Place(
+                places=max(row.places, len(works[row.id])),
+                at_work=tuple(works[row.id]),
+                device=row.device,
+                price_micro_usd_per_hour=row.price_micro_usd_per_hour,
+            )
+            for row in able
+        ]
 
     def _works(self) -> dict[str, list[AtWork]]:
         query = (

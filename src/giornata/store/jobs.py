@@ -22,16 +22,17 @@ from giornata.store.demand import read_demand
 from giornata.store.refusals import is_claimable, why_nothing
 from giornata.store.schema import attempts, jobs, projects
 
-_OF_PROJECT = "project_budget_micro_usd"  # not a column of jobs
-_COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__ if name != _OF_PROJECT)
-# In the statement that locks the job, so that asking for it costs no query more.
-_PROJECT_BUDGET = (
-    sa.select(projects.c.budget_micro_usd)
-    .where(projects.c.id == jobs.c.project_id)
-    .scalar_subquery()
-    .label(_OF_PROJECT)
-)
-_WHOLE = (*_COLUMNS, _PROJECT_BUDGET)  # in the order of the fields of JobRow
+# Not columns of jobs. They are in the statement that locks the job, so that asking for them costs no query more.
+_OF_PROJECT = {
+    "project_budget_micro_usd": projects.c.budget_micro_usd,
+    "project_monthly_budget_micro_usd": projects.c.monthly_budget_micro_usd,
+}
+_COLUMNS = tuple(jobs.c[name] for name in JobRow.__slots__ if name not in _OF_PROJECT)
+_PROJECT_BUDGETS = [
+    sa.select(column).where(projects.c.id == jobs.c.project_id).scalar_subquery().label(name)
+    for name, column in _OF_PROJECT.items()
+]
+_WHOLE = (*_COLUMNS, *_PROJECT_BUDGETS)  # in the order of the fields of JobRow
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_WHOLE).where(jobs.c.id == sa.bindparam("wanted"))
 _LOCK = _BY_ID.with_for_update()

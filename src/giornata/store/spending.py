@@ -6,9 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.domain.budget import Spent
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.attempts import LIVE
-from giornata.store.bills import shares
+from giornata.store.bills import shares_from
+from giornata.store.ledger import amount_micro_usd
 from giornata.store.schema import attempts, companions, jobs, ledger
 
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
@@ -17,6 +19,8 @@ RESERVED = sa.literal_column(
 )
 # Below what SQLite takes as parameters of one statement.
 AT_ONCE = 500
+# Before every instant: no month is asked about.
+EVER_MS = -(2**62)
 
 
 class Spending:
@@ -29,17 +33,17 @@ class Spending:
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         spent = dict.fromkeys(job_ids, 0)
         for some in _slices(job_ids):
-            for job_id, amount in self._by_job(ledger.c.job_id.in_(some)):
-                spent[job_id] += amount
+            for job_id, amount in self._by_job(ledger.c.job_id.in_(some), month_ms=EVER_MS):
+                spent[job_id] += amount.total_micro_usd
         return spent
 
-    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int) -> int:
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
         ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)
-        return self._of_project(project_id, [ended])
+        return self._of_project(project_id, [ended], month_ms=month_ms)
 
-    def unsettled(self, project_id: str | None, *, since_ms: int) -> int:
+    def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
         # One after the other: each has an index of its own.
-        return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE])
+        return self._of_project(project_id, [attempts.c.ended_at_ms >= since_ms, LIVE], month_ms=month_ms)
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
         mine = RESERVED & (jobs.c.project_id == project_id)
@@ -52,40 +56,53 @@ class Spending:
         used: int = sum(min(spent[job_id], reserved) for job_id, reserved in aside.items())
         return int(whole) - used
 
-    def _of_project(self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]]) -> int:
+    def _of_project(
+        self, project_id: str | None, conditions: Sequence[sa.ColumnElement[bool]], *, month_ms: int
+    ) -> Spent:
         canary = sa.exists().where(jobs.c.id == ledger.c.job_id, jobs.c.kind == CANARY_KIND)
         # Canaries hang on the operator's project, and are on nobody's budget.
         mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~canary
-        return sum(amount for condition in conditions for _, amount in self._by_job(mine & condition))
+        found = (self._by_job(mine & condition, month_ms=month_ms) for condition in conditions)
+        return sum((amount for rows in found for _, amount in rows), Spent())
 
-    def _by_job(self, condition: sa.ColumnElement[bool]) -> Iterable[tuple[str, int]]:
+    def _by_job(self, condition: sa.ColumnElement[bool], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
         """(job, micro-dollars) of the attempts that it holds for; a job may come more than once."""
         joined = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
         together = sa.exists().where(companions.c.attempt_id == ledger.c.attempt_id)
         alone: sa.Select[Any] = (
-            sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd))
+            sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
             .select_from(joined)
             .where(condition, ~together)
             .group_by(ledger.c.job_id)
         )
-        for job_id, amount in self._connection.execute(alone):
-            yield job_id, int(amount)
+        for job_id, amount, before in self._connection.execute(alone):
+            yield job_id, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
         beside: sa.Select[Any] = (
             sa.select(ledger.c.job_id, companions.c.attempt_id, companions.c.companion_id)
             .select_from(joined.join(companions, companions.c.attempt_id == ledger.c.attempt_id))
             .where(condition)
             .distinct()
         )
-        yield from self._shared(self._connection.execute(beside).all())
+        yield from self._shared(self._connection.execute(beside).all(), month_ms=month_ms)
 
-    def _shared(self, rows: Sequence[Any]) -> Iterable[tuple[str, int]]:
+    def _shared(self, rows: Sequence[Any], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
         job_of = {row.attempt_id: row.job_id for row in rows}
         pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for row in rows:
             pairs[row.attempt_id].append((row.attempt_id, row.companion_id))
         for some in _slices(list(pairs)):
-            found = shares(self._connection, [pair for attempt_id in some for pair in pairs[attempt_id]])
+            these = [pair for attempt_id in some for pair in pairs[attempt_id]]
+            found = shares_from(self._connection, these, from_ms=month_ms)
             yield from ((job_of[attempt_id], amount) for attempt_id, amount in found.items())
+
+
+def _before(month_ms: int) -> sa.ColumnElement[int]:
+    """What an interval cost before the month began. The months of an interval add up to its amount, exactly."""
+    begins = sa.literal(month_ms, sa.BigInteger)
+    so_far = amount_micro_usd(ledger.c.price_micro_usd_per_hour, begins - ledger.c.from_ms)
+    return sa.case(
+        (ledger.c.from_ms >= begins, 0), (ledger.c.to_ms <= begins, ledger.c.amount_micro_usd), else_=so_far
+    )
 
 
 def _slices(ids: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -1,16 +1,22 @@
-"""Budgets are set, lifted, used up and raised."""
+"""Budgets are set, lifted, used up and raised, and months turn."""
+
+from dataclasses import replace
 
 from tests.contract.model.calls import DIED
 from tests.contract.model.house import PROJECTS, ROOT, owner
 from tests.contract.model.town_deeds import Deeds
 
+from giornata.control.budgets import project_spent
+from giornata.control.memory import Memory
 from giornata.control.set_budget import change_job, set_project_budget
 from giornata.control.settle_budgets import settle_budgets
+from giornata.domain.budget import month_start_ms, project_budgets
 from giornata.domain.errors import GiornataError, OverBudget
 from giornata.domain.job import TERMINAL
 from giornata.protocol.admin import SetBudget
 from giornata.protocol.jobs import ChangeJob
 
+DAY_S = 86_400
 BUDGETS = (0, 1, 2_000, 50_000, 10**9)  # micro-dollars
 
 
@@ -29,8 +35,18 @@ class MoneyDeeds(Deeds):
         assert outcome is DIED or not self.exact or isinstance(outcome, GiornataError) is refused, outcome
 
     def project_budget(self, a: int, b: int) -> None:
+        """Somebody sets or lifts what a project may cost, in all or in a month."""
         project, limit = PROJECTS[a % len(PROJECTS)], BUDGETS[b % len(BUDGETS)] if b % 3 else None
-        self.call(lambda: set_project_budget(self.ctx, ROOT, project, SetBudget(budget_micro_usd=limit)))
+        of_month = b >= 32
+        change = SetBudget(monthly_budget_micro_usd=limit) if of_month else SetBudget(budget_micro_usd=limit)
+        self.call(lambda: set_project_budget(self.ctx, ROOT, project, change))
+
+    def new_month(self, a: int, b: int) -> None:
+        """The clock goes to the turn of the month, to a moment before it or after it."""
+        now_ms = self.ctx.clock.now_ms()
+        turn_ms = month_start_ms(month_start_ms(now_ms) + 32 * DAY_S * 1000)
+        self.town.latest_ms = max(self.town.latest_ms, now_ms)
+        self.house.clock.advance_s((turn_ms - now_ms) / 1000 + (a - 32) * (b + 1))
 
     def settle(self, a: int, b: int) -> None:
         """Whoever waits for the project's money waits because there is none, as soon as the loop has been here."""
@@ -39,5 +55,10 @@ class MoneyDeeds(Deeds):
         seen = self.witness.look()
         with self.house.store.read() as tx:
             limited = dict(tx.pausing.limited_projects())
-        for job in seen.jobs:
-            assert job.paused_by != "project" or job.project_id in limited, f"{job} waits for a budget that is none"
+            now_ms = self.ctx.clock.now_ms()
+            fresh = replace(self.ctx, memory=Memory())
+            spent = {project: project_spent(tx, fresh, project, at_ms=now_ms) for project in limited}
+        for job in (each for each in seen.jobs if each.paused_by in {"project", "month"}):
+            assert job.project_id in limited, f"{job} waits for a budget that is none"
+            budgets = project_budgets(limited[job.project_id], spent[job.project_id], at_ms=now_ms)
+            assert any(budget.used_up for budget in budgets), f"{job} waits, and there is money: {budgets}"

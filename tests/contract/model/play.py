@@ -116,7 +116,7 @@ def finish(house: House, witness: Witness, *, silent: bool) -> None:
 def _lift_budgets(house: House, witness: Witness) -> None:
     """Whoever waits for money gets it: a job that is paused is no job that never ends."""
     for project in PROJECTS:
-        set_project_budget(house.ctx, ROOT, project, SetBudget(budget_micro_usd=None))
+        set_project_budget(house.ctx, ROOT, project, SetBudget(budget_micro_usd=None, monthly_budget_micro_usd=None))
     for row in witness.look(whole=True).jobs:
         if row.state not in TERMINAL:
             change_job(house.ctx, owner(row.project_id), row.id, ChangeJob(budget_micro_usd=None))

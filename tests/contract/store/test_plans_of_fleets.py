@@ -124,7 +124,7 @@ BEAT: dict[str, Ask] = {
     ),
     "that it was told": lambda tx: tx.attempts.update_live("att_40100", ordered_at_ms=NOW_MS),
     "what a job has spent": lambda tx: tx.spending.of_jobs(["job_40100"]),
-    "what a project spends now": lambda tx: tx.spending.unsettled("default", since_ms=SINCE_MS),
+    "what a project spends now": lambda tx: tx.spending.unsettled("default", since_ms=SINCE_MS, month_ms=SINCE_MS),
     "what is set aside": lambda tx: tx.spending.reserved("default"),
 }
 END: dict[str, Ask] = {

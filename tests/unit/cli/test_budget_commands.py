@@ -1,9 +1,12 @@
 """Budgets on the command line and in the SDK, against a real server."""
 
+from datetime import UTC, datetime
+
 import pytest
 from tests.fixtures.served import a_dataset
 
 from giornata.cli.output import EXIT_PAUSED
+from giornata.domain.errors import OverBudget
 from giornata.domain.job import JobState
 from giornata.protocol.work import Claim, NodeInfo
 
@@ -80,3 +83,60 @@ def test_the_service_names_a_bad_budget_with_everything_else(served):
     )
     assert reply.status_code == 400
     assert {fault["where"].rsplit(".")[-1] for fault in reply.json()["faults"]} == {"budget_micro_usd", "priority"}
+
+
+def test_a_projects_budget_per_month_is_set_shown_and_held_to(run, served, client, spec):
+    month = f"{datetime.now(UTC):%Y-%m}"
+    shown = run("budget", "--project", "default", "--monthly", "20")
+    assert f"$20.00 a month, – spent in {month}" in shown.output
+    assert run("budget", "--project", "default").output == shown.output
+    assert run("project", "budget", "default", "50").output.splitlines()[0].startswith("default: $50.00")
+    both = run("project", "budget", "default", "--json").json
+    assert (both["budget_micro_usd"], both["monthly_budget_micro_usd"], both["month"]) == (
+        50_000_000,
+        20_000_000,
+        month,
+    )
+    assert "$20.00" in run("project", "list").output
+    assert "$20.00 a month" in run("costs").output
+    with pytest.raises(OverBudget, match=month):
+        client.submit(spec, budget_micro_usd=20_000_001)
+    assert (
+        run("budget", "--project", "default", "--monthly", "none", "--json").json["monthly_budget_micro_usd"] is None
+    )
+    assert client.submit(spec, budget_micro_usd=20_000_001).budget_micro_usd == 20_000_001
+
+
+def test_a_job_that_waits_for_the_next_month_says_so(run, served, client, spec):
+    run("budget", "--project", "default", "--monthly", "0.000001")
+    with pytest.raises(OverBudget):
+        client.submit(spec, budget_micro_usd=2)
+    job = client.submit(spec, budget_micro_usd=1)
+    body = Claim(request_id="request-1", node=DEAR, kinds=("train",)).model_dump(mode="json")
+    lease = served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
+    client.set_job_budget(job.id, None)
+    assert served.call("POST", f"/v1/node/attempts/{lease['attempt_id']}/heartbeat", lease["token"], json={})
+    served.call("POST", f"/v1/node/attempts/{lease['attempt_id']}/release", lease["token"], json={})
+    assert "for this month is used up; the job goes on by itself" in run("job", job.id).output
+    assert f"for {datetime.now(UTC):%Y-%m} are spent" in run("events", job.id).output
+
+
+WRONG_BUDGETS = [
+    ((), {"ID"}),
+    (("job_1", "--project", "default"), {"--project"}),
+    (("job_1", "--monthly", "5"), {"--monthly"}),
+    (("--project", "default", "--monthly", "much"), {"--monthly"}),
+]
+
+
+@pytest.mark.parametrize(("words", "where"), WRONG_BUDGETS)
+def test_a_budget_of_nobody_or_of_two_is_refused_with_what_to_do(run, words, where):
+    refused = run("budget", *words, "--json")
+    assert refused.status == 2
+    assert {fault["where"] for fault in refused.json["error"]["faults"]} == where
+
+
+def test_an_unknown_project_and_an_empty_change_are_refused(run, served):
+    assert "there is no project nowhere" in run("budget", "--project", "nowhere").errors
+    empty = served.call("PUT", "/v1/projects/default/budget", served.keys.admin, json={})
+    assert (empty.status_code, "monthly_budget_micro_usd" in empty.text) == (400, True)

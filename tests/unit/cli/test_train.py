@@ -8,6 +8,7 @@ import pytest
 
 from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.work import Claim, NodeInfo
 
 NEEDED_ALONE = ["--model", "spec.rank", "--checkpoint-to", "--output"]
 PROMPT = ("--instance-prompt", 'a photo of "sks" dög')
@@ -236,3 +237,31 @@ def test_without_pictures_nothing_is_trained(run):
     done = run("train", "--json")
     assert done.status == 2
     assert [fault["where"] for fault in done.json["error"]["faults"]] == ["--model", "DIR"]
+
+
+def test_an_estimate_says_what_is_known_and_what_it_rests_on_and_submits_nothing(run, served, pictures):
+    job = ("train", str(pictures), *PROMPT, "--model", "some/model", "--steps", "1000", "--set", "resolution=1024")
+    first = run(*job, "--estimate")
+    assert first.status == 0
+    assert "7:30 min to 37:40 min (a rough estimate)" in first.output
+    assert "no finished job of this project" in first.output and "published" in first.output
+    assert run("jobs", "--json").json["items"] == []
+    told = run(*job, "--estimate", "--json").json
+    assert (told["total_steps"], told["queue_position"], told["run_s_range"]) == (1000, 1, [450.0, 2260.0])
+    node = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", device="cpu")
+    served.call("POST", "/v1/node/claim", served.keys.node, json=_claim(node))
+    assert "time                not known" in run(*job, "--estimate").output
+
+
+def _claim(node):
+    return Claim(request_id="request-1", node=node, kinds=("train",)).model_dump(mode="json")
+
+
+def test_an_estimate_goes_with_no_option_that_means_a_run(run, pictures):
+    done = run(
+        "train", str(pictures), *PROMPT, "--model", "some/model", "--estimate", "--follow", "--standalone", "--json"
+    )
+    assert done.status == 2
+    assert {each["where"] for each in done.json["error"]["faults"]} == {"--follow", "--standalone"}
+    continued = run("train", str(pictures), "--continue", "job_1", "--estimate", "--json")
+    assert [each["where"] for each in continued.json["error"]["faults"]] == ["--continue"]

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from giornata.control.ports.records import FinishedRecord
 from giornata.domain.accounting import Run
+from giornata.domain.budget import Payer, ProjectLimits, Spent
 from giornata.domain.sharing import Interval
 
 
@@ -75,10 +76,12 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A node: how many jobs it takes at one time, and those that it has."""
+    """A node: how many jobs it takes at one time, those that it has, its device, and what an hour of it costs."""
 
     places: int
     at_work: tuple[AtWork, ...]
+    device: str = ""
+    price_micro_usd_per_hour: int = 0
 
 
 class Forecasts(Protocol):
@@ -113,11 +116,11 @@ class Spending(Protocol):
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         """By job, over all of its attempts up to their latest sign of life."""
 
-    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int) -> int:
-        """By the project's attempts that ended in this time; None: by all projects'."""
+    def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
+        """By the project's attempts that ended in this time, in all and from `month_ms` on; None: all projects'."""
 
-    def unsettled(self, project_id: str | None, *, since_ms: int) -> int:
-        """By the project's attempts that ended since, or live."""
+    def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
+        """By the project's attempts that ended since, or live; in all and from `month_ms` on."""
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
         """What the project's unfinished jobs have set aside and not spent yet, without that of the job `but`."""
@@ -126,15 +129,15 @@ class Spending(Protocol):
 class Pausing(Protocol):
     """Projects' budgets, and the jobs that wait for one to be raised."""
 
-    def limited_projects(self) -> Sequence[tuple[str, int]]:
-        """(id, budget) of the projects that have one."""
+    def limited_projects(self) -> Sequence[tuple[str, ProjectLimits]]:
+        """(id, budgets) of the projects that have any."""
 
     def projects_waiting(self) -> Sequence[str]:
         """Projects with jobs that wait for the project's money."""
 
-    def pause_queued(self, project_id: str, *, limit: int) -> Sequence[Parked]:
-        """Move queued jobs of the project out of the queue. One whose silent attempt may come back stays, and so do
-        those that somebody holds just now."""
+    def pause_queued(self, project_id: str, *, payer: Payer, limit: int) -> Sequence[Parked]:
+        """Move queued jobs of the project out of the queue, until this budget of the project has money. One whose
+        silent attempt may come back stays, and so do those that somebody holds just now."""
 
     def resume_paused(self, project_id: str, *, limit: int) -> Sequence[Parked]:
         """Move jobs that wait for the project's money back into the queue, but those that somebody holds."""
@@ -142,11 +145,14 @@ class Pausing(Protocol):
     def warned(self, project_id: str, *, at_ms: int) -> bool:
         """Note that the project was warned; False when somebody has done so since its budget was set."""
 
-    def lock_budget(self, project_id: str) -> int | None:
-        """The project's budget; nobody else gets it locked before this transaction ends."""
+    def warned_of_month(self, project_id: str, *, month_ms: int, at_ms: int) -> bool:
+        """Likewise of its budget per month; False when somebody has done so since it was set or the month began."""
 
-    def set_budget(self, project_id: str, budget_micro_usd: int | None) -> bool:
-        """Set or lift it; False when there is no such project."""
+    def lock_limits(self, project_id: str) -> ProjectLimits:
+        """The project's budgets; nobody else gets them locked before this transaction ends."""
+
+    def set_budgets(self, project_id: str, budgets: Mapping[Payer, int | None]) -> bool:
+        """Set or lift those that are given; False when there is no such project."""
 
 
 class MoneyTransaction(Protocol):

@@ -17,6 +17,8 @@ class ProjectRecord:
     created_at_ms: int
     budget_micro_usd: int | None = None
     budget_warned_at_ms: int | None = None
+    monthly_budget_micro_usd: int | None = None
+    monthly_budget_warned_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ class JobRow:
     budget_micro_usd: int | None
     budget_warned_at_ms: int | None
     project_budget_micro_usd: int | None = None  # of a job that was locked; a claim does not ask for it
+    project_monthly_budget_micro_usd: int | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ projects = Table(
     Column("name", String(128), nullable=False),
     Column("budget_micro_usd", BigInteger),
     at("budget_warned_at_ms", nullable=True),
+    Column("monthly_budget_micro_usd", BigInteger),  # of each calendar month in UTC
+    at("monthly_budget_warned_at_ms", nullable=True),
     at("created_at_ms"),
 )
 

@@ -63,7 +63,7 @@ jobs = Table(
     Column("budget_micro_usd", BigInteger),
     Column("reserved_micro_usd", BigInteger, nullable=False, server_default="0"),
     at("budget_warned_at_ms", nullable=True),
-    Column("paused_by", String(16)),  # whose budget is used up: the job's, or the project's
+    Column("paused_by", String(16)),  # whose budget is used up: the job's, the project's, or that of its month
     Column("priority", Integer, nullable=False),
     Column("interrupted", Boolean, nullable=False, server_default=sa.false()),
     Column("labels", sa.JSON, nullable=False),

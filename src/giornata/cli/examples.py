@@ -1,0 +1,109 @@
+"""Examples for the help of each command. A test reads each of them with the command's own parser."""
+
+from collections.abc import Mapping, Sequence
+
+_PROMPT = '--instance-prompt "a photo of sks dog"'
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "up": ("giornata up", "giornata up --nodes 2 --port 8080 --data ./giornata", "giornata up --max-nodes 4"),
+    "server": (
+        "giornata server --data /var/lib/giornata",
+        "giornata server --host 0.0.0.0 --database postgresql://giornata@db/giornata \\\n    --blobs s3://my-bucket",
+    ),
+    "node": (
+        "giornata node --join https://giornata.example.com#KEY",
+        "giornata node --join https://giornata.example.com#KEY --price 0.35 --places 4",
+        "giornata node --kind x-count --workload x-count='python count.py'",
+    ),
+    "demo": ("giornata demo", "giornata demo --jobs 3 --steps 100 --out ./demo-output"),
+    "tiny-model": ("giornata tiny-model ./tiny --shapes", "giornata tiny-model ./tiny-sd15 --family sd15"),
+    "train": (
+        f"giornata train ./my-dog {_PROMPT} \\\n    --model stabilityai/stable-diffusion-xl-base-1.0 --follow",
+        "giornata train ./my-dog --preset subject --set instance_prompt='a sks dog' \\\n"
+        "    --model ./sd_xl_base_1.0.safetensors --max-cost 0.50 --estimate",
+        f"giornata train ./my-dog --standalone -o ./lora \\\n    --model ./sd_xl_base_1.0.safetensors {_PROMPT}",
+    ),
+    "presets": ("giornata presets", "giornata presets --json"),
+    "presets show": ("giornata presets show subject",),
+    "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),
+    "job": ("giornata job JOB", "giornata job JOB --json"),
+    "events": ("giornata events JOB", "giornata events JOB --follow"),
+    "logs": ("giornata logs JOB", "giornata logs JOB --follow"),
+    "checkpoints": ("giornata checkpoints JOB",),
+    "download": (
+        "giornata download JOB -o ./my-lora",
+        "giornata download JOB -o ./my-lora --checkpoint 500 --format kohya",
+    ),
+    "cancel": ("giornata cancel JOB",),
+    "retry": ("giornata retry JOB",),
+    "budget": ("giornata budget JOB", "giornata budget JOB 0.50", "giornata budget --project art --monthly 20"),
+    "costs": ("giornata costs", "giornata costs --days 7 --json"),
+    "login": (
+        "giornata login https://giornata.example.com",
+        "giornata login https://giornata.example.com --name studio < key.txt",
+    ),
+    "logout": ("giornata logout", "giornata logout studio"),
+    "contexts": ("giornata contexts",),
+    "use": ("giornata use studio", "giornata use local"),
+    "nodes": ("giornata nodes", "giornata nodes --json"),
+    "machines": ("giornata machines", "giornata machines --state quarantined"),
+    "machines quarantine": ('giornata machines quarantine MACHINE --reason "fan is broken"',),
+    "machines release": ("giornata machines release MACHINE",),
+    "fleets show": ("giornata fleets", "giornata fleets show spot", "giornata fleets show --json"),
+    "fleets roll": ("giornata fleets roll spot",),
+    "key create": (
+        "giornata key create --name laptop",
+        "giornata key create --scope node --name shed",
+        "giornata key create --project art --scope admin",
+    ),
+    "key list": ("giornata key list",),
+    "key revoke": ("giornata key revoke KEY",),
+    "project create": ("giornata project create art --name 'Art department'",),
+    "project list": ("giornata project list",),
+    "project budget": (
+        "giornata project budget art",
+        "giornata project budget art 50 --monthly 20",
+        "giornata project budget art none",
+    ),
+    "secrets set": ("giornata secrets set HUB < token.txt",),
+    "secrets list": ("giornata secrets list",),
+    "secrets delete": ("giornata secrets delete HUB",),
+    "lora inspect": ("giornata lora inspect my-dog.safetensors",),
+    "lora resize": (
+        "giornata lora resize my-dog.safetensors -o small.safetensors --rank 16",
+        "giornata lora resize my-dog.safetensors -o small.safetensors --rank 32 \\\n    --method sv_fro --target 0.9",
+    ),
+    "lora merge": ("giornata lora merge dog.safetensors=0.7 oil.safetensors=0.3 -o both.safetensors",),
+    "simulate": (
+        "giornata simulate --list",
+        "giornata simulate churn --seed 7",
+        "giornata simulate black-hole --jobs 60 --plots ./plots",
+    ),
+    "pretrain plan": (
+        "giornata pretrain plan sd2_base",
+        "giornata pretrain plan run.toml --assume prices.toml",
+        "giornata pretrain plan --paper",
+    ),
+    "pretrain ingest": ("giornata pretrain ingest ./pictures data/shards --set min_side_px=256",),
+    "pretrain encode": ("giornata pretrain encode run.toml",),
+    "pretrain size": (
+        "giornata pretrain size run.toml",
+        "giornata pretrain size run.toml --address HOST:6379 --out measured.json",
+    ),
+    "pretrain run": (
+        "giornata pretrain run run.toml",
+        "giornata pretrain run run.toml --address HOST:6379 --measured measured.json",
+    ),
+    "pretrain submit": ("giornata pretrain submit run.toml --follow",),
+    "pretrain eval": (
+        "giornata pretrain eval run.toml",
+        "giornata pretrain eval run.toml --clip openai/clip-vit-large-patch14 --rows 512",
+    ),
+    "pretrain demo": ("giornata pretrain demo", "giornata pretrain demo --out ./pretrain-demo"),
+}
+"""By all words before the options. Words in capitals stand for names and ids."""
+
+
+def as_epilog(examples: Sequence[str]) -> str:
+    """The end of a command's help. `\\b` keeps the lines as they are written."""
+    return "\n".join(["Examples:", "", "\b", *(f"  {example}" for example in examples)])

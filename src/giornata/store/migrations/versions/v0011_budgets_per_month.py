@@ -1,0 +1,15 @@
+"""What all jobs of a project may cost in a calendar month."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward only: a backup is the way back."""
+    op.add_column("projects", sa.Column("monthly_budget_micro_usd", sa.BigInteger(), nullable=True))
+    op.add_column("projects", sa.Column("monthly_budget_warned_at_ms", sa.BigInteger(), nullable=True))
