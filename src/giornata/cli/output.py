@@ -102,7 +102,7 @@ class Output:
         if error.hint:
             return error.hint
         again = f"The server may have been killed. Start it again with: {giornata('up')}"
-        elsewhere = f"Is the server running, and is the URL right? Saved ones: giornata contexts"
+        elsewhere = "Is the server running, and is the URL right? Saved ones: giornata contexts"
         steps: dict[type[GiornataError], str] = {
             Unauthenticated: f"Log in again: {giornata('login', 'URL')}. Or set GIORNATA_API_KEY.",
             OverBudget: f"See what is set aside with: {giornata('project', 'list')}",
