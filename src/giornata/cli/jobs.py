@@ -90,10 +90,10 @@ def _describe(job: Job, out: Output) -> None:
     out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
     if job.retry_of:
         out.say(f"  goes on from {job.retry_of}")
-    if job.error:
+    if job.error and not job.faults:
         out.say(f"  error       {job.error}")
     for fault in job.faults:
-        out.say(f"    {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))
+        out.say(f"  error       {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))
     if job.attempts:
         out.say("")
         rows = [

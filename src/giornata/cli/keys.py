@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.budget import money, monthly_money, project_budget
+from giornata.cli.budget import NEGATIVE, money, monthly_money, project_budget
 from giornata.cli.connection import connect, target_of
 from giornata.cli.hints import giornata
 from giornata.cli.join import Invitation
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     project = typer.Typer(no_args_is_help=True, help="Make and list projects (tenants), and limit what they cost.")
     project.command("create")(create_project)
     project.command("list")(list_projects)
-    project.command("budget")(project_budget)
+    project.command("budget", context_settings=NEGATIVE)(project_budget)
     app.add_typer(project, name="project")
 
 

@@ -87,7 +87,8 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
 
 def _waiting(why: str) -> str:
     """With what to do about it, where somebody has to do something."""
-    return f"waits: {why}" + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
+    waits = why if why.startswith("waiting") else f"waiting: {why}"
+    return waits + ("; add one with: giornata node --join URL#KEY" if why.startswith(NO_NODE) else "")
 
 
 def _without_numbers(why: str) -> str:
@@ -118,16 +119,23 @@ def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[flo
     """Why the job waits is a line too: not again when only numbers in it change, as a place in the queue does."""
     after, told = 0, ""
     while True:
-        job = client.get_job(job_id)  # before its events, so that none is missing when it has ended
-        for event in client.events(job_id, after=after):
-            after = event.id
-            # What the end was is said below, whole.
-            if event.type not in {EventType.CHECKPOINT_COMMITTED, EventType.JOB_FAILED}:
-                out.say(sentence(event))
+        after = _say_events(client, job_id, after, out)
+        job = client.get_job(job_id)
         if job.state in STANDS_STILL:
+            _say_events(client, job_id, after, out)
             return job
         why = job.waiting_because or ""
         if why and _without_numbers(why) != told:
             out.say(_waiting(why))
         told = _without_numbers(why)
         sleep(POLL_S)
+
+
+def _say_events(client: Client, job_id: str, after: int, out: Output) -> int:
+    """Those that came since. Returns the number of the last one."""
+    for event in client.events(job_id, after=after):
+        after = event.id
+        # What the end was is said behind the events, whole.
+        if event.type not in {EventType.CHECKPOINT_COMMITTED, EventType.JOB_FAILED}:
+            out.say(sentence(event))
+    return after

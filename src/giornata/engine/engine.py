@@ -15,7 +15,7 @@ from giornata.engine.crew import End, EngineCrew, Free
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
 from giornata.engine.waiting import Waiting
-from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload
+from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload, WorkloadFailed
 from giornata.protocol.pipe import (
     TO_ENGINE,
     Alive,
@@ -207,7 +207,7 @@ class Engine:
     def _failed(self, assignments: Sequence[Assignment], error: Exception) -> bool:
         """Say of all these attempts that one fault has ended them."""
         verdict = judge(error)
-        self._tell_trace(error, assignments)
+        self._tell(error, assignments)
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in verdict.faults)
         # The frames of the traceback hold the workload's tensors.
         error.__traceback__ = None
@@ -227,15 +227,20 @@ class Engine:
             self._forget(each)
         return not verdict.device_broken
 
-    def _tell_trace(self, error: Exception, assignments: Sequence[Assignment]) -> None:
-        """To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
-        be another project's."""
+    def _tell(self, error: Exception, assignments: Sequence[Assignment]) -> None:
+        """What happened, with where it did unless that is no fault of the code but of what the job asks for.
+
+        To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may
+        be another project's.
+        """
+        asked_for = isinstance(error, WorkloadFailed) and error.reason in {Reason.BAD_SPEC, Reason.BAD_DATA}
+        lines = [f"{error}\n"] if asked_for else traceback.format_exception(error)
         with self._lock:
             others = self._attempts.keys() - {each.start.attempt for each in assignments}
         if not others:
-            traceback.print_exception(error, file=sys.stderr)
+            sys.stderr.writelines(lines)
             return
-        for line in traceback.format_exception(error):
+        for line in lines:
             for each in assignments:
                 each.log(line)
 

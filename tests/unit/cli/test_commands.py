@@ -108,10 +108,11 @@ def test_cancel_then_retry_makes_a_new_job(run, job):
     assert again["spec"]["seed"] == canceled.json["spec"]["seed"]
 
 
-def test_an_unknown_job_says_what_to_do_next(run):
+def test_an_unknown_job_says_what_to_do_next(run, served):
     done = run("job", "job_nowhere")
     assert done.status == 1
-    assert "giornata jobs" in done.errors
+    assert f"giornata --url {served.url}" in done.errors
+    assert done.errors.rstrip().endswith(" jobs")
     assert run("job", "job_nowhere", "--json").json["error"]["code"] == "not-found"
 
 

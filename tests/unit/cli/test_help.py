@@ -153,6 +153,7 @@ def test_job_ids_are_completed_from_the_server_with_their_names(served, tmp_path
     client = served.client(served.keys.admin)
     spec = {"model": "some/model", "dataset": a_dataset(client, tmp_path).id, "instance_prompt": "a sks dog"}
     job = client.submit(spec | {"max_train_steps": 5}, name="dog")
-    context = ROOT.make_context("giornata", ["--url", served.url, "--api-key", served.keys.admin, "job"])
-    assert job_ids(context, "job_") == [(job.id, "dog, queued")]
-    assert job_ids(context, "x") == []
+    line = ["--url", served.url, "--api-key", served.keys.admin, "job"]
+    with ROOT.make_context("giornata", line) as context:
+        assert job_ids(context, "job_") == [(job.id, "dog, queued")]
+        assert job_ids(context, "x") == []

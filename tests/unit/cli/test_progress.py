@@ -119,7 +119,7 @@ def test_why_a_job_waits_is_told_whole_and_is_gone_when_it_waits_no_more() -> No
         (False, False),
     ]
     assert seen[0].count(banned) == 1
-    assert "waits" not in seen[-1]
+    assert "waiting" not in seen[-1]
 
 
 def test_a_job_without_a_node_says_how_to_add_one() -> None:
@@ -162,7 +162,7 @@ def test_in_a_pipe_a_job_says_why_it_waits_and_each_reason_once() -> None:
 class Stopped(Told):
     """Ctrl-C comes while the job is looked at."""
 
-    def get_job(self, _job_id: str) -> Job:
+    def events(self, _job_id: str, *, after: int) -> Iterator[Event]:
         raise KeyboardInterrupt
 
 
