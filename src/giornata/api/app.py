@@ -114,4 +114,4 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
 
 def _ask_store(ctx: Context) -> None:
     with ctx.store.read() as tx:
-        read_signing_key(tx)
+        read_signing_key(tx, ctx)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from giornata.cli.admin_key import admin_key_of
 from giornata.cli.settings import Settings
 from giornata.client import Client
 from giornata.domain.errors import Unauthenticated, Unavailable
@@ -31,8 +32,8 @@ def server_url(settings: Settings) -> str:
 
 
 def _key(settings: Settings) -> str:
-    if settings.api_key:
-        return settings.api_key
+    if (given := settings.api_key or admin_key_of(settings)) is not None:
+        return given
     file: Path = settings.data / ADMIN_KEY_FILE
     try:
         return file.read_text().strip()

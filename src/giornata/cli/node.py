@@ -18,6 +18,7 @@ from giornata.cli.logs import log_to_stderr
 from giornata.cli.machine import machine_id
 from giornata.cli.options import KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import reporting
+from giornata.cli.private_folders import NODE, keep_private, private_folder
 from giornata.cli.serve import parse_workloads
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
@@ -85,6 +86,8 @@ def node(
         agent = agent_settings_of(settings, place)
         if (words := unpriced_words(settings)) is not None:
             out.hint(words)
+        keep_private()
+        private_folder(agent.work_dir, named="work_directory", holds=NODE)
     log_to_stderr(settings.log_level)
     if parent is not None:
         _follow(parent)

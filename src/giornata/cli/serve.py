@@ -8,12 +8,21 @@ import typer
 from giornata.cli.logs import log_to_file, log_to_stderr
 from giornata.cli.options import DataOption, KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import Output, reporting
+from giornata.cli.private_folders import DATA, keep_private, private_folder
 from giornata.cli.settings import Settings, default_data_directory
 from giornata.domain.errors import Fault, InvalidInput
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
 LeaseOption = Annotated[float | None, flag("lease_s", "--lease", metavar="SECONDS")]
+NewSigningKey = Annotated[
+    bool,
+    typer.Option(
+        "--new-signing-key",
+        help="Sign with a new key from this start on: leases and URLs that were given out before are refused, and "
+        "nodes claim their jobs again. Use it once where secrets_key is lost or others know the signing key.",
+    ),
+]
 StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data.")]
 
 
@@ -35,6 +44,7 @@ def up(
     lease: LeaseOption = None,
     kind: KindOption = None,
     workload: WorkloadOption = None,
+    new_signing_key: NewSigningKey = False,
     as_json: StartedJson = False,
 ) -> None:
     """Run everything on this machine: server, storage and nodes."""
@@ -52,7 +62,7 @@ def up(
             kinds=tuple(kind) if kind else None,
             workloads=parse_workloads(workload),
         )
-        _serve(settings, out, embedded_nodes=settings.nodes)
+        _serve(settings, out, embedded_nodes=settings.nodes, new_signing_key=new_signing_key)
 
 
 def server(
@@ -64,6 +74,7 @@ def server(
     blobs: Annotated[str | None, flag("blobs")] = None,
     public_url: Annotated[str | None, flag("public_url")] = None,
     lease: LeaseOption = None,
+    new_signing_key: NewSigningKey = False,
     as_json: StartedJson = False,
 ) -> None:
     """Run a server without nodes.
@@ -81,23 +92,23 @@ def server(
             public_url=public_url,
             lease_s=lease,
         )
-        _serve(settings, out, embedded_nodes=None)
+        _serve(settings, out, embedded_nodes=None, new_signing_key=new_signing_key)
 
 
-def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> None:
+def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None, new_signing_key: bool) -> None:
     # Only these two commands load the server's libraries: the client is installed without them.
     try:
-        from giornata.cli.composition import make_directory
         from giornata.cli.serving import run_server
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed"
         hint = "pip install 'giornata[server]'"
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
+    keep_private()
     if embedded_nodes is None:
         log_to_stderr(settings.log_level)
     else:
-        logs = make_directory(settings.data / "logs", named="data")
-        log_to_file(settings.log_level, logs / "server.log")
+        private_folder(settings.data, named="data", holds=DATA)
+        log_to_file(settings.log_level, settings.data / "logs" / "server.log")
 
     def started(url: str) -> None:
         out.say(f"Giornata is up at {url}")
@@ -106,14 +117,15 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None) -> No
             out.hint(f"  nodes       {embedded_nodes if most is None else f'up to {most}, as the queue needs them'}")
             out.hint(f"  logs        {settings.data / 'logs'}")
         out.hint(f"  data        {settings.data}")
-        out.hint(f"  key         {settings.data / 'admin.key'}")
+        given = settings.admin_key or settings.admin_key_file
+        out.hint(f"  key         {'as the settings say' if given else settings.data / 'admin.key'}")
         where = "" if settings.data == default_data_directory() else f" --data {settings.data}"
         out.hint(f"  try         giornata{where} train PICTURES --model MODEL \\")
         out.hint('                --instance-prompt "a photo of sks dog"')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
         out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
 
-    run_server(settings, on_started=started, embedded_nodes=embedded_nodes)
+    run_server(settings, on_started=started, embedded_nodes=embedded_nodes, new_signing_key=new_signing_key)
     out.say("Giornata is down.")
 
 
