@@ -165,6 +165,7 @@ def _node_key(data: Path, context: Context) -> str:
 def _node_flags(settings: Settings, *, kinds: Sequence[str], places: int) -> list[str]:
     flags = ["--device", settings.device, "--threads", str(settings.threads), "--grace", str(settings.grace_s)]
     flags += ["--places", str(places), "--model-cache-bytes", str(settings.model_cache_bytes)]
+    flags += ["--log-format", settings.log_format]
     if settings.shared_compile_cache:
         flags += ["--shared-compile-cache"]
     for kind in kinds:

@@ -55,6 +55,7 @@ def node(
         flag("shared_compile_cache", "--shared-compile-cache/--no-shared-compile-cache"),
     ] = None,
     grace: Annotated[float | None, flag("grace_s", "--grace", metavar="SECONDS")] = None,
+    log_format: Annotated[str | None, flag("log_format", metavar="text|json")] = None,
     parent: Annotated[int | None, typer.Option("--exit-with-parent", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
 ) -> None:
@@ -81,6 +82,7 @@ def node(
             model_cache_bytes=model_cache_bytes,
             shared_compile_cache=shared_compile_cache,
             grace_s=grace,
+            log_format=log_format,
         )
         place = place_of(settings, os.environ)
         agent = agent_settings_of(settings, place)
@@ -88,7 +90,7 @@ def node(
             out.hint(words)
         keep_private()
         private_folder(agent.work_dir, named="work_directory", holds=NODE)
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format, always={"node": agent.node_id})
     if parent is not None:
         _follow(parent)
     provider = Imds(http=direct_client()) if place is not None else None

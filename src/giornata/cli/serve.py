@@ -14,6 +14,8 @@ from giornata.domain.errors import Fault, InvalidInput
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
+LogFormatOption = Annotated[str | None, flag("log_format", metavar="text|json")]
+LogFormatOption = Annotated[str | None, flag("log_format", metavar="text|json")]
 LeaseOption = Annotated[float | None, flag("lease_s", "--lease", metavar="SECONDS")]
 NewSigningKey = Annotated[
     bool,
@@ -42,6 +44,7 @@ def up(
     data: DataOption = None,
     price: PriceOption = None,
     lease: LeaseOption = None,
+    log_format: LogFormatOption = None,
     kind: KindOption = None,
     workload: WorkloadOption = None,
     new_signing_key: NewSigningKey = False,
@@ -59,6 +62,7 @@ def up(
             data=data,
             price_usd_per_hour=price,
             lease_s=lease,
+            log_format=log_format,
             kinds=tuple(kind) if kind else None,
             workloads=parse_workloads(workload),
         )
@@ -74,6 +78,7 @@ def server(
     blobs: Annotated[str | None, flag("blobs")] = None,
     public_url: Annotated[str | None, flag("public_url")] = None,
     lease: LeaseOption = None,
+    log_format: LogFormatOption = None,
     new_signing_key: NewSigningKey = False,
     as_json: StartedJson = False,
 ) -> None:
@@ -91,6 +96,7 @@ def server(
             blobs=blobs,
             public_url=public_url,
             lease_s=lease,
+            log_format=log_format,
         )
         _serve(settings, out, embedded_nodes=None, new_signing_key=new_signing_key)
 
@@ -105,10 +111,10 @@ def _serve(settings: Settings, out: Output, *, embedded_nodes: int | None, new_s
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
     keep_private()
     if embedded_nodes is None:
-        log_to_stderr(settings.log_level)
+        log_to_stderr(settings.log_level, settings.log_format)
     else:
         private_folder(settings.data, named="data", holds=DATA)
-        log_to_file(settings.log_level, settings.data / "logs" / "server.log")
+        log_to_file(settings.log_level, settings.data / "logs" / "server.log", settings.log_format)
 
     def started(url: str) -> None:
         out.say(f"Giornata is up at {url}")

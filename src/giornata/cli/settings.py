@@ -87,6 +87,13 @@ class Settings(BaseSettings):
         0.1, gt=0, le=1, description="Of a fleet's nodes, at most this part is replaced for bad health in an hour."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description=(
+            "How a server and a node write their logs. text: a line for people. json: one object a line with ts, "
+            "level, logger, message and, where known, request_id, job, attempt and node."
+        ),
+    )
 
     # fleet and node
     nodes: int = Field(1, ge=0, le=256, description="Nodes that `up` runs on this machine.")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from giornata.control.durations import Durations
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.memory import Memory
 from giornata.control.policy import Policy
@@ -27,6 +28,7 @@ class Foundations:
     names: Names
     memory: Memory = field(default_factory=Memory)
     sealer: Sealer = field(default_factory=NoSealer)
+    durations: Durations = field(default_factory=Durations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
