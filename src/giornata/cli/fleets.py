@@ -25,6 +25,14 @@ from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
 LOCAL_FLEET = "local"
+# What the server is told by its environment and its nodes have no use for.
+OF_SERVERS_ALONE = frozenset(
+    f"GIORNATA_{name}"
+    for name in (
+        *("ADMIN_KEY", "ADMIN_KEY_FILE", "API_KEY", "SECRETS_KEY"),
+        *("DATABASE", "BLOBS", "S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY"),
+    )
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +153,7 @@ def _surroundings(
         server_url=address,
         node_key=partial(_node_key, settings.data, context),
         data=settings.data,
-        environment=dict(os.environ),
+        environment={name: value for name, value in os.environ.items() if name not in OF_SERVERS_ALONE},
         now_ms=context.clock.now_ms,
         node_flags=tuple(_node_flags(settings, kinds=table.kinds, places=table.places)),
         seen=partial(_seen, context),

@@ -226,3 +226,12 @@ def test_a_fleet_on_saladcloud_lets_its_nodes_in_by_their_tokens(tmp_path, conte
     fleets = opened(settings_from(tmp_path, keyed), context)
     assert isinstance(fleets.context.identities, NoIdentities)
     fleets.close()
+
+
+def test_nodes_in_the_servers_care_are_not_told_the_servers_secrets(tmp_path, context, monkeypatch):
+    for name in ("ADMIN_KEY", "SECRETS_KEY", "S3_SECRET_ACCESS_KEY", "STALL_S"):
+        monkeypatch.setenv(f"GIORNATA_{name}", "5")
+    fleet = opened(settings_from(tmp_path, ""), context, fixed=1).fixed.fleet
+    assert {"GIORNATA_NODE_KEY", "GIORNATA_STALL_S"} <= fleet.environment.keys()
+    assert {"GIORNATA_ADMIN_KEY", "GIORNATA_SECRETS_KEY"}.isdisjoint(fleet.environment)
+    assert "GIORNATA_S3_SECRET_ACCESS_KEY" not in fleet.environment
