@@ -18,7 +18,7 @@ from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.work import Claim, CompleteAttempt
 from rig.backlog import KIND
 from rig.bursts import node_claim, run_clients
-from rig.server import Server
+from rig.server import SECRETS_KEY, Server
 from rig.wire import Wire
 
 Life = dict[str, float]
@@ -48,7 +48,9 @@ def over_http(server: Server, jobs: int, clients: int) -> Life:
 
 def by_use_cases(data: Path, database: str, jobs: int, clients: int) -> Life:
     """The same verbs called in this process, without HTTP: as the peers are, a library on the database."""
-    with open_house(Settings(data=data, database=database), base_url=lambda: "http://localhost") as house:
+    with open_house(
+        Settings(data=data, database=database, secrets_key=SECRETS_KEY), base_url=lambda: "http://localhost"
+    ) as house:
         ctx = house.context
         admin = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="load")
         node = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id="load")

@@ -14,6 +14,7 @@ from rig.processes import Usage, usage_of
 from rig.wire import Wire
 
 PATIENCE_S = 60.0
+SECRETS_KEY = "c2VjcmV0cyBvZiBiZW5jaG1hcmtzLCB3aGljaCBhcmU="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ def server(data: Path, database: str, *, lease_s: float) -> Iterator[Server]:
     command = [sys.executable, "-m", "giornata", "server", "--port", "0", "--data", str(data)]
     command += ["--database", database, "--lease", str(lease_s)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
+    clean["GIORNATA_SECRETS_KEY"] = SECRETS_KEY  # which a server on PostgreSQL does not make for itself
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=clean)
     try:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 PATIENCE_S = 120.0
 POLL_S = 0.05
 MARK = "INSTALLATION_UNDER_TEST"
+SECRETS_KEY = "c2VjcmV0cyBvZiB0ZXN0cyBhcmUgbm8gc2VjcmV0cyE="
 COUNT_ENGINE = Path(__file__).parent / "scripts" / "count_engine.py"
 
 
@@ -90,7 +91,9 @@ def start_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     """Starts installations: `start_up("--nodes", "2", data=…)`. None may leave a process behind."""
     started: list[Up] = []
 
-    def start(*arguments: str, data: Path | None = None, connect: bool = True, **environment: str) -> Up:
+    def start(
+        *arguments: str, data: Path | None = None, connect: bool = True, umask: int = -1, **environment: str
+    ) -> Up:
         data, number = data or tmp_path / "data", len(started)
         mark = f"{MARK}={uuid.uuid4().hex}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("GIORNATA_", MARK))}
@@ -105,6 +108,7 @@ def start_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
                 cwd=tmp_path,
                 env=clean | environment | dict([mark.split("=")]),
                 start_new_session=True,
+                umask=umask,
             )
         up = Up(data=data, log=log, process=process, mark=mark)
         started.append(up)

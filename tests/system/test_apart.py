@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.fixtures.postgres import *  # noqa: F403
 from tests.fixtures.seaweed import seaweed  # noqa: F401
-from tests.system.conftest import COUNT_ENGINE, until
+from tests.system.conftest import COUNT_ENGINE, SECRETS_KEY, until
 
 from giornata.client import Client
 from giornata.domain.job import JobState
@@ -54,7 +54,7 @@ def servers(empty_postgres, start, seaweed, tmp_path):  # noqa: F811
     for name in ("first", "second"):
         data = tmp_path / name
         arguments = ("--data", str(data), "--database", database, "--blobs", storage, "--lease", "3")
-        start("server", "--port", "0", *arguments, **credentials)
+        start("server", "--port", "0", *arguments, GIORNATA_SECRETS_KEY=SECRETS_KEY, **credentials)
         until((data / "server.json").exists, f"{name} to listen")
         urls.append(json.loads((data / "server.json").read_text())["url"])
     assert not (tmp_path / "second" / "admin.key").exists()

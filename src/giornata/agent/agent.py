@@ -29,6 +29,7 @@ from giornata.agent.transport import Storage
 from giornata.agent.workplace import Workplace
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.log_fields import log_about
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Lease
 
@@ -230,7 +231,8 @@ class Agent:
         if over.defect is not None:
             raise over.defect
         if over.ending is not None:
-            log.info("attempt %d of job %s: %s", over.lease.attempt, over.lease.job_id, describe(over.ending))
+            with log_about(job=over.lease.job_id, attempt=over.lease.attempt_id):
+                log.info("attempt %d of job %s: %s", over.lease.attempt, over.lease.job_id, describe(over.ending))
         self._leaving = self._leaving or over.told_to_leave
         if isinstance(over.ending, GivenBack) and over.ending.ordered:
             return  # neither a success nor a failure: the node asks for other work at once
@@ -241,7 +243,8 @@ class Agent:
             self._companions.rest(next(self._failures))
 
     def _begin(self, lease: Lease, sent_at_s: float, workplace: Workplace, around: Surroundings) -> None:
-        log.info("attempt %d of job %s (%s) begins", lease.attempt, lease.job_id, lease.kind)
+        with log_about(job=lease.job_id, attempt=lease.attempt_id):
+            log.info("attempt %d of job %s (%s) begins", lease.attempt, lease.job_id, lease.kind)
         with ExitStack() as stack:
             try:
                 room = stack.enter_context(workplace.room(lease.attempt_id))

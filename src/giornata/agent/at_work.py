@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from giornata.agent.attempt import Attempt
 from giornata.agent.standing import Ending
+from giornata.domain.log_fields import log_about
 from giornata.protocol.work import Lease
 
 
@@ -47,7 +48,7 @@ class AtWork:
         def run() -> None:
             ending, defect = None, None
             try:
-                with belongings:
+                with belongings, log_about(job=lease.job_id, attempt=lease.attempt_id):
                     ending = attempt.run()
             except BaseException as error:  # noqa: BLE001 - handed on to the node's own thread, which raises it
                 defect = error

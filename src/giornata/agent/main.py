@@ -100,8 +100,15 @@ def _install_signals(agent: Agent, departure: Departure) -> None:
                 engine.kill_now()
             os._exit(EXIT_AT_ONCE)
         departure.ask()
-        # Not sys.stderr: the handler may interrupt a write to it, and buffers are not reentrant.
-        os.write(2, f"{signal.Signals(number).name}: finishing with a checkpoint; once more ends at once\n".encode())
+        _say(f"{signal.Signals(number).name}: finishing with a checkpoint; once more ends at once")
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
+
+
+def _say(text: str) -> None:
+    """A line of the log, in its format, from a signal handler."""
+    record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (), None)
+    formats = [handler.format for handler in logging.getLogger().handlers[:1]]
+    # Not by the handler: this may interrupt a write of its own, and neither locks nor buffers are reentrant.
+    os.write(2, (formats[0](record) if formats else text).encode() + b"\n")

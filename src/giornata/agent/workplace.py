@@ -11,6 +11,7 @@ from typing import IO
 
 from giornata.domain.errors import Fault, InvalidInput
 
+PRIVATE = 0o700
 RUN_PREFIX = "run-"
 KERNEL_DIRECTORY = "compiled"
 KERNELS_BYTES = 4 * 2**30
@@ -39,11 +40,13 @@ class Workplace:
         self._root = directory
         self.cache = directory / "cache"
         with _usable(directory):
-            self.cache.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            self.cache.mkdir(mode=PRIVATE, exist_ok=True)
+            self.cache.chmod(PRIVATE)  # an earlier version left it open
             self._wipe_stale()
             self._make_room_for_kernels(kernels_bytes)
             self._run = directory / f"{RUN_PREFIX}{secrets.token_hex(6)}"
-            self._run.mkdir(mode=0o700)
+            self._run.mkdir(mode=PRIVATE)
             self._lock = _locked(self._run)
 
     def _wipe_stale(self) -> None:
@@ -61,7 +64,7 @@ class Workplace:
         if alone and sum(path.lstat().st_size for path in kernels.rglob("*") if path.is_file()) > bound_bytes:
             shutil.rmtree(kernels)
         kernels.mkdir(exist_ok=True)
-        kernels.chmod(0o700)  # code is loaded from it
+        kernels.chmod(PRIVATE)  # code is loaded from it
 
     @contextmanager
     def room(self, attempt_id: str) -> Iterator[Room]:

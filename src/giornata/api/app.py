@@ -57,6 +57,7 @@ def create_app(
         now_ms=ctx.clock.now_ms,
         loops_status=loops_status,
         kept_s=settings.gauges_kept_s,
+        durations=ctx.durations,
     )
     app = FastAPI(
         title="Giornata",
@@ -76,7 +77,7 @@ def create_app(
         metrics,
         Wakeup(threads=settings.waiting_threads),
     )
-    app.state.claims = Together(partial(claim_each, ctx), key=lambda asked: asked.node_id)
+    app.state.claims = Together(metrics.claims.around(partial(claim_each, ctx)), key=lambda asked: asked.node_id)
     app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
     app.state.streams = Seats("streams", most=settings.streams_per_key)
     app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
@@ -114,4 +115,4 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
 
 def _ask_store(ctx: Context) -> None:
     with ctx.store.read() as tx:
-        read_signing_key(tx)
+        read_signing_key(tx, ctx)

@@ -2,22 +2,24 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from giornata.api.timings import ClaimTimes, JobTimes, RequestTimes, kind_label
+from giornata.control.durations import Durations
 from giornata.control.loops import LoopStatus
 from giornata.control.ports.gauges import Gauges
 from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
+from giornata.domain.money import MICRO_USD
 from giornata.protocol.admin import NodeState
-from giornata.protocol.specs import OWN_KIND_PREFIX
 
 LoopsStatus = Callable[[], Sequence[LoopStatus]]
 
 
 class Metrics:
-    """Counts requests, and reads everything else when it is asked.
+    """`requests` and `claims` note what this server does; everything else is read when it is asked for.
 
     Jobs, nodes and ended attempts are read from the store, which all servers share: do not add them up over servers.
     """
@@ -29,21 +31,15 @@ class Metrics:
         now_ms: Callable[[], int],
         loops_status: LoopsStatus,
         kept_s: float,
+        durations: Durations,
     ) -> None:
+        self.requests, self.claims = RequestTimes(), ClaimTimes()
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "giornata_http_requests", "Requests served.", ["route", "method", "status"], registry=self._registry
-        )
-        self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._registry.register(self.requests)
+        self._registry.register(self.claims)
+        self._registry.register(JobTimes(durations))
         self._registry.register(_StoreCollector(read_gauges, now_ms, kept_s))
         self._registry.register(_LoopCollector(loops_status))
-
-    def count_request(self, *, route: str, method: str, status: int) -> None:
-        """One more request. `status` 0 is a client that went away before the reply began."""
-        asked = (route, method, status)
-        if (counter := self._counters.get(asked)) is None:
-            counter = self._counters[asked] = self._requests.labels(route, method, str(status))
-        counter.inc()
 
     def text(self) -> bytes:
         """The exposition. Raises Unavailable when the store does not answer."""
@@ -82,9 +78,7 @@ class _StoreCollector(Collector):
         for reason, count in sorted(gauges.attempts_ended.items()):
             ended.add_metric([reason], count)
         yield ended
-        spend = CounterMetricFamily("giornata_spend_micro_usd", "What all attempts cost; 1 USD is 1000000.")
-        spend.add_metric([], gauges.spend_micro_usd)
-        yield spend
+        yield from _spend(gauges)
         yield from _machines(gauges)
         yield from _fleets(gauges)
 
@@ -105,6 +99,15 @@ class _LoopCollector(Collector):
             errors.add_metric([status.name], status.errors)
             age.add_metric([status.name], status.last_success_age_s)
         yield from (runs, errors, age)
+
+
+def _spend(gauges: Gauges) -> Iterator[Metric]:
+    spend = CounterMetricFamily("giornata_spend_usd", "What all attempts cost, in US dollars.")
+    spend.add_metric([], gauges.spend_micro_usd / MICRO_USD)
+    yield spend
+    earlier = CounterMetricFamily("giornata_spend_micro_usd", "The same in millionths; use giornata_spend_usd_total.")
+    earlier.add_metric([], gauges.spend_micro_usd)
+    yield earlier
 
 
 def _machines(gauges: Gauges) -> Iterator[Metric]:
@@ -139,8 +142,7 @@ def _jobs(gauges: Gauges) -> Metric:
     family = GaugeMetricFamily("giornata_jobs", "Jobs by kind and state.", labels=["kind", "state"])
     counts: dict[tuple[str, str], int] = {("train", state.value): 0 for state in JobState}
     for (kind, state), count in gauges.jobs.items():
-        # Anybody may invent kinds of their own; a label per invention would have no bound.
-        key = (f"{OWN_KIND_PREFIX}*" if kind.startswith(OWN_KIND_PREFIX) else kind, state)
+        key = (kind_label(kind), state)
         counts[key] = counts.get(key, 0) + count
     for (kind, state), count in sorted(counts.items()):
         family.add_metric([kind, state], count)

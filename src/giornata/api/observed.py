@@ -10,6 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.api.metrics import Metrics
 from giornata.api.problems import internal_problem, respond
+from giornata.domain.log_fields import request_id as log_request_id
+
+OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"
 
 access = logging.getLogger("giornata.access")
 log = logging.getLogger("giornata.api")
@@ -18,8 +21,8 @@ log = logging.getLogger("giornata.api")
 class Observed:
     """ASGI middleware, around everything else.
 
-    The access line is one JSON object. It holds the route rather than the address, and no query: signatures and
-    names of objects do not belong in a log.
+    The access line is one JSON object. It holds the route rather than the address, with the id of the job or attempt,
+    and no query: signatures and names of objects do not belong in a log.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
@@ -32,6 +35,7 @@ class Observed:
             await self._app(scope, receive, send)
             return
         request_id, status, began_s = f"{self._origin}{next(self._numbers):016x}", 0, time.perf_counter()
+        log_request_id.set(request_id)
 
         async def noting_send(message: Message) -> None:
             nonlocal status
@@ -51,13 +55,17 @@ class Observed:
             self._note(scope, status, request_id, time.perf_counter() - began_s)
 
     def _note(self, scope: Scope, status: int, request_id: str, took_s: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.count_request(route=route, method=scope["method"], status=status)
+        route, method = getattr(scope.get("route"), "path", "unmatched"), scope["method"]
+        self._metrics.requests.observe(route, method, status, took_s)
         line = {
             "request_id": request_id,
-            "method": scope["method"],
+            "method": method,
             "route": route,
             "status": status,
             "took_ms": round(took_s * 1000, 1),
         }
+        if route.startswith(OF_ATTEMPT):
+            line["attempt"] = scope["path"].split("/", 5)[4]
+        elif route.startswith(OF_JOB):
+            line["job"] = scope["path"].split("/", 4)[3]
         access.info(json.dumps(line))

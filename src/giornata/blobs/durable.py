@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedWriter
@@ -23,7 +24,7 @@ def written_aside(folder: Path) -> Iterator[BufferedWriter]:
     """A new file in `folder`, gone again at the end unless it was published. A full disk is Unavailable."""
     path = folder / secrets.token_hex(16)
     try:
-        with path.open("xb") as file:
+        with open(path, "xb", opener=_private) as file:
             yield file
     except OSError as error:
         if error.errno in _NO_ROOM:
@@ -31,6 +32,10 @@ def written_aside(folder: Path) -> Iterator[BufferedWriter]:
         raise
     finally:
         path.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
 
 
 def pour(chunks: Iterable[bytes], file: BufferedWriter, *, most_bytes: int | None = None) -> Stored:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,8 +36,11 @@ class FilesystemBlobs:
 
     def __init__(self, root: Path, *, signing_key: bytes, base_url: str | Callable[[], str], clock: Clock) -> None:
         self._objects, aside, uploads = root / "objects", root / "aside", root / "uploads"
+        for folder in (root, self._objects, aside, uploads):
+            folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         for folder in (self._objects, aside, uploads):
-            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # of another user, or on a file system that keeps no rights
+                folder.chmod(stat.S_IRWXU)
         self._aside, self._clock = aside, clock
         self._uploads = UploadFolders(uploads, aside=aside)
         self._signer = UrlSigner(

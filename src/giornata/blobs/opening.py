@@ -40,6 +40,12 @@ def open_blobs(
     raise _refused(f"scheme {parts.scheme!r} names no storage that is known", "file:///dir or s3://bucket/prefix")
 
 
+def folder_of(url: str) -> Path | None:
+    """The folder that a `file:` URL names; None for storage elsewhere. Raises InvalidInput."""
+    parts = urlsplit(url)
+    return _folder(parts) if parts.scheme == "file" else None
+
+
 def _folder(parts: SplitResult) -> Path:
     path = Path(unquote(parts.path))
     if parts.netloc not in {"", "localhost"} or not parts.path or not path.is_absolute():

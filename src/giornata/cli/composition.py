@@ -11,15 +11,19 @@ from urllib.parse import urlsplit
 
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
+from giornata.blobs.opening import folder_of
+from giornata.cli.admin_key import admin_key_of
 from giornata.cli.connection import SERVER_FILE
 from giornata.cli.private_file import write_private
+from giornata.cli.private_folders import BLOBS, DATA, private_folder
 from giornata.cli.settings import Settings
 from giornata.cli.storage import s3_credentials_of
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
 from giornata.control.context import Context, Foundations
-from giornata.control.install import install, signing_key
+from giornata.control.install import install, renew_signing_key, seal_signing_key, signing_key
 from giornata.control.policy import Policy
-from giornata.control.ports.sealing import NoSealer, Sealer
+from giornata.control.ports.sealing import Sealer
+from giornata.control.put_admin_key import put_admin_key
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
 from giornata.domain.reaping import ReapPolicy
@@ -74,38 +78,30 @@ def api_settings_of(settings: Settings) -> ApiSettings:
     )
 
 
-def make_directory(directory: Path, *, named: str) -> Path:
-    """`directory`, made if need be and writable. Raises InvalidInput that names the setting."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"cannot make {directory}: {error.strerror}"
-        raise InvalidInput([Fault(where=named, message=message, hint="choose another directory")]) from None
-    if not os.access(directory, os.W_OK | os.X_OK):
-        message = f"{directory} is not writable"
-        raise InvalidInput([Fault(where=named, message=message, hint="choose another directory")])
-    return directory
-
-
 @contextmanager
-def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[House]:
+def open_house(settings: Settings, *, base_url: Callable[[], str], new_signing_key: bool = False) -> Iterator[House]:
     """Open (and migrate, and at the first start install) the storage that `settings` name.
 
-    `base_url` tells where this server is reached; only signed URLs of the filesystem need it. Raises Unavailable
-    when another server has the database, and InvalidInput for settings that cannot be used.
+    `base_url` tells where this server is reached; only signed URLs of the filesystem need it. With `new_signing_key`
+    leases and signed URLs from before are refused. Raises Unavailable when another server has the database, and
+    InvalidInput for settings that cannot be used and for folders that other users may read.
     """
-    data = make_directory(settings.data, named="data")
+    data = private_folder(settings.data, named="data", holds=DATA)
     database = settings.database or f"sqlite:///{data / 'giornata.db'}"
+    blobs_url = settings.blobs or f"file://{(data / 'blobs').resolve()}"
+    sealer, admin_key = _sealer(settings, database), admin_key_of(settings)
+    if (folder := folder_of(blobs_url)) is not None:
+        private_folder(folder, named="blobs", holds=BLOBS)
     with _explaining(database):
         migrate(database)
     store = open_store(database)
     try:
         clock, names, pictures = SystemClock(), RandomNames(), _pictures(settings)
         # The signing key lies in the database, and signed URLs need it: installing comes before blobs are opened.
-        foundations = Foundations(store=store, clock=clock, names=names)
-        first_admin_key = install(foundations)
+        foundations = Foundations(store=store, clock=clock, names=names, sealer=sealer)
+        first_admin_key = _installed(foundations, admin_key, new_signing_key=new_signing_key)
         blobs = open_blobs(
-            settings.blobs or f"file://{(data / 'blobs').resolve()}",
+            blobs_url,
             signing_key=signing_key(foundations),
             base_url=base_url,
             clock=clock,
@@ -118,7 +114,7 @@ def open_house(settings: Settings, *, base_url: Callable[[], str]) -> Iterator[H
             names=names,
             pictures=pictures,
             policy=policy_of(settings),
-            sealer=_sealer(settings, database),
+            sealer=sealer,
         )
         check_schema = partial(_check_schema, store)
         yield House(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
@@ -141,16 +137,31 @@ def _explaining(database: str) -> Iterator[None]:
         raise Unavailable(f"PostgreSQL at {where} cannot be used: {why}", hint=hint) from error
 
 
+def _installed(foundations: Foundations, admin_key: str | None, *, new_signing_key: bool) -> str | None:
+    """Install at the first start, seal what an earlier version left in the clear, and take the operator's key."""
+    first_admin_key = install(foundations, admin_key=admin_key)
+    if new_signing_key:
+        renew_signing_key(foundations)
+    seal_signing_key(foundations)
+    if admin_key is not None:
+        put_admin_key(foundations, admin_key)
+    return first_admin_key
+
+
 def _sealer(settings: Settings, database: str) -> Sealer:
-    """By the setting; an embedded installation, whose database lies beside it, makes itself a key."""
-    from giornata.cli.sealing import FernetSealer, key_in, new_key
+    """By the setting; an installation on SQLite makes itself a key. Raises InvalidInput for another one without."""
+    from giornata.cli.sealing import HINT, FernetSealer, key_in, new_key
 
     file = settings.data / SECRETS_KEY_FILE
     key = settings.secrets_key or key_in(file)
-    if key is None and database.startswith("sqlite"):
+    if key is None and not database.startswith("sqlite"):
+        message = "is not set: it encrypts the key that signs leases and URLs, and projects' secrets, in the database"
+        hint = f"give every server of this database the same GIORNATA_SECRETS_KEY; {HINT}"
+        raise InvalidInput([Fault(where="secrets_key", message=message, hint=hint)])
+    if key is None:
         key = new_key()
         write_private(file, key + "\n")
-    return NoSealer() if key is None else FernetSealer(key)
+    return FernetSealer(key)
 
 
 def _check_schema(store: Database) -> None:

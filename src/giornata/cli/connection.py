@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from giornata.cli.admin_key import admin_key_of
 from giornata.cli.contexts import Contexts, contexts_file, read_contexts
 from giornata.cli.hints import giornata, given, note_local
 from giornata.cli.settings import Settings
@@ -72,6 +73,8 @@ def _local_url(settings: Settings) -> str:
 
 
 def _local_key(settings: Settings) -> str:
+    if (given := admin_key_of(settings)) is not None:
+        return given
     file: Path = settings.data / ADMIN_KEY_FILE
     try:
         return file.read_text().strip()

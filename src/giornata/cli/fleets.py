@@ -26,6 +26,14 @@ from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
 LOCAL_FLEET = "local"
+# What the server is told by its environment and its nodes have no use for.
+OF_SERVERS_ALONE = frozenset(
+    f"GIORNATA_{name}"
+    for name in (
+        *("ADMIN_KEY", "ADMIN_KEY_FILE", "API_KEY", "SECRETS_KEY"),
+        *("DATABASE", "BLOBS", "S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY"),
+    )
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,7 +171,7 @@ def _surroundings(
         server_url=address,
         node_key=partial(_node_key, settings.data, context),
         data=settings.data,
-        environment=dict(os.environ),
+        environment={name: value for name, value in os.environ.items() if name not in OF_SERVERS_ALONE},
         now_ms=context.clock.now_ms,
         node_flags=tuple(_node_flags(settings, kinds=table.kinds, places=table.places)),
         seen=partial(_seen, context),
@@ -183,6 +191,7 @@ def _node_key(data: Path, context: Context) -> str:
 def _node_flags(settings: Settings, *, kinds: Sequence[str], places: int) -> list[str]:
     flags = ["--device", settings.device, "--threads", str(settings.threads), "--grace", str(settings.grace_s)]
     flags += ["--places", str(places), "--model-cache-bytes", str(settings.model_cache_bytes)]
+    flags += ["--log-format", settings.log_format]
     if settings.shared_compile_cache:
         flags += ["--shared-compile-cache"]
     for kind in kinds:

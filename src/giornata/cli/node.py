@@ -18,6 +18,7 @@ from giornata.cli.logs import log_to_stderr
 from giornata.cli.machine import machine_id
 from giornata.cli.options import KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import reporting
+from giornata.cli.private_folders import NODE, keep_private, private_folder
 from giornata.cli.serve import parse_workloads
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
@@ -54,6 +55,7 @@ def node(
         flag("shared_compile_cache", "--shared-compile-cache/--no-shared-compile-cache"),
     ] = None,
     grace: Annotated[float | None, flag("grace_s", "--grace", metavar="SECONDS")] = None,
+    log_format: Annotated[str | None, flag("log_format", metavar="text|json")] = None,
     parent: Annotated[int | None, typer.Option("--exit-with-parent", hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it has left.")] = False,
 ) -> None:
@@ -80,12 +82,15 @@ def node(
             model_cache_bytes=model_cache_bytes,
             shared_compile_cache=shared_compile_cache,
             grace_s=grace,
+            log_format=log_format,
         )
         place = place_of(settings, os.environ)
         agent = agent_settings_of(settings, place)
         if (words := unpriced_words(settings)) is not None:
             out.hint(words)
-    log_to_stderr(settings.log_level)
+        keep_private()
+        private_folder(agent.work_dir, named="work_directory", holds=NODE)
+    log_to_stderr(settings.log_level, settings.log_format, always={"node": agent.node_id})
     if parent is not None:
         _follow(parent)
     provider = Imds(http=direct_client()) if place is not None else None

@@ -12,6 +12,8 @@ HINT = "make one with: python -c 'from cryptography.fernet import Fernet; print(
 class FernetSealer:
     """Implements `giornata.control.ports.sealing.Sealer`. Raises InvalidInput for what is not a key."""
 
+    seals = True
+
     def __init__(self, key: str) -> None:
         try:
             self._fernet = Fernet(key)

@@ -10,12 +10,23 @@ from giornata.cli.hints import giornata
 from giornata.cli.logs import log_to_file, log_to_stderr
 from giornata.cli.options import DataOption, KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.output import Output, reporting
+from giornata.cli.private_folders import DATA, keep_private, private_folder
 from giornata.cli.settings import Settings, default_data_directory
 from giornata.domain.errors import Fault, InvalidInput
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
+LogFormatOption = Annotated[str | None, flag("log_format", metavar="text|json")]
+LogFormatOption = Annotated[str | None, flag("log_format", metavar="text|json")]
 LeaseOption = Annotated[float | None, flag("lease_s", "--lease", metavar="SECONDS")]
+NewSigningKey = Annotated[
+    bool,
+    typer.Option(
+        "--new-signing-key",
+        help="Sign with a new key from this start on: leases and URLs that were given out before are refused, and "
+        "nodes claim their jobs again. Use it once where secrets_key is lost or others know the signing key.",
+    ),
+]
 StartedJson = Annotated[bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data.")]
 
 
@@ -35,8 +46,10 @@ def up(
     data: DataOption = None,
     price: PriceOption = None,
     lease: LeaseOption = None,
+    log_format: LogFormatOption = None,
     kind: KindOption = None,
     workload: WorkloadOption = None,
+    new_signing_key: NewSigningKey = False,
     as_json: StartedJson = False,
 ) -> None:
     """Run everything on this machine: server, storage and nodes."""
@@ -51,10 +64,11 @@ def up(
             data=data,
             price_usd_per_hour=price,
             lease_s=lease,
+            log_format=log_format,
             kinds=tuple(kind) if kind else None,
             workloads=parse_workloads(workload),
         )
-        _serve(settings, out, embedded=True)
+        _serve(settings, out, embedded=True, new_signing_key=new_signing_key)
 
 
 def server(
@@ -66,6 +80,8 @@ def server(
     blobs: Annotated[str | None, flag("blobs")] = None,
     public_url: Annotated[str | None, flag("public_url")] = None,
     lease: LeaseOption = None,
+    log_format: LogFormatOption = None,
+    new_signing_key: NewSigningKey = False,
     as_json: StartedJson = False,
 ) -> None:
     """Run a server without nodes.
@@ -82,26 +98,27 @@ def server(
             blobs=blobs,
             public_url=public_url,
             lease_s=lease,
+            log_format=log_format,
         )
-        _serve(settings, out, embedded=False)
+        _serve(settings, out, embedded=False, new_signing_key=new_signing_key)
 
 
-def _serve(settings: Settings, out: Output, *, embedded: bool) -> None:
+def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: bool) -> None:
     # Only these two commands load the server's libraries: the client is installed without them.
     try:
-        from giornata.cli.composition import make_directory
         from giornata.cli.fleets import own_nodes
         from giornata.cli.serving import run_server
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed"
         hint = "pip install 'giornata[server]'"
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
+    keep_private()
     own = own_nodes(settings) if embedded else None
     if own is None:
-        log_to_stderr(settings.log_level)
+        log_to_stderr(settings.log_level, settings.log_format)
     else:
-        logs = make_directory(settings.data / "logs", named="data")
-        log_to_file(settings.log_level, logs / "server.log")
+        private_folder(settings.data, named="data", holds=DATA)
+        log_to_file(settings.log_level, settings.data / "logs" / "server.log", settings.log_format)
 
     def started(url: str) -> None:
         out.say(f"Giornata is up at {url}")
@@ -111,13 +128,14 @@ def _serve(settings: Settings, out: Output, *, embedded: bool) -> None:
         if settings.fleets:
             out.hint(f"  fleets      {', '.join(sorted(settings.fleets))}")
         out.hint(f"  data        {settings.data}")
-        out.hint(f"  key         {settings.data / 'admin.key'}")
+        given = settings.admin_key or settings.admin_key_file
+        out.hint(f"  key         {'as the settings say' if given else settings.data / 'admin.key'}")
         out.hint(f"  try         {_client_command(settings)} train PICTURES --model MODEL \\")
         out.hint('                --instance-prompt "a photo of sks dog"')
         out.hint("  stop        Ctrl-C; nodes write a checkpoint first")
         out.result({"url": url, "pid": os.getpid(), "data": str(settings.data)})
 
-    run_server(settings, on_started=started, own_nodes=own)
+    run_server(settings, on_started=started, own_nodes=own, new_signing_key=new_signing_key)
     out.say("Giornata is down.")
 
 

@@ -34,13 +34,20 @@ class _Address:
         return self.url
 
 
-def run_server(settings: Settings, *, on_started: Callable[[str], None], own_nodes: range | None = None) -> None:
+def run_server(
+    settings: Settings,
+    *,
+    on_started: Callable[[str], None],
+    own_nodes: range | None = None,
+    new_signing_key: bool = False,
+) -> None:
     """Serve until SIGTERM or SIGINT. With `own_nodes`, also run so many nodes on this machine.
 
-    `on_started` is called with the URL. Raises GiornataError when the server cannot start.
+    `on_started` is called with the URL. With `new_signing_key` leases and URLs from before are refused. Raises
+    GiornataError when the server cannot start.
     """
     address = _Address(settings.public_url or "")
-    with open_house(settings, base_url=address) as house:
+    with open_house(settings, base_url=address, new_signing_key=new_signing_key) as house:
         if house.first_admin_key is not None:
             write_private(settings.data / ADMIN_KEY_FILE, house.first_admin_key + "\n")
         fleets = open_fleets(settings, house.context, address, own=own_nodes)

@@ -45,7 +45,23 @@ class Settings(BaseSettings):
     s3_access_key_id: str | None = Field(None, description="Default: what boto3 finds by itself.")
     s3_secret_access_key: str | None = Field(None, description="Default: what boto3 finds by itself.")
     secrets_key: str | None = Field(
-        None, description="Encrypts projects' secrets (a Fernet key). Default: made once in data, with SQLite."
+        None,
+        description=(
+            "A Fernet key. It encrypts the server's signing key and projects' secrets in the database. All servers "
+            "of a database need the same key. Default: made once in data, with SQLite; PostgreSQL needs the setting."
+        ),
+    )
+    admin_key: str | None = Field(
+        None,
+        description=(
+            "An admin key of the operator's project, such as one from a Secret. The server installs it at its start, "
+            "and revokes the key that this setting named before. Default: none; the first start draws a key and "
+            "writes it to admin.key in data."
+        ),
+    )
+    admin_key_file: Path | None = Field(
+        None,
+        description="A file with the admin key, instead of admin_key; read at the start of the server.",
     )
     cors_origins: tuple[str, ...] = Field((), description="Web origins that may call the API from a browser.")
     lease_s: float = Field(90.0, ge=1, le=3600, description="How long a node may be silent.")
@@ -71,6 +87,13 @@ class Settings(BaseSettings):
         0.1, gt=0, le=1, description="Of a fleet's nodes, at most this part is replaced for bad health in an hour."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description=(
+            "How a server and a node write their logs. text: a line for people. json: one object a line with ts, "
+            "level, logger, message and, where known, request_id, job, attempt and node."
+        ),
+    )
 
     # fleet and node
     nodes: int = Field(

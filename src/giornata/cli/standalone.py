@@ -21,6 +21,7 @@ from giornata.agent.main import launch, monotonic_s
 from giornata.agent.settings import engine_command
 from giornata.agent.workplace import KERNEL_DIRECTORY, Workplace
 from giornata.cli.output import Output
+from giornata.cli.private_folders import NODE, keep_private, private_folder
 from giornata.cli.settings import Settings
 from giornata.cli.standalone_input import Alone, Plan, make_plan, order_of
 from giornata.cli.standalone_words import RunView
@@ -63,8 +64,9 @@ def train_alone(
 
 def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
     departure, began_s = Departure(), time.monotonic()
+    umask = keep_private()  # for all but the results, which are the user's
     engines = _engines(settings)
-    workplace = Workplace(_work_directory(settings))
+    workplace = Workplace(private_folder(_work_directory(settings), named="work_directory", holds=NODE))
     with contextlib.ExitStack() as stack:
         stack.callback(workplace.close)
         stack.callback(engines.stop)
@@ -90,6 +92,7 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
             stall_s=settings.stall_s,
             max_at_risk_s=settings.max_at_risk_s,
             wandb_api_key=wandb_key(os.environ),
+            results_mode=0o666 & ~umask,
         )
         run = Run(order=order, around=around)
         ending = _conduct(run, engines, view)
@@ -176,7 +179,7 @@ def _finish(run: Run, ending: Ending, plan: Plan) -> list[dict[str, object]]:
     if not isinstance(ending, Finished):
         return []
     run.fetch_earlier()
-    files = deliver(run.results, plan.out)
+    files = deliver(run.results, plan.out, mode=run.around.results_mode)
     hashes = "".join(str(each["sha256"]) for each in files)
     data = {"step": ending.step, "files": files}
     run.around.bell.ring(EventType.JOB_SUCCEEDED, at=run.around.now(), data=data, about=hashes)

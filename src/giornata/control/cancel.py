@@ -23,6 +23,7 @@ def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:
         if job.state is not JobState.CANCELED:
             stop_job(
                 tx,
+                ctx,
                 job,
                 JobEvent.CANCEL,
                 at_ms=ctx.clock.now_ms(),

@@ -145,6 +145,7 @@ def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: 
         begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
         replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
     _begin(tx, begun, at_ms=at_ms)
+    ctx.durations.claimed([each.job for each in begun], at_ms=at_ms)
     return [_told(tx, each, let, reply) for each, let, reply in zip(asked, admitted, replies, strict=True) if reply]
 
 

@@ -37,6 +37,7 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
             phase="",
             fruitless=0,
         )
+        ctx.durations.ended(job, state, at_ms=now_ms)
         end_attempt(tx, job, attempt, reason=Reason.SUCCEEDED, at_ms=now_ms, alive=True, step=report.step)
         _blame_machines(tx, job, attempt, at_ms=now_ms)
         judge_success(tx, ctx, job, attempt, at_ms=now_ms)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from giornata.control.durations import Durations
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.memory import Memory
 from giornata.control.policy import Policy
@@ -17,22 +18,26 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundations:
-    """What there is before the installation has a signing key, without which no URL of a blob can be signed."""
+    """What there is before the installation has a signing key, without which no URL of a blob can be signed.
+
+    The sealer encrypts that key and projects' secrets.
+    """
 
     store: Store
     clock: Clock
     names: Names
     memory: Memory = field(default_factory=Memory)
+    sealer: Sealer = field(default_factory=NoSealer)
+    durations: Durations = field(default_factory=Durations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Foundations):
-    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, a sealer, fleets, identities."""
+    """Storage, time, fresh names, the inspector of pictures, the operator's numbers, fleets, identities."""
 
     blobs: Blobs
     pictures: Pictures
     policy: Policy = field(default_factory=Policy)
-    sealer: Sealer = field(default_factory=NoSealer)
     fleets: Mapping[str, GovernedFleet] = field(default_factory=dict)
     identities: WorkloadIdentities = field(default_factory=NoIdentities)
 

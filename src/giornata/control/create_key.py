@@ -33,18 +33,22 @@ def draw_key(ctx: Foundations, *, project_id: str, scope: Scope, name: str) -> t
     """A fresh secret `gk_<prefix>_<random>`, and the row to store: it holds the secret's sha256 only."""
     prefix = hashlib.sha256(ctx.names.secret().encode()).hexdigest()[:PREFIX_LENGTH]
     secret = f"gk_{prefix}_{ctx.names.secret()}"
-    key = KeyRecord(
+    return secret, key_of(ctx, secret, project_id=project_id, scope=scope, name=name)
+
+
+def key_of(ctx: Foundations, secret: str, *, project_id: str, scope: Scope, name: str) -> KeyRecord:
+    """The row of a secret `gk_<prefix>_<random>`."""
+    return KeyRecord(
         id=ctx.names.new("key"),
         project_id=project_id,
         scope=scope,
         name=name,
-        prefix=prefix,
+        prefix=secret.removeprefix("gk_")[:PREFIX_LENGTH],
         secret_sha256=secret_hash(secret),
         created_at_ms=ctx.clock.now_ms(),
         revoked_at_ms=None,
         last_used_at_ms=None,
     )
-    return secret, key
 
 
 def secret_hash(secret: str) -> str:

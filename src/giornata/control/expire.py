@@ -23,5 +23,5 @@ def _expire(ctx: Context, job_id: str) -> bool:
         job = tx.jobs.lock(job_id)
         if job is None or job.state in TERMINAL or job.deadline_at_ms is None or job.deadline_at_ms > now_ms:
             return False
-        stop_job(tx, job, JobEvent.EXPIRE, at_ms=now_ms, message="the job's deadline passed", data={})
+        stop_job(tx, ctx, job, JobEvent.EXPIRE, at_ms=now_ms, message="the job's deadline passed", data={})
         return True

@@ -72,4 +72,4 @@ def _settle(
     if why is None:
         return requeue(tx, ctx, job, attempt, at_ms=at_ms, fruitless=fruitless)
     error = f"{report.message} ({report.reason}: {why})"
-    return fail_job(tx, job, attempt, error=error, faults=report.faults, at_ms=at_ms)
+    return fail_job(tx, ctx, job, attempt, error=error, faults=report.faults, at_ms=at_ms)

@@ -1,27 +1,68 @@
-"""The first start of an installation."""
+"""The first start of an installation, and the key with which it signs URLs and attempt tokens."""
+
+import json
+import logging
 
 from giornata.control.context import Foundations
-from giornata.control.create_key import draw_key
+from giornata.control.create_key import draw_key, key_of
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.user_store import UserTransaction
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
+log = logging.getLogger("giornata.rights")
 
-def install(ctx: Foundations) -> str | None:
+FIRST_KEY_NAME = "first admin key"
+GIVEN_KEY_NAME = "admin key of the settings"
+# Sealed together with the key: no sealed secret of a project can be put into its place.
+PURPOSE = "signing key"
+
+
+def install(ctx: Foundations, *, admin_key: str | None = None) -> str | None:
     """Write the installation's signing key, the operator's project and an admin key, once.
 
-    Returns that key's secret, which is stored nowhere; None when the installation has its rows already. Of servers
-    that start together one gets the secret.
+    The admin key is `admin_key`, or is drawn. Returns the secret of a key that was drawn, which is stored nowhere;
+    None when the key was given, and when the installation has its rows already. Of servers that start together one
+    gets the secret.
     """
     now_ms = ctx.clock.now_ms()
-    secret, key = draw_key(ctx, project_id=ROOT_PROJECT, scope=Scope.ADMIN, name="first admin key")
+    drawn, key = draw_key(ctx, project_id=ROOT_PROJECT, scope=Scope.ADMIN, name=FIRST_KEY_NAME)
+    if admin_key is not None:
+        key = key_of(ctx, admin_key, project_id=ROOT_PROJECT, scope=Scope.ADMIN, name=GIVEN_KEY_NAME)
+    clear, sealed = _stored(ctx, ctx.names.secret())
     with ctx.store.begin() as tx:
-        if not tx.projects.install(signing_key=ctx.names.secret(), at_ms=now_ms):
+        if not tx.projects.install(signing_key=clear, sealed_signing_key=sealed, at_ms=now_ms):
             return None
         tx.projects.add(ProjectRecord(id=ROOT_PROJECT, name=ROOT_PROJECT, created_at_ms=now_ms))
         tx.keys.add(key)
-    return secret
+    return drawn if admin_key is None else None
+
+
+def seal_signing_key(ctx: Foundations) -> bool:
+    """Seal the key that an earlier version kept in the clear; whether there was one. Raises Unavailable."""
+    if not ctx.sealer.seals:
+        return False
+    with ctx.store.begin() as tx:
+        kept = tx.projects.signing_key()
+        if kept is None or not kept.clear:
+            return False
+        clear, sealed = _stored(ctx, kept.clear)
+        tx.projects.replace_signing_key(signing_key=clear, sealed_signing_key=sealed)
+    try:
+        ctx.store.erase_replaced()
+    except Unavailable as error:
+        log.warning("the signing key is sealed, but the database may still hold its old bytes: %s", error)
+    log.warning("the signing key is sealed now; backups that are older hold it in the clear")
+    return True
+
+
+def renew_signing_key(ctx: Foundations) -> None:
+    """Sign with another key from now on. Every lease and every signed URL from before is refused."""
+    clear, sealed = _stored(ctx, ctx.names.secret())
+    with ctx.store.begin() as tx:
+        tx.projects.replace_signing_key(signing_key=clear, sealed_signing_key=sealed)
+    ctx.store.erase_replaced()
+    ctx.memory.signing_key = None
 
 
 def signing_key(ctx: Foundations) -> bytes:
@@ -35,13 +76,33 @@ def signing_key(ctx: Foundations) -> bytes:
 def signing_key_in(tx: UserTransaction, ctx: Foundations) -> bytes:
     """As `signing_key`, within a transaction that is there already."""
     if ctx.memory.signing_key is None:
-        ctx.memory.signing_key = read_signing_key(tx)
+        ctx.memory.signing_key = read_signing_key(tx, ctx)
     return ctx.memory.signing_key
 
 
-def read_signing_key(tx: UserTransaction) -> bytes:
-    """From the database, whatever is remembered. Raises Unavailable before `install`."""
-    key = tx.projects.signing_key()
-    if key is None:
+def read_signing_key(tx: UserTransaction, ctx: Foundations) -> bytes:
+    """From the database, whatever is remembered. Raises Unavailable before `install`, and without the sealing key."""
+    kept = tx.projects.signing_key()
+    if kept is None:
         raise Unavailable("the installation has no signing key yet: `install` has not run on this database")
-    return key.encode()
+    return (kept.clear if kept.sealed is None else _unsealed(ctx, kept.sealed)).encode()
+
+
+def _stored(ctx: Foundations, key: str) -> tuple[str, str | None]:
+    """What is stored of the key: in the clear, and sealed."""
+    return ("", ctx.sealer.seal(json.dumps([PURPOSE, key]))) if ctx.sealer.seals else (key, None)
+
+
+def _unsealed(ctx: Foundations, sealed: str) -> str:
+    try:
+        content = json.loads(ctx.sealer.unseal(sealed))
+    except Unavailable:
+        content = []
+    if len(content) != 2 or content[0] != PURPOSE:
+        raise Unavailable(
+            "the signing key in the database is sealed with another key than the secrets_key of this server; give "
+            "the server the key that sealed it: GIORNATA_SECRETS_KEY, or secrets.key in the data folder. Where that "
+            "key is lost, start one server once with --new-signing-key: leases and signed URLs from before are "
+            "refused then, and projects have to set their secrets again"
+        )
+    return str(content[1])

@@ -64,7 +64,7 @@ def _lapse(ctx: Context, attempt_id: str) -> bool:
         elif why is None:
             _back_to_queue(tx, job, attempt, fruitless=fruitless, at_ms=now_ms)
         else:
-            _give_up(tx, job, attempt, why=why, at_ms=now_ms)
+            _give_up(tx, ctx, job, attempt, why=why, at_ms=now_ms)
             judge_failure(tx, ctx, job, attempt, Reason.LEASE_EXPIRED, at_ms=now_ms, job_failed=True)
         return True
 
@@ -76,9 +76,9 @@ def _back_to_queue(tx: Transaction, job: JobRow, attempt: AttemptRow, *, fruitle
     tx.events.add(job.id, job.project_id, EventType.ATTEMPT_LAPSED, attempt.number, {}, at_ms)
 
 
-def _give_up(tx: Transaction, job: JobRow, attempt: AttemptRow, *, why: str, at_ms: int) -> None:
+def _give_up(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, why: str, at_ms: int) -> None:
     _end_silent(tx, job, attempt, at_ms=at_ms)
-    fail_job(tx, job, attempt, error=f"{SILENT}: {why}", faults=(), at_ms=at_ms)
+    fail_job(tx, ctx, job, attempt, error=f"{SILENT}: {why}", faults=(), at_ms=at_ms)
 
 
 def _end_silent(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:

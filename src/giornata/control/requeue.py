@@ -42,11 +42,19 @@ def requeue(
 
 
 def fail_job(
-    tx: Transaction, job: JobRow, attempt: AttemptRow, *, error: str, faults: Sequence[FaultLine], at_ms: int
+    tx: Transaction,
+    ctx: Context,
+    job: JobRow,
+    attempt: AttemptRow,
+    *,
+    error: str,
+    faults: Sequence[FaultLine],
+    at_ms: int,
 ) -> JobState:
     """The end of the job: it will not be tried again."""
     told: list[dict[str, Any]] = [fault.model_dump() for fault in faults]
     state = tx.jobs.change(job, JobEvent.FAIL, ended_at_ms=at_ms, error=error, faults=told, phase="")
+    ctx.durations.ended(job, state, at_ms=at_ms)
     data = {"error": error, "faults": told}
     tx.events.add(job.id, job.project_id, EventType.JOB_FAILED, attempt.number, data, at_ms)
     return state

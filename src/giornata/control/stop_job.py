@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow
@@ -17,7 +18,14 @@ _TYPES: Mapping[JobEvent, EventType] = {
 
 
 def stop_job(
-    tx: Transaction, job: JobRow, event: JobEvent, *, at_ms: int, message: str, data: Mapping[str, Any]
+    tx: Transaction,
+    ctx: Context,
+    job: JobRow,
+    event: JobEvent,
+    *,
+    at_ms: int,
+    message: str,
+    data: Mapping[str, Any],
 ) -> JobState:
     """Apply CANCEL or EXPIRE to a locked job (`tx.jobs.lock`) and end its attempt in the same breath.
 
@@ -25,6 +33,7 @@ def stop_job(
     sends is refused with `lease-lost`, and the refusal names the job's state. Raises IllegalTransition.
     """
     state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)
+    ctx.durations.ended(job, state, at_ms=at_ms)
     attempt = tx.attempts.live_of_job(job.id)
     number = None
     if attempt is not None:

@@ -71,6 +71,7 @@ class Surroundings:
     stall_s: float
     max_at_risk_s: float
     wandb_api_key: SecretStr | None = None
+    results_mode: int = 0o644
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,7 +235,8 @@ class Run:
                 link_or_copy(path, copy)
                 self._carry(name, copy, partial(shelf.put_result, name))
                 if name in self._step_artifacts():
-                    deliver({name: path}, self.around.out)  # for whoever watches the run
+                    # For whoever watches the run.
+                    deliver({name: path}, self.around.out, mode=self.around.results_mode)
 
     def _carry(self, what: str, path: Path, deed: Callable[[Path], None], *, replaces: str = "") -> None:
         self.around.porter.take(Parcel(what=what, path=path, deed=deed, replaces=replaces))
@@ -291,12 +293,16 @@ class Run:
             self.around.bell.ring(EventType.JOB_FAILED, at=self.around.now(), data=data, about=ending.message)
 
 
-def deliver(results: dict[str, Path], out: Path) -> list[dict[str, object]]:
-    """Put the results into `out`, each whole or not at all. Returns name, size_bytes and sha256 of each."""
+def deliver(results: dict[str, Path], out: Path, *, mode: int) -> list[dict[str, object]]:
+    """Put the results into `out` as files of this mode, each whole or not at all.
+
+    Returns name, size_bytes and sha256 of each.
+    """
     said: list[dict[str, object]] = []
     for name, path in results.items():
         aside = out / f".{name}.part"
         aside.write_bytes(path.read_bytes())
+        aside.chmod(mode)
         aside.replace(out / name)
         said.append({"name": name, "size_bytes": path.stat().st_size, "sha256": sha256_of(path)})
     return said

@@ -4,6 +4,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -14,6 +15,7 @@ from giornata.domain.errors import Unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_reader, sqlite_writer
 from giornata.store.fair_lock import FairLock
 from giornata.store.process_lock import ProcessLock
+from giornata.store.sqlite_file import private_database
 from giornata.store.transaction import Tx
 
 WRITE_WAIT_S = 30.0
@@ -70,6 +72,17 @@ class Database:
             # Held by the transaction, so that a server that dies lets go of it.
             yield bool(connection.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
 
+    def erase_replaced(self) -> None:
+        """See that the database's files hold nothing of the signing key that was replaced. Raises Unavailable."""
+        with busy_is_unavailable(), self._writer.connect() as connection:
+            if self.dialect_name == "sqlite":
+                # Outside of a transaction, which the engine would begin.
+                driver: Any = connection.connection.driver_connection
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            else:
+                connection = connection.execution_options(isolation_level="AUTOCOMMIT")  # noqa: PLW2901
+                connection.execute(sa.text("VACUUM FULL installation"))
+
     def close(self) -> None:
         """Close every connection and let go of the file."""
         self._writer.dispose()
@@ -86,7 +99,7 @@ def open_store(url: str) -> Database:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         path = sqlite_path(parsed)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_database(path)
         lock = ProcessLock(path)
         return Database(writer=sqlite_writer(parsed), reader=sqlite_reader(parsed), process_lock=lock)
     engine = postgres(parsed)

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Engine
 from giornata.store.database import busy_is_unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_writer
 from giornata.store.process_lock import ProcessLock
+from giornata.store.sqlite_file import private_database
 
 # Any number that no other program in the same database uses: servers that start together migrate in turn.
 _MIGRATION_LOCK = 0x6769_6F72
@@ -28,7 +29,7 @@ def migrate(url: str) -> None:
         _upgrade(postgres(parsed, pool_size=1))
         return
     path = sqlite_path(parsed)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_database(path)
     lock = ProcessLock(path)
     try:
         _upgrade(sqlite_writer(parsed))

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from giornata.control.ports.records import ProjectRecord
-from giornata.control.ports.user_store import Before
+from giornata.control.ports.user_store import Before, KeptSigningKey
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import installation, projects
 from giornata.store.upsert import insert_unless_there
@@ -19,13 +19,23 @@ class ProjectQueries:
     def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
         self._connection, self._dialect_name = connection, dialect_name
 
-    def install(self, *, signing_key: str, at_ms: int) -> bool:
-        row = {"id": THE_ROW, "signing_key": signing_key, "created_at_ms": at_ms}
+    def install(self, *, signing_key: str, sealed_signing_key: str | None = None, at_ms: int) -> bool:
+        keys = {"signing_key": signing_key, "sealed_signing_key": sealed_signing_key}
+        row = {"id": THE_ROW, "created_at_ms": at_ms} | keys
         statement = insert_unless_there(self._dialect_name, installation, **row)
         return self._connection.execute(statement).first() is not None
 
-    def signing_key(self) -> str | None:
-        return self._connection.scalar(sa.select(installation.c.signing_key).where(installation.c.id == THE_ROW))
+    def signing_key(self) -> KeptSigningKey | None:
+        columns = (installation.c.signing_key, installation.c.sealed_signing_key)
+        row = self._connection.execute(sa.select(*columns).where(installation.c.id == THE_ROW)).first()
+        return None if row is None else KeptSigningKey(clear=row[0], sealed=row[1])
+
+    def replace_signing_key(self, *, signing_key: str, sealed_signing_key: str | None) -> None:
+        if self._dialect_name == "sqlite":
+            # Or the old bytes would stay in the file. The connection keeps this until the server ends.
+            self._connection.exec_driver_sql("PRAGMA secure_delete = ON")
+        values = {"signing_key": signing_key, "sealed_signing_key": sealed_signing_key}
+        self._connection.execute(sa.update(installation).where(installation.c.id == THE_ROW).values(values))
 
     def add(self, project: ProjectRecord) -> bool:
         row = {"id": project.id, "name": project.name, "created_at_ms": project.created_at_ms}

@@ -238,6 +238,6 @@ def test_a_silent_attempt_that_is_ended_is_billed_to_its_last_sign_of_life(shop:
     with shop.store.begin() as tx:
         job = tx.jobs.lock(job_id)
         assert job is not None
-        stop_job(tx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
+        stop_job(tx, shop.ctx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
     (bill,) = shop.rows(schema.ledger)
     assert bill["amount_micro_usd"] == 20 * 100

@@ -82,7 +82,9 @@ def canceled(shop: Workshop, lease: Lease) -> None:
     with shop.store.begin() as tx:
         job = tx.jobs.lock(lease.job_id)
         assert job is not None
-        stop_job(tx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="by its owner", data={"by": "k"})
+        stop_job(
+            tx, shop.ctx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="by its owner", data={"by": "k"}
+        )
 
 
 def expired(shop: Workshop, lease: Lease) -> None:
@@ -145,7 +147,7 @@ def test_d5_a_job_that_is_over_stays_what_it_is(
     with pytest.raises(IllegalTransition), shop.store.begin() as tx:
         job = tx.jobs.lock(job_id)
         assert job is not None
-        stop_job(tx, job, event, at_ms=shop.clock.now_ms(), message="", data={})
+        stop_job(tx, shop.ctx, job, event, at_ms=shop.clock.now_ms(), message="", data={})
     assert shop.whole_database() == before
 
 

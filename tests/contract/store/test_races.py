@@ -104,7 +104,7 @@ def cancel(shop: Workshop, job_id: str) -> object:
     with shop.store.begin() as tx:
         job = tx.jobs.lock(job_id)
         assert job is not None
-        return stop_job(tx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
+        return stop_job(tx, shop.ctx, job, JobEvent.CANCEL, at_ms=shop.clock.now_ms(), message="", data={})
 
 
 def test_a_commit_and_a_repeated_request_for_its_upload_do_not_lock_one_another_out(shop: Workshop) -> None:

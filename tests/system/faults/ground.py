@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from tests.fixtures.files_below import files_below
 from tests.fixtures.seaweed import Seaweed
+from tests.system.conftest import SECRETS_KEY
 from tests.system.faults.processes import LEASE_S, LONG_LEASE_S
 
 from giornata.blobs.s3 import s3_client
@@ -142,7 +143,8 @@ class Ground:
 
     def settings(self, storage_url: str | None = None) -> dict[str, Any]:
         """Of the server. `storage_url` is a proxy before the bucket."""
-        told: dict[str, Any] = {} if self.database is None else {"database": self.database}
+        told: dict[str, Any] = {"secrets_key": SECRETS_KEY}
+        told |= {} if self.database is None else {"database": self.database}
         told |= {} if self.upload_url_s is None else {"upload_url_s": self.upload_url_s}
         if self.bucket is None:
             return told

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import httpx
 import psycopg
 from tests.fixtures.chaos_proxy import ChaosProxy
-from tests.system.conftest import MARK, marked
+from tests.system.conftest import MARK, SECRETS_KEY, marked
 from tests.system.faults.processes import CLEAN, free_port
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -243,6 +243,7 @@ def running_town(mark: str, *, garbage_after_s: float) -> Iterator[Town]:
         stack.callback(postgres.close)
         environment = {**CLEAN, MARK: mark, "TMPDIR": str(home / "tmp")}
         environment["GIORNATA_GARBAGE_AFTER_S"] = str(garbage_after_s)
+        environment["GIORNATA_SECRETS_KEY"] = SECRETS_KEY
         servers = [_server(number, home, postgres.url, environment) for number in (0, 1)]
         for server in servers:
             stack.callback(server.control.close)

@@ -10,6 +10,7 @@ from tests.contract.model.house import WATCHED
 from tests.contract.model.invariants import REFERRERS, Witness
 from tests.contract.model.memory_blobs import Kept
 from tests.contract.model.written import Written
+from tests.system.conftest import SECRETS_KEY
 from tests.system.soak.town import Town
 from tests.system.soak.training import WEIGHTS
 from tests.system.soak.users import Book, counted
@@ -58,7 +59,11 @@ def findings(town: Town, book: Book, reference: Mapping[str, str]) -> tuple[list
     `reference` has the sha256 of each file of weights of an undisturbed training, by name.
     """
     settings = Settings(
-        data=town.servers[0].data, database=town.postgres.url, blobs=f"file://{town.blobs}", garbage_after_s=0
+        data=town.servers[0].data,
+        database=town.postgres.url,
+        blobs=f"file://{town.blobs}",
+        secrets_key=SECRETS_KEY,
+        garbage_after_s=0,
     )
     found = [f"{server.name} answered 500" for server in town.servers if _failed(server.log)]
     with open_house(settings, base_url=lambda: "http://127.0.0.1") as house:

@@ -1,6 +1,8 @@
 """The directories of the agent: its cache of inputs, and the room of each attempt."""
 
 import hashlib
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,20 @@ def test_a_work_directory_that_cannot_be_written_is_named(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInput, match=r"work_dir .*file"):
         Workplace(tmp_path / "file")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_nobody_else_may_look_into_the_folders_of_a_node(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        directory = tmp_path / "node"
+        (directory / "cache").mkdir(parents=True)  # as an earlier version left it
+        directory.chmod(0o700)
+        workplace = Workplace(directory)
+        fresh = Workplace(tmp_path / "fresh")
+    finally:
+        os.umask(before)
+    folders = [tmp_path / "fresh", *directory.iterdir(), *(tmp_path / "fresh").iterdir()]
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    workplace.close()
+    fresh.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 from tests.fixtures.served import Served, serving
 
 from giornata.api.app import create_app
@@ -84,6 +85,46 @@ def test_metrics_count(served: Served) -> None:
     assert float(oldest.split()[1]) >= 0
 
 
+def test_metrics_tell_how_long_requests_claims_and_jobs_take(served: Served) -> None:
+    served.call("POST", "/v1/jobs", served.keys.member, json=JOB)
+    served.call("GET", "/v1/jobs", None)
+    node = {"node_id": "node_00000001", "machine_id": "m", "name": "n"}
+    for number in (1, 2):
+        claim = {"request_id": f"request-{number}", "node": node, "kinds": ["x-count"]}
+        reply = served.call("POST", "/v1/node/claim", served.keys.node, json=claim).json()
+        if number == 1:
+            lease = reply["lease"]
+    served.call("POST", f"/v1/node/attempts/{lease['attempt_id']}/complete", lease["token"], json={"step": 1})
+    served.call("POST", f"/v1/node/attempts/{lease['attempt_id']}/complete", lease["token"], json={"step": 1})
+    text = served.call("GET", "/metrics", None).text
+    for expected in (
+        'giornata_http_request_duration_seconds_count{method="POST",route="/v1/jobs",status="2xx"} 1.0',
+        'giornata_http_request_duration_seconds_count{method="GET",route="/v1/jobs",status="4xx"} 1.0',
+        'giornata_http_request_duration_seconds_count{method="POST",route="/v1/node/claim",status="2xx"} 2.0',
+        'giornata_claim_duration_seconds_count{outcome="lease"} 1.0',
+        'giornata_claim_duration_seconds_count{outcome="empty-queue"} 1.0',
+        'giornata_job_queue_wait_seconds_count{kind="x-*"} 1.0',
+        'giornata_job_duration_seconds_count{kind="x-*",state="succeeded"} 1.0',
+        "giornata_spend_usd_total 0.0",
+        "giornata_spend_micro_usd_total 0.0",
+    ):
+        assert expected in text.splitlines()
+    sums = [line for line in text.splitlines() if "_seconds_sum" in line]
+    assert all(0 <= float(line.split()[-1]) < 60 for line in sums)
+    assert len(sums) >= 6
+
+
+def test_what_the_metrics_page_says_is_what_prometheus_reads(served: Served) -> None:
+    served.call("GET", "/v1/jobs", served.keys.member)
+    families = list(text_string_to_metric_families(served.call("GET", "/metrics", None).text))
+    (times,) = [each for each in families if each.name == "giornata_http_request_duration_seconds"]
+    assert times.type == "histogram"
+    buckets = [sample.value for sample in times.samples if sample.name.endswith("_bucket")]
+    assert buckets == sorted(buckets), "counts are cumulative"
+    assert buckets[-1] == 1.0
+    assert not [each.name for each in families if each.name.endswith(("_ms", "_s"))]
+
+
 @pytest.fixture
 def access_log() -> Iterator["queue.Queue[logging.LogRecord]"]:
     """Lines as the server's thread writes them, which is after the reply has left."""
@@ -103,6 +144,7 @@ def test_the_access_log_is_json_without_secrets(served: Served, access_log: "que
     assert access_log.empty()
     line = json.loads(record.getMessage())
     assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 404)
+    assert line["job"] == "job_x"
     assert line["request_id"] == response.headers["x-request-id"]
     assert "hush" not in record.getMessage()
     assert served.keys.member not in record.getMessage()

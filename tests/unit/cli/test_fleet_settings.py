@@ -257,3 +257,12 @@ def test_fewest_and_most_nodes_both_count(tmp_path, context):
     fleet = opened(settings, context, own=own_nodes(settings)).context.fleets["local"]
     assert (fleet.scaling.min_nodes, fleet.scaling.max_nodes) == (2, 4)
     assert refused_where(lambda: own_nodes(settings_from(tmp_path, "", nodes=3, max_nodes=2))) == {"nodes"}
+
+
+def test_nodes_in_the_servers_care_are_not_told_the_servers_secrets(tmp_path, context, monkeypatch):
+    for name in ("ADMIN_KEY", "SECRETS_KEY", "S3_SECRET_ACCESS_KEY", "STALL_S"):
+        monkeypatch.setenv(f"GIORNATA_{name}", "5")
+    fleet = opened(settings_from(tmp_path, ""), context, own=range(1, 2)).fixed.fleet
+    assert {"GIORNATA_NODE_KEY", "GIORNATA_STALL_S"} <= fleet.environment.keys()
+    assert {"GIORNATA_ADMIN_KEY", "GIORNATA_SECRETS_KEY"}.isdisjoint(fleet.environment)
+    assert "GIORNATA_S3_SECRET_ACCESS_KEY" not in fleet.environment

@@ -8,6 +8,10 @@ from giornata.domain.errors import Unavailable
 class Sealer(Protocol):
     """Encrypts and authenticates. Whoever has the database alone can neither read nor forge what it sealed."""
 
+    @property
+    def seals(self) -> bool:
+        """Whether there is a key."""
+
     def seal(self, text: str) -> str:
         """The text, encrypted: printable, and different each time."""
 
@@ -16,7 +20,12 @@ class Sealer(Protocol):
 
 
 class NoSealer:
-    """An installation without a key for secrets: it keeps none, rather than keep them in the clear."""
+    """No key: secrets of projects are refused, and the signing key is kept in the clear.
+
+    The command line starts no server without a key. Tests and the simulator, whose databases end with them, do.
+    """
+
+    seals = False
 
     def seal(self, text: str) -> str:
         """Raises Unavailable."""

@@ -42,3 +42,6 @@ class Store(Protocol):
 
     def only_here(self, name: str) -> AbstractContextManager[bool]:
         """Whether this server may run the loop `name` now: one server at a time may."""
+
+    def erase_replaced(self) -> None:
+        """See that the database's files hold nothing of the signing key that was replaced. Raises Unavailable."""

@@ -5,6 +5,7 @@ Pages are newest first; `before` is the (created_at_ms, id) of the last row of t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from giornata.control.ports.records import (
@@ -32,13 +33,23 @@ from giornata.domain.routing import Turns
 Before = tuple[int, str] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSigningKey:
+    """The signing key as it is stored: `clear` is empty where it is `sealed`."""
+
+    clear: str
+    sealed: str | None
+
+
 class Projects(Protocol):
     """The installation and its tenants."""
 
-    def install(self, *, signing_key: str, at_ms: int) -> bool:
+    def install(self, *, signing_key: str, sealed_signing_key: str | None = None, at_ms: int) -> bool:
         """Write the installation's only row; False when it is there already."""
 
-    def signing_key(self) -> str | None: ...
+    def signing_key(self) -> KeptSigningKey | None: ...
+
+    def replace_signing_key(self, *, signing_key: str, sealed_signing_key: str | None) -> None: ...
 
     def add(self, project: ProjectRecord) -> bool:
         """False when the id is taken."""

@@ -33,6 +33,8 @@ class JobRow:
     deadline_at_ms: int | None
     budget_micro_usd: int | None
     budget_warned_at_ms: int | None
+    created_at_ms: int
+    started_at_ms: int | None  # its first attempt
     project_budget_micro_usd: int | None = None  # of a job that was locked; a claim does not ask for it
     project_monthly_budget_micro_usd: int | None = None  # likewise
 

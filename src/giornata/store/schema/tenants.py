@@ -8,8 +8,9 @@ installation = Table(
     "installation",
     metadata,
     Column("id", Integer, primary_key=True),  # always 1
-    Column("signing_key", String(128), nullable=False),
+    Column("signing_key", String(128), nullable=False),  # empty where it is sealed
     at("created_at_ms"),
+    Column("sealed_signing_key", Text),  # encrypted; the key is in no table
 )
 
 projects = Table(

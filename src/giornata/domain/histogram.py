@@ -1,0 +1,28 @@
+"""How often a number fell between which bounds."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Histogram:
+    """Counts of observations up to each bound, and above the last one; and their sum.
+
+    One thread observes. Others may read meanwhile, and then miss the observation that is being made.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more; a value that is equal to a bound counts as below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, other: "Histogram") -> None:
+        """All that another one with the same bounds has."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
