@@ -316,6 +316,18 @@ def test_release_of_a_quarantined_machine_gives_it_the_job_at_once(shop: Worksho
     assert shop.lease(1).job_id == job_id
 
 
+def test_a_machine_on_probation_whose_node_died_at_work_gets_its_job_again(shop: Workshop) -> None:
+    """Its silent attempt ends when its job is taken, so it must not be in the way of that."""
+    job_id = shop.add_job()
+    broken(shop, shop.lease(1), Reason.NODE_DRIVER)
+    next(tries(shop))
+    assert [row["state"] for row in shop.rows(schema.machines)] == ["probation"]
+    other_process = shop.node(2, machine="machine-1", name="node-1")
+    shop.clock.advance_s(shop.ctx.policy.lease_s + 1)
+    lapse_leases(shop.ctx)
+    assert shop.lease(other_process).job_id == job_id
+
+
 # ---- people
 
 
