@@ -39,7 +39,7 @@ _PROGRESSED = (
     .where(attempts.c.job_id == sa.bindparam("wanted"), attempts.c.committed_step > attempts.c.start_step)
     .scalar_subquery()
 )
-_SINCE_PROGRESS = (
+SINCE_PROGRESS = (
     sa.select(*_COLUMNS)
     .where(attempts.c.job_id == sa.bindparam("wanted"), attempts.c.number >= _PROGRESSED)
     .where(attempts.c.reason.is_not(None), ~attempts.c.shared_fault)
@@ -134,7 +134,7 @@ class Attempts:
         return list(self._connection.scalars(AHEAD, bounds))
 
     def failed_since_progress(self, job_id: str) -> Sequence[AttemptRow]:
-        return [_attempt(row) for row in self._connection.execute(_SINCE_PROGRESS, {"wanted": job_id})]
+        return [_attempt(row) for row in self._connection.execute(SINCE_PROGRESS, {"wanted": job_id})]
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
         return [_attempt(row) for row in self._connection.execute(_CRASHED, {"wanted": job_id})]
