@@ -71,6 +71,60 @@ def test_a_job_survives_a_kill_of_its_node(start_up, tmp_path):
     until(lambda: len({each.pid for each in up.client.nodes()} & set(up.others())) == 2, "two living nodes")
 
 
+def kill_engine(up, job_id, *, attempt):
+    """SIGKILL, as the kernel does it that has no more memory to give, once the attempt of that number has begun."""
+
+    def working():
+        job = up.client.get_job(job_id)
+        last = job.attempts[-1] if job.attempts else None
+        return last if last is not None and last.number == attempt and last.last_step > last.start_step else None
+
+    found = until(working, f"attempt {attempt} of {job_id} to do a step")
+    node = node_of(up, found)
+    os.kill(node.engine_pid, signal.SIGKILL)
+    return node.pid
+
+
+def test_a_job_goes_back_to_the_only_machine_when_its_engine_was_killed(start_up, tmp_path):
+    """The same node goes on from the checkpoint, and the bytes are those of a job that nobody disturbed."""
+    up = start_up("--nodes", "1", *QUICK)
+    job = up.client.submit({"steps": 300, "every": 20, "step_s": 0.01}, kind="x-count")
+    in_the_middle(up, job.id, 40)
+    node_pid = kill_engine(up, job.id, attempt=1)
+
+    def waiting():
+        found = up.client.get_job(job.id)
+        return found if found.next_try_at is not None else None
+
+    waits = until(waiting, "the job to say when it is tried next")
+    assert waits.state is JobState.QUEUED
+    assert "every connected node (1) has failed this job before; it goes back to one of them at " in (
+        waits.waiting_because or ""
+    )
+    done = up.client.wait(job.id, timeout_s=120, poll_s=0.1)
+    assert done.state is JobState.SUCCEEDED, done.error
+    first, second = done.attempts
+    assert (first.reason, second.reason) == (Reason.CRASHED, Reason.SUCCEEDED)
+    assert second.node_id == first.node_id
+    assert second.start_step == first.committed_step >= 40
+    assert node_of(up, second).pid == node_pid, "the agent lived on"
+    (file,) = up.client.download(job.id, tmp_path / "results")
+    assert file.read_text() == counted(300)
+    said = [event.data for event in up.client.events(job.id) if event.type == EventType.NOTICE]
+    assert [each["machine_ids"] for each in said if each["name"] == "ban-lifted"] == [[first.machine_id]]
+
+
+def test_a_job_whose_engine_dies_again_and_again_on_the_only_machine_fails(start_up):
+    up = start_up("--nodes", "1", *QUICK, GIORNATA_RETRY_PAUSE_S="0.5")
+    job = up.client.submit(FOREVER, kind="x-count")
+    for attempt in (1, 2, 3):
+        kill_engine(up, job.id, attempt=attempt)
+    done = up.client.wait(job.id, timeout_s=120, poll_s=0.1)
+    assert (done.state, len(done.attempts)) == (JobState.FAILED, 3)
+    assert done.error.startswith(done.attempts[-1].message)
+    assert "(crashed: it crashed 3 times on one machine, and committed no new checkpoint in between)" in done.error
+
+
 def test_sigterm_drains_and_the_next_up_goes_on(start_up):
     up = start_up("--nodes", "1", *QUICK)
     key = up.data / "admin.key"

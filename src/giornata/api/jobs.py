@@ -103,11 +103,21 @@ def cancel(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     return canceling.cancel(ctx, caller, job_id)
 
 
-@router.post("/jobs/{job_id}/retry", status_code=status.HTTP_201_CREATED, responses=refusals(401, 402, 403, 404, 409))
+@router.post(
+    "/jobs/{job_id}/retry",
+    status_code=status.HTTP_201_CREATED,
+    responses=refusals(401, 402, 403, 404, 409)
+    | {200: {"model": Job, "description": "The job itself, which is queued: every machine may have it now."}},
+)
 def retry(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
-    """A new job with the same spec and seed, which goes on from the last committed checkpoint."""
+    """A new job with the same spec and seed, which goes on from the last committed checkpoint.
+
+    A job that is queued stays itself, and may go back at once to machines that failed it.
+    """
     job = retrying.retry(ctx, caller, job_id)
     wakeup.notify()
+    if job.id == job_id:
+        response.status_code = status.HTTP_200_OK
     response.headers["Location"] = job.urls.self
     return job
 

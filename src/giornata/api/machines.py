@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from giornata.api.callers import Ctx, User
+from giornata.api.callers import Ctx, User, Wake
 from giornata.api.openapi import USER, USER_ITEM
 from giornata.api.paging import Cursor, Limit
 from giornata.control import machine_hand
@@ -35,6 +35,8 @@ def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Quar
 
 
 @router.post("/{machine_id}/release", responses=USER_ITEM)
-def release_machine(ctx: Ctx, caller: User, machine_id: MachineId) -> MachinePage:
-    """Nothing is held against it any more, and it gets work again. Root admin only."""
-    return machine_hand.release_machine(ctx, caller, machine_id)
+def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId) -> MachinePage:
+    """Nothing is held against it any more: it gets work again, also queued jobs that it failed. Root admin only."""
+    page = machine_hand.release_machine(ctx, caller, machine_id)
+    wakeup.notify()
+    return page

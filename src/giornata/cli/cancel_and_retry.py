@@ -27,10 +27,14 @@ def cancel(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> 
 def retry(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
     """Go on with a job that failed, expired or was canceled.
 
-    A new job begins where the old one stopped.
+    A new job begins where the old one stopped. A job that waits for another machine is tried again now, where it is.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
-        job = client.retry(find_job(client, job_id))
-        out.say(f"{job.id} goes on from step {job.committed_step} of {job.retry_of}")
+        asked = find_job(client, job_id)
+        job = client.retry(asked)
+        if job.id == asked:
+            out.say(f"{job.id} is in the queue, and every machine may have it now")
+        else:
+            out.say(f"{job.id} goes on from step {job.committed_step} of {asked}")
         out.hint(f"  follow it     {giornata('follow', job.id)}")
         out.result(job)

@@ -24,6 +24,7 @@ from giornata.control.install import install, renew_signing_key, seal_signing_ke
 from giornata.control.policy import Policy
 from giornata.control.ports.sealing import Sealer
 from giornata.control.put_admin_key import put_admin_key
+from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
 from giornata.domain.reaping import ReapPolicy
@@ -58,6 +59,7 @@ def policy_of(settings: Settings) -> Policy:
         max_pictures=settings.max_pictures,
         upload_url_s=settings.upload_url_s,
         garbage_after_s=settings.garbage_after_s,
+        backoff=BackoffPolicy(first_s=settings.retry_pause_s, longest_s=settings.longest_retry_pause_s),
         health=HealthPolicy(
             burst_failures=settings.quarantine_failures,
             burst_s=settings.quarantine_within_s,

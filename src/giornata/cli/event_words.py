@@ -36,6 +36,9 @@ def _budget(data: Data) -> str:
 
 
 def _notice(data: Data) -> str:
+    if data.get("name") == "ban-lifted":
+        machines = ", ".join(map(str, data.get("machine_ids", ())))
+        return f"may go back to {machines}: {data.get('message')}"
     details = ", ".join(f"{key} {value}" for key, value in data.items() if key != "name")
     return f"notice: {data.get('name')}" + (f" ({details})" if details else "")
 

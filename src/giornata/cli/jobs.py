@@ -10,7 +10,7 @@ from giornata.cli.find_job import find_job
 from giornata.cli.hints import giornata
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
-from giornata.cli.words import ago, cost, duration, standing, steps
+from giornata.cli.words import ago, ahead, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
@@ -81,6 +81,8 @@ def _table(jobs: Sequence[Job], out: Output) -> None:
 def _describe(job: Job, out: Output) -> None:
     out.say(f"{job.name}  {job.id}")
     out.say(f"  state       {standing(job)}" + (f": {job.waiting_because}" if job.waiting_because else ""))
+    if job.next_try_at is not None:
+        out.say(f"  next try    {ahead(job.next_try_at)}")
     out.say(f"  steps       {steps(job)}, {job.committed_step} safe")
     out.say(f"  submitted   {ago(job.created_at)}")
     out.say(f"  time        {duration(job.useful_s)} useful, {duration(job.lost_s)} lost")

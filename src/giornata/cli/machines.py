@@ -61,7 +61,7 @@ def quarantine(
 
 
 def release(context: typer.Context, machine_id: MachineId, as_json: JsonFlag = False) -> None:
-    """Hold nothing against a machine any more."""
+    """Hold nothing against a machine any more, and let queued jobs that it failed go back to it."""
     with reporting(as_json, see=("machines",)) as out, connect(settings_of(context)) as client:
         page = client.release_machine(machine_id)
         out.say(f"{machine_id} gets work again")

@@ -83,6 +83,18 @@ class Settings(BaseSettings):
     quarantine_s: float = Field(
         900.0, ge=1, description="How long the first quarantine of a machine lasts; each in a row twice as long."
     )
+    retry_pause_s: float = Field(
+        10.0,
+        ge=0.1,
+        description="Seconds until a job goes back to a machine that failed it, where no other can take it. Each "
+        "further attempt without progress waits three times as long.",
+    )
+    longest_retry_pause_s: float = Field(
+        900.0,
+        ge=0.1,
+        description="Most seconds of that pause, and until a job fails that needs more GPU memory than every "
+        "connected node has.",
+    )
     reallocations_share: float = Field(
         0.1, gt=0, le=1, description="Of a fleet's nodes, at most this part is replaced for bad health in an hour."
     )

@@ -27,6 +27,12 @@ def ago(then: datetime, now: datetime | None = None) -> str:
     return f"{duration(max(0.0, ((now or datetime.now(UTC)) - then).total_seconds()))} ago"
 
 
+def ahead(then: datetime, now: datetime | None = None) -> str:
+    """How far away that is: `in 42 s`, or `now` when it is past."""
+    left_s = (then - (now or datetime.now(UTC))).total_seconds()
+    return f"in {duration(left_s)}" if left_s > 0 else "now"
+
+
 def size(size_bytes: int) -> str:
     """Bytes with a decimal prefix."""
     value = float(size_bytes)

@@ -264,7 +264,7 @@ def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
         "empty-queue": "no job is waiting",
         "too-small": f"every job that waits needs more GPU memory than the {memory} of this node",
         "for-another": "the jobs that wait are each for one other machine",
-        "banned": "every job that waits has failed on this machine before; another machine is needed",
+        "banned": "every job that waits has failed on this machine before, and comes back if no other can take it",
         "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",
         "no-such-companion": "no job that could join those with this joint key is waiting",
     }

@@ -26,8 +26,8 @@ def note_told(tx: Transaction, attempts: Sequence[AttemptRow], *, at_ms: int) ->
 def enforce_releases(ctx: Context, attempts: Sequence[AttemptRow]) -> Mapping[str, LeaseLost]:
     """Those of the attempts that did not obey in time are ended, each for the order's reason; by id.
 
-    The job goes where it would have gone had the node obeyed; of one that was too slow that is the queue, and never
-    this machine again. In transactions of their own: what the end of an attempt says about machines locks their
+    The job goes where it would have gone had the node obeyed; of one that was too slow that is the queue, with a
+    ban of this machine. In transactions of their own: what the end of an attempt says about machines locks their
     rows, and nobody may hold those of one attempt and wait for those of another.
     """
     late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]

@@ -31,13 +31,13 @@ def offer_of(governed: GovernedFleet) -> Offer:
 
 def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
     """The fleet with its share of what waits; None while its provider has not been listed yet."""
-    bidders = {each.view.name: each for each in _bidders(tx, ctx, at_ms=at_ms)}
-    if name not in bidders:
+    by_name = {each.view.name: each for each in bidders(tx, ctx, at_ms=at_ms)}
+    if name not in by_name:
         return None
-    room = _room_to_join([each.view for each in bidders.values()])
+    room = _room_to_join([each.view for each in by_name.values()])
     demand = demand_of(tx, room=room, queued_since_ms=at_ms - JOINS_WITHIN_MS)
-    shares = share_demand(demand, tuple(bidders.values()), at_ms)
-    return replace(bidders[name].view, demand=shares.get(name, ()))
+    shares = share_demand(demand, tuple(by_name.values()), at_ms)
+    return replace(by_name[name].view, demand=shares.get(name, ()))
 
 
 def _room_to_join(views: Sequence[FleetView]) -> Mapping[str, int]:
@@ -124,7 +124,8 @@ class NodesOn:
         return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "")
 
 
-def _bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
+def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
+    """The governed fleets whose provider was listed."""
     rows = {row.name: row for row in tx.fleets.all() if row.seen_at_ms > 0}
     return [_bidder(tx, ctx, each, rows[name], at_ms=at_ms) for name, each in ctx.fleets.items() if name in rows]
 

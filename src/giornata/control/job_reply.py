@@ -1,10 +1,12 @@
 """A job as its owner sees it."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from giornata.control.instants import instant
 from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
 from giornata.domain.accounting import Seconds, account, run_of, total
+from giornata.domain.backoff import Obstacle, Outlook
 from giornata.domain.budget import Payer
 from giornata.domain.job import JobState
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd, format_usd
@@ -13,7 +15,12 @@ from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
 
 
 def job_reply(
-    job: JobRecord, attempts: Sequence[AttemptRecord], *, waiting_because: str | None = None, whole: bool = True
+    job: JobRecord,
+    attempts: Sequence[AttemptRecord],
+    *,
+    waiting_because: str | None = None,
+    next_try_at: datetime | None = None,
+    whole: bool = True,
 ) -> Job:
     """The job with its money and time, summed over all attempts; `whole` lists the attempts too."""
     spent = sum(attempt.amount_micro_usd for attempt in attempts)
@@ -36,6 +43,7 @@ def job_reply(
         min_vram_bytes=job.min_vram_bytes,
         recovering=job.state == JobState.QUEUED and job.interrupted,
         waiting_because=waiting_because or _paused_because(job, spent),
+        next_try_at=next_try_at,
         phase=job.phase,
         step=job.step,
         total_steps=job.total_steps,
@@ -57,8 +65,16 @@ def job_reply(
     )
 
 
-def waiting_because(job: JobRecord, view: QueueView) -> str | None:
-    """Why no node has a queued job, as far as the server knows; None for any other job."""
+def next_try_at(found: Outlook | None) -> datetime | None:
+    """When a job that no connected node may take is tried again; None where nobody knows, or it will not be."""
+    return None if found is None or found.obstacle is Obstacle.TOO_SMALL else instant(found.at_ms)
+
+
+def waiting_because(job: JobRecord, view: QueueView, found: Outlook | None = None) -> str | None:
+    """Why no node has a queued job, as far as the server knows; None for any other job.
+
+    `found`: what becomes of a job that no connected node may take.
+    """
     if job.state != JobState.QUEUED:
         return None
     if view.live_nodes == 0:
@@ -66,11 +82,33 @@ def waiting_because(job: JobRecord, view: QueueView) -> str | None:
         return f"no node for jobs of kind {job.kind}{only} is connected"
     if view.large_nodes == 0:
         needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9
-        return f"no connected node has enough GPU memory: it needs {needs:.1f} GB, and the largest has {most:.1f} GB"
+        why = f"no connected node has enough GPU memory: it needs {needs:.1f} GB, and the largest has {most:.1f} GB"
+        fails = found is not None and found.obstacle is Obstacle.TOO_SMALL
+        return f"{why}; it fails {_at(found)} unless a larger one comes before" if fails else why
     if view.eligible_nodes == 0:
         large = "connected node" if view.large_nodes == view.live_nodes else "connected node that is large enough"
-        return f"every {large} ({view.large_nodes}) has failed this job before and is banned from it"
+        return f"every {large} ({view.large_nodes}) {_obstacle(job, found)}"
     return f"waiting for its turn, position {view.ahead + 1} in the queue"
+
+
+def _obstacle(job: JobRecord, found: Outlook | None) -> str:
+    """What keeps the job from the nodes, when that ends, and what ends it sooner."""
+    if found is not None and found.obstacle is Obstacle.QUARANTINED:
+        ends = f"; the first gets jobs again {_at(found)}" if found.at_ms is not None else ""
+        sooner = "an operator ends a quarantine: giornata machines release MACHINE"
+        return f"is quarantined for jobs of kind {job.kind}{ends}; {sooner}"
+    failed = "has failed this job before"
+    if found is None:
+        return f"{failed} and is banned from it"
+    if found.quarantined:
+        failed += f" or is quarantined ({found.quarantined})"
+    another = " unless another machine comes before" if found.may_come else ""
+    return f"{failed}; it goes back to one of them {_at(found)}{another}; now: giornata retry {job.id}"
+
+
+def _at(found: Outlook | None) -> str:
+    at = None if found is None else instant(found.at_ms)
+    return "" if at is None else f"at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _paused_because(job: JobRecord, spent: int) -> str | None:

@@ -11,13 +11,12 @@ from giornata.control.judge_machines import judge_failure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.requeue import fail_job, fruitless_after, requeue, verdict
+from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 
 AT_MOST = 200
-# Servers' clocks differ by less than this; what differs by more was set.
-CLOCKS_AGREE_MS = 5_000
 SILENT = "its node fell silent"
 
 

@@ -1,5 +1,5 @@
-"""What the server does by itself, over and over: lapse leases, expire jobs, replace bad machines, move slow jobs,
-collect garbage.
+"""What the server does by itself, over and over: lapse leases, lift bans, expire jobs, replace bad machines,
+move slow jobs, collect garbage.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
 server: the store lets one at a time do it.
@@ -15,6 +15,7 @@ from giornata.control.collect import collect
 from giornata.control.context import Context
 from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import lapse_leases
+from giornata.control.lift_bans import lift_bans
 from giornata.control.reap import reap
 from giornata.control.settle_budgets import settle_budgets
 from giornata.control.stragglers import move_stragglers
@@ -40,6 +41,7 @@ class Loop:
 
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
     Loop(name="lapse", every_s=1.0, run=lapse_leases),
+    Loop(name="bans", every_s=2.0, run=lift_bans),
     Loop(name="expire", every_s=5.0, run=expire_deadlines),
     Loop(name="reap", every_s=10.0, run=reap),
     Loop(name="stragglers", every_s=30.0, run=move_stragglers),

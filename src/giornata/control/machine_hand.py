@@ -2,12 +2,14 @@
 
 from giornata.control.context import Caller, Context
 from giornata.control.instants import instant
+from giornata.control.lift_bans import lift
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import NotFound
 from giornata.domain.health import Failure as HeldFailure
 from giornata.domain.health import Health, MachineState, cool_down_ends_ms, let_go, newcomer, shut_out, strikes_at
+from giornata.domain.job import JobState
 from giornata.protocol.machines import HeldFailure as ShownFailure
 from giornata.protocol.machines import Machine, MachinePage
 
@@ -49,16 +51,31 @@ def quarantine_machine(ctx: Context, caller: Caller, machine_id: str, *, reason:
 
 
 def release_machine(ctx: Context, caller: Caller, machine_id: str) -> MachinePage:
-    """Nothing is held against it any more. May be repeated. Raises Forbidden, and NotFound if nothing was."""
+    """Nothing is held against it any more, and queued jobs that it failed may go back to it. May be repeated.
+
+    Raises Forbidden, and NotFound if nothing was held against it.
+    """
     require_root_admin(caller)
     now_ms, policy = ctx.clock.now_ms(), ctx.policy.health
     with ctx.store.begin() as tx:
         keys = [(each.machine_id, each.kind) for each in tx.machines.of_machine(machine_id)]
-        if not keys:
+        lifted = _lift_bans(tx, machine_id, at_ms=now_ms)
+        if not keys and not lifted:
             raise NotFound(f"nothing is held against a machine {machine_id}")
         for held in tx.machines.lock_each(keys).values():
             tx.machines.put(let_go(held, policy=policy, at_ms=now_ms))
         return _of_machine(ctx, tx, machine_id, now_ms)
+
+
+def _lift_bans(tx: Transaction, machine_id: str, *, at_ms: int) -> int:
+    """How many queued jobs may go back to the machine. Jobs are locked before machines."""
+    kinds = tx.machines.kinds_of(machine_id)
+    job_ids = tx.bans.on_machine(machine_id, kinds) if kinds else ()
+    for job_id in job_ids:
+        job = tx.jobs.lock(job_id)
+        if job is not None and job.state is JobState.QUEUED:
+            lift(tx, job, [machine_id], because="an operator released the machine", at_ms=at_ms)
+    return len(job_ids)
 
 
 def _of_machine(ctx: Context, tx: Transaction, machine_id: str, now_ms: int) -> MachinePage:

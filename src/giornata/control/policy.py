@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.health import HealthPolicy
 from giornata.domain.reaping import ReapPolicy
 from giornata.domain.stragglers import StragglerPolicy
@@ -17,7 +18,7 @@ class Policy:
     upload_url_s: float = 900.0
     download_url_s: float = 3600.0
     node_gone_after_s: float = 120.0
-    max_crashed_machines: int = 3
+    max_crashed_machines: int = 3  # crashes without progress between them, on as many machines or on fewer
     max_fruitless: int = 10
     min_pictures: int = 3
     max_pictures: int = 1000
@@ -29,6 +30,7 @@ class Policy:
     garbage_after_s: float = 24 * 3600.0
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000
+    backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     reap: ReapPolicy = field(default_factory=ReapPolicy)

@@ -4,12 +4,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from giornata.control.context import Caller, Context
-from giornata.control.job_reply import job_reply, waiting_because
+from giornata.control.job_reply import job_reply, next_try_at, waiting_because
+from giornata.control.outlooks import Outlooks
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_user
+from giornata.control.ports.ban_store import BannedJob
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.texts import is_id, label_faults, text_faults
+from giornata.domain.backoff import Outlook
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Job, JobPage
@@ -67,12 +70,30 @@ def list_jobs(
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
     """The job as this transaction sees it. Raises NotFound."""
     job = own_job(tx, caller, job_id)
-    because = None
+    because, found = None, None
     if job.state == JobState.QUEUED:
         seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
-        because = waiting_because(job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
+        view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
+        found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
+        because = waiting_because(job, view, found)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
-    return job_reply(job, attempts, waiting_because=because)
+    return job_reply(job, attempts, waiting_because=because, next_try_at=next_try_at(found))
+
+
+def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:
+    """None for a job that is for one machine only: it fails when it fails there."""
+    if job.only_machine_id is not None:
+        return None
+    row = tx.jobs.get(job.id)
+    waiting = BannedJob(
+        id=job.id,
+        project_id=job.project_id,
+        kind=job.kind,
+        min_vram_bytes=job.min_vram_bytes,
+        fruitless=0 if row is None else row.fruitless,
+        bans=tuple(tx.bans.of_job(job.id)),
+    )
+    return Outlooks(tx, ctx, at_ms=ctx.clock.now_ms()).of(waiting)
 
 
 def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:

@@ -8,7 +8,7 @@ from giornata.control.judge_machines import judge_failure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.control.reported_end import end_as_reported, end_by_report
-from giornata.control.requeue import requeue
+from giornata.control.requeue import requeue, settle_failure
 from giornata.domain.job import JobState
 from giornata.domain.reasons import BAN, REPORTABLE_RELEASES, STRIKE, Reason
 from giornata.protocol.work import AttemptEnded, ReleaseAttempt
@@ -46,13 +46,15 @@ def after_an_order(
 
 
 def _move(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
-    """Too slow: another machine goes on with the job, and this one never gets it again."""
+    """Too slow: another machine goes on with the job, if there is one. See `settle_failure`."""
     if BAN[Reason.TOO_SLOW]:
         tx.judgements.ban(job.id, attempt.machine_id, Reason.TOO_SLOW, at_ms=at_ms)
     if STRIKE[Reason.TOO_SLOW]:
         tx.judgements.strike(attempt, Reason.TOO_SLOW, at_ms=at_ms)
-    state = requeue(tx, ctx, job, attempt, at_ms=at_ms)
-    judge_failure(tx, ctx, job, attempt, Reason.TOO_SLOW, at_ms=at_ms, job_failed=False)
+    message = "the server took the job from a machine that was too slow"
+    state = settle_failure(tx, ctx, job, attempt, Reason.TOO_SLOW, message=message, at_ms=at_ms)
+    failed = state is JobState.FAILED
+    judge_failure(tx, ctx, job, attempt, Reason.TOO_SLOW, at_ms=at_ms, job_failed=failed)
     return state
 
 

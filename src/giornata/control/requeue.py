@@ -5,6 +5,7 @@ from typing import Any
 
 from giornata.control.budgets import used_up
 from giornata.control.context import Context
+from giornata.control.judge_machines import everybodys
 from giornata.control.pause import pause_job
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
@@ -12,6 +13,7 @@ from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason, job_fails
 from giornata.protocol.events import EventType
 from giornata.protocol.pipe import FaultLine
+from giornata.protocol.specs import CANARY_KIND
 
 
 def requeue(
@@ -70,20 +72,66 @@ def fruitless_after(job: JobRow, attempt: AttemptRow) -> int:
 def verdict(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, reason: Reason, fruitless: int
 ) -> str | None:
-    """Why the end of this attempt is the end of the job; None when another node shall try."""
+    """Why the end of this attempt is the end of the job; None when it shall be tried again.
+
+    For a reason that the node gave, the attempt must have been ended in this transaction.
+    """
     policy = ctx.policy
-    crashed = set(tx.attempts.crashed_machines(job.id))
-    crashed |= {attempt.machine_id} if reason is Reason.CRASHED else set()
+    counted = reason in {Reason.CRASHED, Reason.NODE_TOO_SMALL}
+    alike = [each for each in tx.attempts.failed_since_progress(job.id) if each.reason is reason] if counted else []
+    too_small_again = reason is Reason.NODE_TOO_SMALL and _on_machine(alike, attempt) > 1
+    crashes = alike if reason is Reason.CRASHED else []
     if not job_fails(
         reason,
-        crashed_machines=len(crashed),
+        crashes=len(crashes),
         max_crashed_machines=policy.max_crashed_machines,
         fruitless=fruitless,
         max_fruitless=policy.max_fruitless,
+        too_small_again=too_small_again,
     ):
         return None
-    if reason is Reason.CRASHED and len(crashed) >= policy.max_crashed_machines:
-        return f"it crashed on {len(crashed)} different machines"
+    if len(crashes) >= policy.max_crashed_machines:
+        return _crashed(crashes)
+    if too_small_again:
+        return "its machine is too small for it, and no larger one has come"
     if fruitless >= policy.max_fruitless:
         return f"{fruitless} attempts in a row ended without a single new checkpoint"
     return "no other machine can do it either"
+
+
+def settle_failure(
+    tx: Transaction,
+    ctx: Context,
+    job: JobRow,
+    attempt: AttemptRow,
+    reason: Reason,
+    *,
+    message: str,
+    faults: Sequence[FaultLine] = (),
+    at_ms: int,
+) -> JobState:
+    """Queue the job again, or fail it. The attempt must have been ended in this transaction."""
+    # On a bad day of everybody's the job is not to blame that it comes to nothing. That is so once on each machine:
+    # a cause that stays must not keep the job going round for ever.
+    bad_day = everybodys(tx, ctx, job, reason, at_ms=at_ms)
+    excused = bad_day and _on_machine(tx.attempts.failed_since_progress(job.id), attempt) <= 1
+    fruitless = job.fruitless if excused else fruitless_after(job, attempt)
+    why = verdict(tx, ctx, job, attempt, reason=reason, fruitless=fruitless)
+    if why is None and job.kind == CANARY_KIND:
+        why = "it was for this machine only"
+    if why is None:
+        return requeue(tx, ctx, job, attempt, at_ms=at_ms, fruitless=fruitless)
+    return fail_job(tx, ctx, job, attempt, error=f"{message} ({reason}: {why})", faults=faults, at_ms=at_ms)
+
+
+def _on_machine(attempts: Sequence[AttemptRow], attempt: AttemptRow) -> int:
+    """How many of the attempts were on this attempt's machine."""
+    return sum(each.machine_id == attempt.machine_id for each in attempts)
+
+
+def _crashed(crashes: Sequence[AttemptRow]) -> str:
+    machines = len({each.machine_id for each in crashes})
+    if machines == len(crashes):
+        return f"it crashed on {machines} different machines"
+    where = "one machine" if machines == 1 else f"{machines} machines"
+    return f"it crashed {len(crashes)} times on {where}, and committed no new checkpoint in between"

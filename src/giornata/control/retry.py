@@ -1,10 +1,12 @@
-"""Another go at a job that ended badly."""
+"""Another go at a job that ended badly, or that waits for another machine."""
 
 from dataclasses import replace
 
 from giornata.control.context import Caller, Context
+from giornata.control.lift_bans import lift
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import JobRecord
+from giornata.control.ports.store import Transaction
 from giornata.control.read_jobs import own_job, read_job
 from giornata.control.reserve import reserve
 from giornata.control.submit import enqueue
@@ -20,8 +22,9 @@ RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
     """A new job with the same spec and seed that goes on from the old one's checkpoints.
 
-    While a retry is queued or running, asking again gives that one. Raises Forbidden, NotFound, and
-    IllegalTransition for a job that succeeded or has not ended.
+    While a retry is queued or running, asking again gives that one. An interrupted job that is queued is itself the
+    one to be tried: its bans are lifted, so that every machine may have it now. Raises Forbidden, NotFound, and
+    IllegalTransition for a job that succeeded, runs, is paused, or has not begun.
     """
     require_user(caller)
     with ctx.store.begin() as tx:
@@ -29,6 +32,8 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
         old = tx.submission.lock(job_id, project_id=caller.project_id)
         if old is None:
             raise NotFound(f"there is no job {job_id}")
+        if old.state == JobState.QUEUED and old.interrupted:
+            return _without_bans(ctx, tx, caller, old)
         if old.state not in RETRYABLE:
             hint = f"; {RAISE_ITS_BUDGET}" if old.state == JobState.PAUSED else ""
             raise IllegalTransition(f"a job that is {old.state} cannot be retried{hint}")
@@ -38,6 +43,14 @@ def retry(ctx: Context, caller: Caller, job_id: str) -> Job:
             enqueue(tx, reserve(tx, ctx, _afresh(old, new_id, ctx.clock.now_ms())))
             tx.submission.inherit_checkpoints(source=job_id, target=new_id, project_id=caller.project_id)
         return read_job(ctx, tx, caller, new_id)
+
+
+def _without_bans(ctx: Context, tx: Transaction, caller: Caller, job: JobRecord) -> Job:
+    bans = tx.bans.of_job(job.id)
+    if bans:
+        machine_ids = [ban.machine_id for ban in bans]
+        lift(tx, job, machine_ids, because="the job's owner asked for another try", at_ms=ctx.clock.now_ms())
+    return read_job(ctx, tx, caller, job.id)
 
 
 def _afresh(old: JobRecord, job_id: str, now_ms: int) -> JobRecord:

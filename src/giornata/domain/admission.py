@@ -47,7 +47,7 @@ def admit(
 ) -> Admission:
     """May it begin one more?
 
-    `live` counts its attempts of this kind that have not ended. `at_stake_ms` says when those began, of the last
+    `live` counts its attempts of this kind that hold a lease. `at_stake_ms` says when those began, of the last
     hour, that live or were held against it: what succeeded or ended without blame gives its share of the quota back.
     """
     if health.state is MachineState.QUARANTINED:

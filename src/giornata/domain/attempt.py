@@ -1,6 +1,8 @@
 """Lease arithmetic. All times are epoch milliseconds of the server's clock unless said otherwise."""
 
 RENEWALS_PER_LEASE = 3
+# The clocks of servers differ by less than this; a larger difference means that a clock was set.
+CLOCKS_AGREE_MS = 5_000
 
 
 def renew_every_s(lease_s: float) -> float:

@@ -49,6 +49,16 @@ class Bidder:
         new = could_take(group, self.view.offer, machine_id=None) and not _too_late(group, self, now_ms)
         return (new and self.room(now_ms) > 0) or any(self.makes(group, each, now_ms) for each in self.free(now_ms))
 
+    def could_bring(self, group: Demand, now_ms: int) -> bool:
+        """Whether another machine may come that could take such a job: one on its way, one more, or a replacement."""
+        coming = [each for each in self.free(now_ms) if each.use is Use.NONE]
+        if any(takes_now(group, each) for each in coming):
+            return True
+        if not could_take(group, self.view.offer, machine_id=None):
+            return False
+        replaces = self.view.moves and not self.in_trouble and any(each.stays for each in self.view.instances)
+        return replaces or self.room(now_ms) > 0
+
     def room(self, now_ms: int) -> int:
         """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""
         ceiling, price = self.policy.max_price_micro_usd_per_hour, self.view.price_micro_usd_per_hour

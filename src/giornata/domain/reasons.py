@@ -79,7 +79,7 @@ RETRY: Mapping[Reason, bool] = _total(
 # Is a failure held against the machine, for all jobs?
 STRIKE: Mapping[Reason, bool] = _total({reason: BLAME[reason] is Blame.MACHINE for reason in Reason})
 
-# Is this machine never given this very job again?
+# Is this very job given to other machines from now on, as long as there are any? See `domain.backoff`.
 BAN: Mapping[Reason, bool] = _total({reason: BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED} for reason in Reason})
 
 # Did a node vanish, as far as the spacing of checkpoints is concerned?
@@ -116,11 +116,19 @@ REPORTABLE_RELEASES: frozenset[Reason] = frozenset({Reason.PREEMPTED, Reason.REL
 
 
 def job_fails(
-    reason: Reason, *, crashed_machines: int, max_crashed_machines: int, fruitless: int, max_fruitless: int
+    reason: Reason,
+    *,
+    crashes: int,
+    max_crashed_machines: int,
+    fruitless: int,
+    max_fruitless: int,
+    too_small_again: bool = False,
 ) -> bool:
     """Whether the end of this attempt is the end of the job.
 
-    `crashed_machines` counts the different machines on which the job crashed, this one included.
+    `crashes` counts the crashes of the job since it last committed a step, this one included. Each is on another
+    machine where there are others, so a job fails after as many crashes as machines are asked for, on any machines.
+    `too_small_again`: the machine has found itself too small for the job before, and no other machine came since.
     `fruitless` counts the attempts in a row, this one included, that committed no new step: a job that kills
     each node it lands on never says why, and must not circle the fleet for ever.
     """
@@ -128,6 +136,8 @@ def job_fails(
         return False
     if not RETRY[reason]:
         return True
-    if reason is Reason.CRASHED and crashed_machines >= max_crashed_machines:
+    if reason is Reason.CRASHED and crashes >= max_crashed_machines:
+        return True
+    if reason is Reason.NODE_TOO_SMALL and too_small_again:
         return True
     return fruitless >= max_fruitless

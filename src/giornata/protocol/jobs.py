@@ -120,6 +120,9 @@ class Job(Reply):
     min_vram_bytes: int = Field(0, description="GPU memory that a node needs at least; 0: not known.")
     recovering: bool = Field(False, description="Queued again after an interruption.")
     waiting_because: str | None = Field(None, description="Why no node has it, when that is known.")
+    next_try_at: datetime | None = Field(
+        None, description="When it is tried again, if no node may take it now; a machine that comes takes it before."
+    )
     phase: str = ""
     step: int = 0
     total_steps: int | None = None

@@ -34,6 +34,17 @@ _CRASHED = (
     .where(attempts.c.reason == Reason.CRASHED, ~attempts.c.shared_fault)
     .order_by(attempts.c.number)
 )
+_PROGRESSED = (
+    sa.select(sa.func.coalesce(sa.func.max(attempts.c.number), 0))
+    .where(attempts.c.job_id == sa.bindparam("wanted"), attempts.c.committed_step > attempts.c.start_step)
+    .scalar_subquery()
+)
+SINCE_PROGRESS = (
+    sa.select(*_COLUMNS)
+    .where(attempts.c.job_id == sa.bindparam("wanted"), attempts.c.number >= _PROGRESSED)
+    .where(attempts.c.reason.is_not(None), ~attempts.c.shared_fault)
+    .order_by(attempts.c.number)
+)
 _MOST = sa.bindparam("most", type_=sa.Integer())
 # Attempts whose lease is over and that nobody has dealt with yet.
 RUN_OUT = (
@@ -122,8 +133,8 @@ class Attempts:
         bounds = {"renewed_after": renewed_after_ms, "ends_after": ends_after_ms, "most": limit}
         return list(self._connection.scalars(AHEAD, bounds))
 
-    def crashed_machines(self, job_id: str) -> frozenset[str]:
-        return frozenset(attempt.machine_id for attempt in self.crashed(job_id))
+    def failed_since_progress(self, job_id: str) -> Sequence[AttemptRow]:
+        return [_attempt(row) for row in self._connection.execute(SINCE_PROGRESS, {"wanted": job_id})]
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
         return [_attempt(row) for row in self._connection.execute(_CRASHED, {"wanted": job_id})]

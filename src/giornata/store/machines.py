@@ -24,15 +24,17 @@ _SOME = sa.select(machines).where(
     machines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
 )
 _LIVE = attempts.c.ended_at_ms.is_(None)
+# One that lapsed lives until another claim takes its job. It must not keep its own machine from being that one.
+_AT_WORK = _LIVE & ~attempts.c.lapsed
 _ENGAGED = (
-    sa.select(attempts.c.started_at_ms, _LIVE.label("live"))
+    sa.select(attempts.c.started_at_ms, _AT_WORK.label("live"))
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .where(attempts.c.machine_id == sa.bindparam("machine"), jobs.c.kind == sa.bindparam("of_kind"))
 )
 _ENGAGED_LATELY = _ENGAGED.where(
     attempts.c.started_at_ms > sa.bindparam("since"), _LIVE | attempts.c.reason.in_(_AT_STAKE)
 )
-_ENGAGED_LONGER = _ENGAGED.where(attempts.c.started_at_ms <= sa.bindparam("since"), _LIVE)
+_ENGAGED_LONGER = _ENGAGED.where(attempts.c.started_at_ms <= sa.bindparam("since"), _AT_WORK)
 _OF_CANARY = sa.select(*_KEY).where(machines.c.canary_job_id == sa.bindparam("wanted"))
 _IN_STATE = (
     sa.select(machines)

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from giornata.store.artifacts import Artifacts
 from giornata.store.attempts import Attempts
+from giornata.store.banned import BanQueries
 from giornata.store.checkpoints import Checkpoints
 from giornata.store.costs import CostQueries
 from giornata.store.datasets import DatasetQueries
@@ -62,6 +63,10 @@ class Tx:
     @cached_property
     def judgements(self) -> Judgements:
         return Judgements(self.connection, self.dialect_name)
+
+    @cached_property
+    def bans(self) -> BanQueries:
+        return BanQueries(self.connection)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:

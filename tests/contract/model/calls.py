@@ -195,9 +195,12 @@ def _essence(outcome: Any) -> Any:
     """What has to be alike: that a commit was superfluous the second time is just what it should say."""
     if isinstance(outcome, Committed):
         return outcome.sha256, outcome.size_bytes
+    if isinstance(outcome, ClaimReply):
+        # Not why there was nothing: the look before a claim counts all kinds, the claim those that it may begin; and
+        # of several claims what waited for one may have gone to another.
+        return outcome.lease
     if isinstance(outcome, list):
-        # Why there was nothing for one of them: what waited then may have gone to another of them.
-        return [it.lease if isinstance(it, ClaimReply) else _essence(it) for it in outcome]
+        return [_essence(it) for it in outcome]
     if isinstance(outcome, GiornataError):
         return type(outcome)
     if isinstance(outcome, int):

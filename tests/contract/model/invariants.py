@@ -217,16 +217,18 @@ class Witness:
         return any(row.machine_id != attempt.machine_id for row in done)
 
     def _check_bans(self, seen: Snapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
-        due = {
-            (self._attempts[id_].job_id, self._attempts[id_].machine_id) for id_, why in reasons.items() if BAN[why]
-        }
-        assert {(row.job_id, row.machine_id) for row in seen.bans} == due
-        for rows in tries.values():
+        due = set[tuple[str, str]]()
+        for job_id, rows in tries.items():
+            lifted = self.stories[job_id].lifted
             banned: set[str] = set()
             for row in sorted(rows, key=lambda row: row.number):
+                banned -= {machine_id for after, machine_id in lifted if after == row.number - 1}
                 assert row.machine_id not in banned, f"{row} went to a machine that was banned from the job"
                 if row.id in reasons and BAN[reasons[row.id]]:
                     banned.add(row.machine_id)
+            banned -= {machine_id for after, machine_id in lifted if after == len(rows)}
+            due |= {(job_id, machine_id) for machine_id in banned}
+        assert {(row.job_id, row.machine_id) for row in seen.bans} == due
 
     # ---- bytes
 

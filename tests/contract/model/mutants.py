@@ -240,6 +240,40 @@ MUTANTS = (
         patches=(Patch(file="control/release.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"),),
     ),
     Mutant(
+        name="a ban is never lifted",
+        patches=(Patch(file="control/lift_bans.py", old="    return due[:AT_MOST]\n", new="    return due[:0]\n"),),
+    ),
+    Mutant(
+        name="the pause before a job goes back never ends",
+        patches=(
+            Patch(
+                file="domain/backoff.py",
+                old="else latest_ms + round(wait_s * 1000)\n",
+                new="else now_ms + round(wait_s * 1000)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a ban is lifted although another machine could take the job",
+        patches=(
+            Patch(
+                file="domain/backoff.py",
+                old="    if any(host.machine_id not in banned and",
+                new="    if any(not banned and",
+            ),
+        ),
+    ),
+    Mutant(
+        name="crashes on one machine never end a job",
+        patches=(
+            Patch(
+                file="control/requeue.py",
+                old="        crashes=len(crashes),\n",
+                new="        crashes=len({each.machine_id for each in crashes}),\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tests.contract.model.calls import Town
 from tests.contract.model.house import KINDS, PROJECTS, ROOT, House, Place, Row, owner
 from tests.contract.model.invariants import REFERRERS, Witness
+from tests.contract.model.liveness import BANNING, LivingNodes
 from tests.contract.model.together import Everything
 from tests.contract.model.town_deeds import DAY_S, DEEDS, Step
 
@@ -15,9 +16,11 @@ from giornata.control.claim import claim_once
 from giornata.control.collect import collect
 from giornata.control.complete import complete
 from giornata.control.expire import expire_deadlines
-from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
+from giornata.control.lapse import lapse_leases
 from giornata.control.set_budget import change_job, set_project_budget
+from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.job import TERMINAL
+from giornata.domain.reasons import Reason
 from giornata.protocol.admin import SetBudget
 from giornata.protocol.jobs import ChangeJob
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt
@@ -44,7 +47,10 @@ def play(house: House, steps: Sequence[Step]) -> Town:
     deeds = Everything(house, town, witness, exact=True)
     for step in steps:
         deeds.do(step)
-    finish(house, witness, silent=len(steps) % 2 == 1)
+    if len(steps) % 4 < 2:
+        finish(house, witness, silent=len(steps) % 2 == 1)
+    else:
+        live_on(house, witness, town, failing=BANNING[len(steps) // 4 % len(BANNING)] if len(steps) % 2 else None)
     if not town.latest_ms:  # a clock that was set back has attempts overlap that never met
         witness.shares.check_nodes(witness.now, house)
     return town
@@ -65,7 +71,10 @@ def play_at_once(house: House, dice: random.Random, rounds: int) -> Town:
         ]  # type: ignore[misc]
         at_once(jobs)
         witness.look(whole=True)
-    finish(house, witness, silent=bool(dice.getrandbits(1)))
+    if dice.getrandbits(1):
+        live_on(house, witness, town, failing=dice.choice([None, *BANNING]))
+    else:
+        finish(house, witness, silent=bool(dice.getrandbits(1)))
     return town
 
 
@@ -92,9 +101,7 @@ def at_once(jobs: Sequence[Callable[[], object]]) -> None:
 
 def finish(house: House, witness: Witness, *, silent: bool) -> None:
     """With fresh machines every job ends, even if all of them fall silent; and then nothing is left over."""
-    witness.look(whole=True)
-    lapse_leases(house.ctx)  # cuts those that a clock granted which was set back since
-    _lift_budgets(house, witness)
+    _harm_is_over(house, witness)
     fresh = itertools.count(100)
     for _ in range(house.ctx.policy.max_fruitless + 1):
         # A clock that was set back by less than what clocks differ by leaves leases that much longer.
@@ -106,6 +113,23 @@ def finish(house: House, witness: Witness, *, silent: bool) -> None:
                 complete(house.ctx, lease.attempt_id, CompleteAttempt(step=100))
         if all(row.state in TERMINAL for row in witness.look().jobs):
             break
+    _all_over(house, witness)
+
+
+def live_on(house: House, witness: Witness, town: Town, *, failing: Reason | None) -> None:
+    """With the machines that are there every job ends, whether they do it or fail it; and nothing is left over."""
+    _harm_is_over(house, witness)
+    LivingNodes(house, witness, failing=failing).live_on(latest_ms=town.latest_ms)
+    _all_over(house, witness)
+
+
+def _harm_is_over(house: House, witness: Witness) -> None:
+    witness.look(whole=True)
+    lapse_leases(house.ctx)  # cuts those that a clock granted which was set back since
+    _lift_budgets(house, witness)
+
+
+def _all_over(house: House, witness: Witness) -> None:
     unended = [row for row in witness.now.jobs if row.state not in TERMINAL]
     assert not unended, "\n".join(["a job never ends", *(_story(witness, row) for row in unended)])
     house.clock.advance_s(3 * DAY_S)

@@ -33,7 +33,7 @@ class Standing:
         if row is None or (row.state == "ok" and row.quota >= self._full_quota):
             return True
         here = [it for it in self._now.attempts if it.machine_id == machine and self._kinds[it.job_id] == kind]
-        live = [it for it in here if it.ended_at_ms is None]
+        live = [it for it in here if it.ended_at_ms is None and not it.lapsed]
         just_now = self.begun[machine, kind]
         if row.state == "probation":
             return len(live) + just_now == 0

@@ -51,6 +51,7 @@ class Story:
     retry_of: str | None = None
     ended_at_ms: int | None = None
     alone: bool = False  # whatever its spec allows
+    lifted: list[tuple[int, str]] = field(default_factory=list)  # after so many attempts, the ban of this machine
 
     @property
     def committed_step(self) -> int:
@@ -71,6 +72,9 @@ class Story:
             self._job(event, data, others)
         elif event.type == "attempt.started":
             self._started(event, data)
+        elif event.type == "notice" and data["name"] == "ban-lifted":
+            assert self.state == "queued", f"a ban of {self.job_id} was lifted while it was {self.state}"
+            self.lifted += [(len(self.tries), machine_id) for machine_id in data["machine_ids"]]
         else:
             live = self.live
             assert live is not None, f"{event.type} of {self.job_id}, which nobody has"

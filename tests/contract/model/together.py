@@ -34,7 +34,8 @@ class Everything(Beside, MoneyDeeds):
             return
         due = self._handed_out(asks)
         asked = [Asked(caller=place.caller, claim=claim) for place, claim in asks]
-        outcome = self.call(lambda: claim_each(self.ctx, asked), again=b % 3 == 0, several=len(asks))
+        again = b % 3 == 0 and not self._limited(places)
+        outcome = self.call(lambda: claim_each(self.ctx, asked), again=again, several=len(asks))
         if outcome is DIED:
             return
         for (place, claim), reply, job_id in zip(asks, outcome, due, strict=True):
@@ -62,6 +63,13 @@ class Everything(Beside, MoneyDeeds):
             assert lost if is_over or is_late is Reason.TOO_SLOW else lost <= (is_late is not None), (it, answer)
         if all(over):
             self.unchanged()
+
+    def _limited(self, places: Sequence[Place]) -> bool:
+        """Whether a machine of theirs may not begin what it likes. One that is refused may get something the second
+        time: the claims beside it end silent attempts, and count for what they got and no more."""
+        full, machines = self.ctx.policy.health.quota_per_hour, {place.machine for place in places}
+        rows = [row for row in self.witness.now.machines if row.machine_id in machines]
+        return any(row.state != "ok" or row.quota < full for row in rows)
 
     def _claim_of(self, place: Place, held_models: tuple[str, ...], joint_key: str | None) -> Claim:
         incarnation = self.town.incarnations.get(place.number, 0)

@@ -6,10 +6,13 @@ from tests.contract.model.user_deeds import UserDeeds
 
 from giornata.control.collect import collect
 from giornata.control.expire import expire_deadlines
-from giornata.control.lapse import CLOCKS_AGREE_MS, lapse_leases
+from giornata.control.lapse import lapse_leases
+from giornata.control.lift_bans import lift_bans
 from giornata.control.order_release import order_release
 from giornata.control.reap import reap
+from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.reasons import Reason
+from giornata.protocol.admin import ROOT_PROJECT
 
 HOUR_S, DAY_S = 3600, 86_400
 
@@ -52,6 +55,7 @@ WEIGHTS = {
     "send_pictures": 1,
     "lapse": 6,
     "reap": 3,
+    "lift_bans": 3,
     "find_slow": 3,
     "disobey": 1,
     "expire": 3,
@@ -84,6 +88,30 @@ class Deeds(UserDeeds):
     def reap(self, a: int, b: int) -> None:
         """Machines whose quarantine is over get another chance: no fleet is there to replace any."""
         self.call(lambda: reap(self.ctx).given_another_chance, again=True)
+
+    def lift_bans(self, a: int, b: int) -> None:
+        """Jobs go back to machines that failed them, where no other machine is heard of."""
+        preferred = self._preferred() if self.exact else {}
+        self.call(lambda: lift_bans(self.ctx).lifted, again=True)
+        if self.exact:
+            left = {(row.job_id, row.machine_id) for row in self.witness.look().bans}
+            assert left >= set(preferred), f"lifted although others could take the job: {set(preferred) - left}"
+
+    def _preferred(self) -> dict[tuple[str, str], str]:
+        """(job, machine) of the bans that another machine, which was heard of lately, makes worth keeping."""
+        now, since_ms = self.witness.now, self.house.clock.now_ms() - self.ctx.policy.node_gone_after_s * 1000
+        banned = {(row.job_id, row.machine_id) for row in now.bans}
+        shut = {(row.machine_id, row.kind) for row in now.machines if row.state == "quarantined"}
+        heard = {row.id for row in now.nodes if row.last_seen_at_ms >= since_ms}
+        kept: dict[tuple[str, str], str] = {}
+        for job in (row for row in now.jobs if row.state == "queued"):
+            for place in PLACES:
+                process = place.process(self.town.incarnations.get(place.number, 0))
+                able = job.kind in place.kinds and place.project in {ROOT_PROJECT, job.project_id}
+                free = (job.id, place.machine) not in banned and (place.machine, job.kind) not in shut
+                if able and free and process.node_id in heard:
+                    kept |= {each: place.machine for each in banned if each[0] == job.id}
+        return kept
 
     def find_slow(self, a: int, b: int) -> None:
         """A machine is too slow, and its node is to hear of it."""

@@ -99,12 +99,12 @@ class UserDeeds(ClaimDeeds):
         if b % 9 == 0:
             self._stranger(project, lambda who: retry(self.ctx, who, job_id))
             return
-        was = self._state(job_id)
+        may = self.exact and self._may_retry(job_id)
         outcome = self.call(lambda: retry(self.ctx, owner(project), job_id), again=True)
         if outcome is DIED:
             self._find_new_jobs()
             return
-        refused = was not in RETRYABLE or isinstance(outcome, OverBudget)
+        refused = not may or isinstance(outcome, OverBudget)
         assert not self.exact or isinstance(outcome, GiornataError) is refused, outcome
         if not isinstance(outcome, GiornataError) and (outcome.id, project) not in self.town.jobs:
             self.town.jobs.append((outcome.id, project))
@@ -170,6 +170,11 @@ class UserDeeds(ClaimDeeds):
 
     def _state(self, job_id: str) -> str:
         return str(self.witness.jobs[job_id].state) if self.exact else ""
+
+    def _may_retry(self, job_id: str) -> bool:
+        """One that ended badly makes a new job; one that waits after an attempt may go back to any machine."""
+        row = self.witness.jobs[job_id]
+        return row.state in RETRYABLE or (row.state == JobState.QUEUED and bool(row.interrupted))
 
     def _stranger(self, project: str, deed: Any) -> None:
         stranger = owner(PROJECTS[(PROJECTS.index(project) + 1) % len(PROJECTS)])

@@ -12,7 +12,8 @@ from tests.fixtures.plans import NUMBERS, full_scans, plan
 
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
-from giornata.store.attempts import AHEAD, HISTORY, LIVE, RUN_OUT
+from giornata.store.attempts import AHEAD, HISTORY, LIVE, RUN_OUT, SINCE_PROGRESS
+from giornata.store.banned import CONNECTED, ON_MACHINE, WAITING
 from giornata.store.bills import COMPANIONS
 from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
 from giornata.store.database import Database, open_store
@@ -168,6 +169,20 @@ def test_who_is_banned_or_pinned_is_found_by_index(full: Database) -> None:
         text = plan(full, statement)
         assert [line for line in full_scans(text) if "bans" not in line] == [], "bans are few"
         assert index in text
+
+
+def test_jobs_that_wait_with_bans_are_found_among_the_interrupted_ones_by_index(full: Database) -> None:
+    kinds = ["train"]
+    for statement in (WAITING.params(kinds=kinds), ON_MACHINE.params(kinds=kinds, machine="machine-1")):
+        text = plan(full, statement, whole_tables=False)
+        assert full_scans(text) == []
+        assert re.search(r"ix_jobs_queue\b.*kind.*interrupted", text), "jobs that were never tried are not looked at"
+        assert re.search(r"pk_bans|sqlite_autoindex_bans", text)
+
+
+def test_connected_nodes_and_the_attempts_since_progress_are_found_by_index(full: Database) -> None:
+    for statement in (CONNECTED.params(since=1), SINCE_PROGRESS.params(wanted="job_110000")):
+        assert full_scans(plan(full, statement, whole_tables=False)) == []
 
 
 def test_a_turn_is_worked_out_from_the_heads_of_three_indexes(full: Database) -> None:

@@ -51,7 +51,8 @@ class Rig:
             data=data,
             public_url=self.storage.url,
             port=port,
-            environment=ground.environment(self.storage.url),
+            # A job waits for the node that a test starts next, however long that node takes to come.
+            environment={**ground.environment(self.storage.url), "GIORNATA_RETRY_PAUSE_S": "600"},
             lease_s=ground.lease_s,
         )
         self.nodes: list[RunningNode] = []

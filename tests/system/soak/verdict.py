@@ -129,9 +129,17 @@ def _expected(row: Any, attempts: list[Any], *, canceled: bool) -> bool:
         case "expired":
             return row.deadline_at_ms is not None and row.ended_at_ms >= row.deadline_at_ms
         case "failed":
-            crashed = {it.machine_id for it in attempts if it.reason == Reason.CRASHED}
-            return len(crashed) >= CRASHED_MACHINES or _fruitless(attempts) >= FRUITLESS
+            return _crashes(attempts) >= CRASHED_MACHINES or _fruitless(attempts) >= FRUITLESS
     return False
+
+
+def _crashes(attempts: list[Any]) -> int:
+    """How many of its own there were since the latest attempt that committed a step, that one included."""
+    count = 0
+    for it in attempts:
+        count = 0 if it.committed_step > it.start_step else count
+        count += it.reason == Reason.CRASHED and not it.shared_fault
+    return count
 
 
 def _fruitless(attempts: list[Any]) -> int:

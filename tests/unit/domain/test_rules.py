@@ -126,7 +126,7 @@ def test_what_a_node_may_say_is_either_a_failure_or_a_release() -> None:
 def test_when_a_job_fails(reason: Reason, crashed: int, max_crashed: int, fruitless: int, max_fruitless: int) -> None:
     fails = job_fails(
         reason,
-        crashed_machines=crashed,
+        crashes=crashed,
         max_crashed_machines=max_crashed,
         fruitless=fruitless,
         max_fruitless=max_fruitless,

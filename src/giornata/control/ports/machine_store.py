@@ -28,7 +28,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engagement:
-    """What a machine has begun of a kind: how many live, and when those of late began that live or failed."""
+    """What a machine has begun of a kind: how many hold a lease, and when those of late began that live or failed."""
 
     live: int
     at_stake_ms: tuple[int, ...]

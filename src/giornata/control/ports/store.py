@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from giornata.control.ports.ban_store import Bans
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
 from giornata.control.ports.machine_store import Machines
@@ -20,6 +21,8 @@ class Transaction(WorkTransaction, UserTransaction, MoneyTransaction, Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def machines(self) -> Machines: ...
+    @property
+    def bans(self) -> Bans: ...
     @property
     def paces(self) -> Paces: ...
     @property

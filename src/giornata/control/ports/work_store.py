@@ -135,8 +135,11 @@ class Attempts(Protocol):
     def ahead(self, *, renewed_after_ms: int, ends_after_ms: int, limit: int) -> Sequence[str]:
         """Ids of attempts that neither ended nor lapsed, renewed and with a lease that ends later than this."""
 
-    def crashed_machines(self, job_id: str) -> frozenset[str]:
-        """Machines on which an attempt of the job ended as crashed, by a fault that was not shared."""
+    def failed_since_progress(self, job_id: str) -> Sequence[AttemptRow]:
+        """The job's ended attempts since the latest that committed a step, that one included, in order.
+
+        Without those that a shared fault ended.
+        """
 
     def crashed(self, job_id: str) -> Sequence[AttemptRow]:
         """The attempts that ended as crashed, by a fault that was not shared."""
@@ -183,7 +186,7 @@ class Judgements(Protocol):
     """Bans (this machine, this job) and strikes (this machine, any job)."""
 
     def ban(self, job_id: str, machine_id: str, reason: Reason, *, at_ms: int) -> None:
-        """Never give the job to the machine again. May be repeated."""
+        """Do not give the job to the machine again, until the ban is lifted. May be repeated."""
 
     def strike(self, attempt: AttemptRow, reason: Reason, *, at_ms: int) -> bool:
         """Hold the attempt against its machine; False when it was held already."""
