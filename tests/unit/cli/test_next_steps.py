@@ -66,7 +66,7 @@ def test_a_port_in_use_a_locked_database_and_a_database_that_is_down_say_what_to
     assert "--data" in locked.value.hint
     away = load_settings(data=tmp_path / "data", database="postgresql://me:secret@127.0.0.1:1/giornata")
     with (
-        pytest.raises(Unavailable, match="PostgreSQL at 127.0.0.1:1/giornata") as down,
+        pytest.raises(Unavailable, match=r"PostgreSQL at 127\.0\.0\.1:1/giornata") as down,
         open_house(away, base_url=lambda: ""),
     ):
         pass
