@@ -111,7 +111,7 @@ def test_cancel_then_retry_makes_a_new_job(run, job):
 def test_an_unknown_job_says_what_to_do_next(run):
     done = run("job", "job_nowhere")
     assert done.status == 1
-    assert "giornata jobs" in done.errors
+    assert done.errors.endswith(" jobs\n")
     assert run("job", "job_nowhere", "--json").json["error"]["code"] == "not-found"
 
 
