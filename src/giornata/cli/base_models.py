@@ -89,14 +89,21 @@ def model_faults(spec: Mapping[str, Any], *, hub: Hub, shares_files: Callable[[]
             continue
         if (said := _path_fault(name, shares_files)) is not None:
             yield Fault(where=option, message=said[0], hint=said[1])
-        elif not looks_like_path(name) and not spec.get("hub_token_secret"):
-            file = hub_file(name)
-            if file is None and (Path(name).exists() or not is_hub_id(name)):
-                continue
+        elif (repository := _repository(name)) is not None and not spec.get("hub_token_secret"):
             revision = spec.get("revision") if option == "--model" else None
-            found = hub.fault(file.repository if file else name, revision if isinstance(revision, str) else None)
+            found = hub.fault(repository, revision if isinstance(revision, str) else None)
             if found is not None:
                 yield Fault(where=option, message=found[0], hint=found[1])
+
+
+def _repository(name: str) -> str | None:
+    """The one on the hub that the name stands for; None for a path, and for what can be no name there."""
+    if Path(name).exists():
+        return None
+    file = hub_file(name)
+    if file is not None:
+        return file.repository
+    return None if looks_like_path(name) or not is_hub_id(name) else name
 
 
 def _path_fault(name: str, shares_files: Callable[[], bool]) -> tuple[str, str] | None:

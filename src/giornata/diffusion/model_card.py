@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from giornata.diffusion.lora_facts import LoraFacts, public_name
 from giornata.protocol.specs import TrainSpec
@@ -95,7 +96,7 @@ def _title(facts: LoraFacts) -> str:
 
 def _samples(facts: LoraFacts, name: str) -> str:
     prompts = "\n".join(f"- `{_plain(prompt)}`" for prompt in facts.spec.sample_prompts)
-    picture = f"![Each prompt drawn by the base model alone, and with the LoRA from the same noise]({name})"
+    picture = f"![Each prompt drawn by the base model alone, and with the LoRA from the same noise]({quote(name)})"
     return f"## Samples\n\n{picture}\n\n{prompts}"
 
 

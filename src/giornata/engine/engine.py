@@ -207,7 +207,7 @@ class Engine:
     def _failed(self, assignments: Sequence[Assignment], error: Exception) -> bool:
         """Say of all these attempts that one fault has ended them."""
         verdict = judge(error)
-        self._tell(error, assignments)
+        self._tell_error(error, assignments)
         faults = tuple(FaultLine(where=each.where, message=each.message, hint=each.hint) for each in verdict.faults)
         # The frames of the traceback hold the workload's tensors.
         error.__traceback__ = None
@@ -227,7 +227,7 @@ class Engine:
             self._forget(each)
         return not verdict.device_broken
 
-    def _tell(self, error: Exception, assignments: Sequence[Assignment]) -> None:
+    def _tell_error(self, error: Exception, assignments: Sequence[Assignment]) -> None:
         """What happened, with where it did unless that is no fault of the code but of what the job asks for.
 
         To standard error, which is everybody's; to the logs of those concerned when others are here, too: they may

@@ -400,3 +400,31 @@ def tensors_of(reporter: RecordingReporter, step: int) -> bytes:
     """What a checkpoint has behind its header, which names the whole spec."""
     found = reporter.checkpoint_bytes[step]
     return found[8 + int.from_bytes(found[:8], "little") :]
+
+
+def test_a_name_is_in_front_of_every_file_and_in_none_of_their_bytes(tiny_folder: Path, tmp_path: Path) -> None:
+    changes = {"validation_steps": 2, "max_train_steps": 4, "checkpointing_steps": 2, "train_text_encoder_ti": True}
+    changes |= {"instance_prompt": "a photo of a TOK toy"}
+    studio = studio_of(tiny_folder, tmp_path, **changes)
+    plain, named = studio.run(), studio.run(spec={**studio.spec, "output_name": "my dog"})
+    names = {
+        "lora-kohya.safetensors": "my dog.safetensors",
+        "pytorch_lora_weights.safetensors": "my dog-pytorch_lora_weights.safetensors",
+        "embeddings.safetensors": "my dog-embeddings.safetensors",
+        "samples.png": "my dog-samples.png",
+        "samples-00000002.png": "my dog-samples-00000002.png",
+    }
+    assert {*plain.artifacts} == {*names, "README.md"}
+    assert {*named.artifacts} == {*names.values(), "README.md"}
+    assert all(named.artifacts[name] == plain.artifacts[before] for before, name in names.items())
+    assert named.checkpoint_bytes == plain.checkpoint_bytes
+    card = named.artifacts["README.md"].decode()
+    assert all(f'"{name}"' in card or f"`{name}`" in card for name in list(names.values())[:2])
+    assert "](my%20dog-samples.png)" in card and "<lora:my dog:1>" in card
+    # a job whose checkpoint is of before it had a name goes on from it, and under another name too
+    assert (
+        studio.run(resume=studio.resume_point(plain, 2), spec={**studio.spec, "output_name": "x"}).artifacts[
+            "x.safetensors"
+        ]
+        == plain.artifacts["lora-kohya.safetensors"]
+    )

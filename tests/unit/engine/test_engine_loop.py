@@ -223,6 +223,29 @@ def test_every_fault_reaches_the_agent(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("error", "traced"),
+    [
+        (WorkloadFailed(Reason.BAD_SPEC, "there is no such model"), False),
+        (WorkloadFailed(Reason.BAD_DATA, "two pictures"), False),
+        (WorkloadFailed(Reason.NODE_DISK, "it is full"), True),
+        (ValueError("why"), True),
+    ],
+)
+def test_a_traceback_is_for_faults_of_the_code_and_not_of_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, traced: bool
+) -> None:
+    def body(start: Start, reporter: Reporter) -> Outcome:
+        raise error
+
+    with engine(body) as driver:
+        driver.start(tmp_path)
+        driver.hear(Failed)
+    said = capsys.readouterr().err
+    assert said.count(str(error)) == 1
+    assert ("Traceback" in said) is traced
+
+
 def test_a_lost_device_ends_the_process(tmp_path: Path) -> None:
     def body(start: Start, reporter: Reporter) -> Outcome:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

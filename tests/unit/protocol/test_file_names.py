@@ -47,6 +47,7 @@ def test_a_job_from_before_the_field_keeps_its_names():
         ("sks dög 犬", "sks dög 犬"),
         (" .hidden. ", "hidden"),
         ("line\nbreak", "line-break"),
+        ("a `b`", "a -b"),
         ("x" * 200, "x" * 160),
         ("犬" * 60, "犬" * 53),
         ("///", None),

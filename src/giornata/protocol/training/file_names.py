@@ -15,8 +15,8 @@ SAMPLES = "samples.png"
 
 LONGEST_BYTES = 160
 """Of a name in UTF-8. File systems take 255, and what follows the name takes up to 45."""
-# What Windows forbids in a file's name, and what would end the tag <lora:NAME:1> of A1111.
-FORBIDDEN = r'<>:"/\\|?*\x00-\x1f\x7f'
+# What Windows forbids in the name of a file, and what would end the tag <lora:NAME:1> of A1111 or code in Markdown.
+FORBIDDEN = r'<>:"/\\|?*`\x00-\x1f\x7f'
 _INNER, _OUTER = rf"[^{FORBIDDEN}]", rf"[^\s.{FORBIDDEN}]"
 
 

@@ -1,0 +1,102 @@
+"""Results that are fetched: under the job's name, beside those of other jobs, at the end or later."""
+
+import hashlib
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.fixtures.served import a_dataset
+
+from giornata.client.node import NodeClient
+from giornata.protocol.uploads import FileToUpload, UploadRequest
+from giornata.protocol.work import Claim, CommitArtifact, CompleteAttempt, NodeInfo
+
+SPEC = {"model": "some/model", "instance_prompt": "a photo of sks dog", "max_train_steps": 5}
+
+
+@pytest.fixture
+def submit(served, tmp_path):
+    client = served.client(served.keys.admin)
+    dataset = a_dataset(client, tmp_path)
+    return lambda name, **fields: client.submit({**SPEC, "dataset": dataset.id, **fields}, name=name)
+
+
+@pytest.fixture
+def work(served):
+    """Do the oldest job of the queue, with these bytes as its results."""
+
+    def done(number, results):
+        with httpx.Client(base_url=served.url) as http:
+            node = NodeClient(http, node_key=served.keys.node)
+            info = NodeInfo(node_id=f"node_{number:08}", machine_id="m-1", name="n-1")
+            lease = node.claim(Claim(request_id=f"request-{number}", node=info, kinds=("train",))).lease
+            for name, data in results.items():
+                sha256 = hashlib.sha256(data).hexdigest()
+                wanted = UploadRequest(files=(FileToUpload(sha256=sha256, size_bytes=len(data)),))
+                (ticket,) = node.request_uploads(lease, wanted).items
+                if ticket.put is not None:
+                    http.put(ticket.put.url, headers=ticket.put.headers, content=data).raise_for_status()
+                told = CommitArtifact(
+                    name=name, sha256=sha256, size_bytes=len(data), upload_id=ticket.upload_id, media_type="x/y"
+                )
+                node.commit_artifact(lease, told)
+            node.complete(lease, CompleteAttempt(step=5, artifacts=tuple(results)))
+
+    return done
+
+
+def test_a_job_names_its_files_after_itself_or_its_output_name(submit):
+    assert submit("my dog").spec["output_name"] == "my dog"
+    assert submit("my dog", output_name="sks").spec["output_name"] == "sks"
+    nameless = submit(None)
+    assert nameless.spec["output_name"] == nameless.id
+
+
+def test_follow_fetches_the_results_of_a_job_that_was_done_already(run, submit, work, tmp_path):
+    job = submit("dog")
+    work(1, {"dog.safetensors": b"a lora", "README.md": b"a page"})
+    done = run("follow", "dog", "-o", str(tmp_path / "out" / "deep"), "--json")
+    assert done.status == 0
+    assert (done.json["id"], done.json["state"]) == (job.id, "succeeded")
+    assert sorted(Path(each).name for each in done.json["files"]) == ["README.md", "dog.safetensors"]
+    assert (tmp_path / "out" / "deep" / "dog.safetensors").read_bytes() == b"a lora"
+    without = run("follow", "dog")
+    assert f"download {job.id} -o dog-lora" in without.output
+
+
+def test_no_result_of_another_job_is_overwritten_and_the_same_one_is_not_fetched_twice(run, submit, work, tmp_path):
+    jobs = [submit("dog"), submit("dog")]
+    for number, content in enumerate((b"one", b"two")):
+        work(number, {"dog.safetensors": content})
+    out = tmp_path / "out"
+    for _ in range(2):
+        for job in jobs:
+            assert run("download", job.id, "-o", str(out)).status == 0
+    apart = f"dog-{jobs[1].id[-6:]}.safetensors"
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == {"dog.safetensors": b"one", apart: b"two"}
+
+
+def test_results_of_a_job_from_before_names_are_fetched_as_they_are_called(run, submit, work, tmp_path):
+    submit("old")
+    work(1, {"lora-kohya.safetensors": b"old"})
+    assert run("download", "old", "-o", str(tmp_path / "out")).status == 0
+    assert (tmp_path / "out" / "lora-kohya.safetensors").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("command", [("follow", "dog"), ("download", "dog")])
+def test_a_folder_that_cannot_take_files_is_refused_before_anything_is_fetched(run, submit, command, tmp_path):
+    submit("dog")
+    (tmp_path / "file").write_text("in the way")
+    for place in ("file", "file/below"):
+        done = run(*command, "-o", str(tmp_path / place))
+        assert done.status == 2
+        assert "is not a folder" in done.errors
+
+
+def test_a_job_that_failed_is_followed_to_its_end_without_results(run, submit, served, tmp_path):
+    job = submit("dog")
+    served.client(served.keys.admin).cancel(job.id)
+    done = run("follow", "dog", "-o", str(tmp_path / "out"))
+    assert done.status == 1
+    assert "canceled" in done.output
+    assert not (tmp_path / "out").exists()
