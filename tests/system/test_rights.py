@@ -1,6 +1,8 @@
 """Another user of the machine reads nothing of an installation that works."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from tests.fixtures.second_user import needs_root, open_place, open_to_others, seen_by_nobody
@@ -49,3 +51,22 @@ def test_a_data_folder_that_holds_other_things_and_is_open_is_refused(start_up, 
     assert "has mode 0755 and holds photographs" in up.said()
     assert f"chmod 700 {data}" in " ".join(up.said().split())
     assert "Traceback" not in up.said()
+
+
+def test_a_node_refuses_a_work_folder_that_is_open_and_holds_other_things(tmp_path):
+    work = tmp_path / "scratch"
+    (work / "photographs").mkdir(parents=True)
+    work.chmod(0o777)
+    program = [sys.executable, "-m", "giornata", "--url", "http://127.0.0.1:1", "--data", str(tmp_path / "data")]
+    done = subprocess.run(
+        [*program, "node", "--key", "gk_00000001_key", "--work-dir", str(work)],
+        capture_output=True,
+        text=True,
+        check=False,
+        umask=0o000,
+    )
+    assert done.returncode == 2
+    assert "work_directory" in done.stderr
+    assert "has mode 0777 and holds photographs" in " ".join(done.stderr.split())
+    assert open_to_others(tmp_path / "data") == {}
+    assert work.stat().st_mode & 0o777 == 0o777

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from giornata.control.claim import Asked
 from giornata.control.durations import Durations
@@ -76,7 +76,9 @@ class ClaimTimes(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The durations by outcome."""
-        found = {(outcome,): times for outcome, times in sorted(self._times.items())}
+        found: dict[tuple[str, ...], Histogram] = {
+            (outcome,): times for outcome, times in sorted(self._times.items())
+        }
         help_text = "Time in the database of a claim, which claims that came together share; not the wait for a job."
         yield _family("giornata_claim_duration_seconds", help_text, ["outcome"], found)
 
@@ -118,8 +120,8 @@ def _family(
     family = HistogramMetricFamily(name, help_text, labels=labels)
     for key, times in found.items():
         below, buckets = 0, []
-        for bound, count in zip((*times.bounds, float("inf")), times.counts, strict=True):
+        for bound, count in zip((*times.bounds, inf), times.counts, strict=True):
             below += count
-            buckets.append((floatToGoString(bound), below))
+            buckets.append(("+Inf" if bound == inf else str(float(bound)), below))
         family.add_metric(key, buckets, times.total)
     return family

@@ -64,6 +64,7 @@ def node(
     SIGTERM makes it write checkpoints, give its jobs back and leave.
     """
     with reporting(as_json) as out:
+        keep_private()
         invited = read_invitation(join) if join else None
         settings = settings_of(
             context,
@@ -88,7 +89,6 @@ def node(
         agent = agent_settings_of(settings, place)
         if (words := unpriced_words(settings)) is not None:
             out.hint(words)
-        keep_private()
         private_folder(agent.work_dir, named="work_directory", holds=NODE)
     log_to_stderr(settings.log_level, settings.log_format, always={"node": agent.node_id})
     if parent is not None:

@@ -17,7 +17,6 @@ from giornata.domain.errors import Fault, InvalidInput
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
 LogFormatOption = Annotated[str | None, flag("log_format", metavar="text|json")]
-LogFormatOption = Annotated[str | None, flag("log_format", metavar="text|json")]
 LeaseOption = Annotated[float | None, flag("lease_s", "--lease", metavar="SECONDS")]
 NewSigningKey = Annotated[
     bool,
