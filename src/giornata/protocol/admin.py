@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from giornata.protocol.model import Label, Message, Reply
 from giornata.protocol.node_checks import NodeVerdict
@@ -29,21 +29,21 @@ class CreateProject(Message):
 
 
 class SetBudget(Message):
-    """`PUT /v1/projects/{id}/budget` (root admin only)."""
+    """`PUT /v1/projects/{id}/budget` (root admin only). A budget that is not given stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     budget_micro_usd: int | None = Field(
         None,
         ge=0,
         le=10**15,
-        description="What all jobs of the project may cost in all; 0: nothing; null: without a limit. "
-        "Not given: as it was.",
+        description="What all jobs of the project may cost in all; 0: nothing; null: without a limit.",
     )
     monthly_budget_micro_usd: int | None = Field(
         None,
         ge=0,
         le=10**15,
-        description="What they may cost in a calendar month (UTC); 0: nothing; null: without a limit. "
-        "Not given: as it was.",
+        description="What they may cost in a calendar month (UTC); 0: nothing; null: without a limit.",
     )
 
     @model_validator(mode="after")

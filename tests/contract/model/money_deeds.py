@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.contract.model.calls import DIED
 from tests.contract.model.house import PROJECTS, ROOT, owner
-from tests.contract.model.town_deeds import Deeds
+from tests.contract.model.town_deeds import DAY_S, Deeds
 
 from giornata.control.budgets import project_spent
 from giornata.control.memory import Memory
@@ -16,7 +16,6 @@ from giornata.domain.job import TERMINAL
 from giornata.protocol.admin import SetBudget
 from giornata.protocol.jobs import ChangeJob
 
-DAY_S = 86_400
 BUDGETS = (0, 1, 2_000, 50_000, 10**9)  # micro-dollars
 
 
@@ -41,12 +40,16 @@ class MoneyDeeds(Deeds):
         change = SetBudget(monthly_budget_micro_usd=limit) if of_month else SetBudget(budget_micro_usd=limit)
         self.call(lambda: set_project_budget(self.ctx, ROOT, project, change))
 
-    def new_month(self, a: int, b: int) -> None:
-        """The clock goes to the turn of the month, to a moment before it or after it."""
+    def very_long_wait(self, a: int, b: int) -> None:
+        """A day, or until about the turn of the month: a little before it or after it."""
+        if b % 2 == 0:
+            super().very_long_wait(a, b)
+            return
         now_ms = self.ctx.clock.now_ms()
         turn_ms = month_start_ms(month_start_ms(now_ms) + 32 * DAY_S * 1000)
         self.town.latest_ms = max(self.town.latest_ms, now_ms)
-        self.house.clock.advance_s((turn_ms - now_ms) / 1000 + (a - 32) * (b + 1))
+        self.house.clock.advance_s((turn_ms - now_ms) / 1000 + (a - 16) * (b + 1))
+        self.settle(a, b)
 
     def settle(self, a: int, b: int) -> None:
         """Whoever waits for the project's money waits because there is none, as soon as the loop has been here."""

@@ -135,6 +135,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a month that is over goes on in what is remembered",
+        patches=(
+            Patch(
+                file="control/budgets.py",
+                old="return replace(known, month_ms=month_ms, spent=replace(known.spent, month_micro_usd=0))",
+                new="return replace(known, month_ms=month_ms)",
+            ),
+        ),
+    ),
+    Mutant(
         name="terminal state overwritten",
         patches=(
             Patch(

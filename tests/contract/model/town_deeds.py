@@ -63,7 +63,6 @@ WEIGHTS = {
     "short_wait": 5,
     "long_wait": 5,
     "very_long_wait": 1,
-    "new_month": 1,
     "clock_back": 2,
     "mute": 1,
     "die": 8,
