@@ -191,7 +191,10 @@ class Client:
         return self._connection.call("POST", f"{_job(job_id)}/cancel", Job)
 
     def retry(self, job_id: str) -> Job:
-        """A new job that goes on where a failed, canceled or expired one stopped; while that one lives, the same."""
+        """A new job that goes on where a failed, canceled or expired one stopped; while that one lives, the same.
+
+        A job that waits after an attempt is given back itself: every machine may have it now.
+        """
         return self._connection.call("POST", f"{_job(job_id)}/retry", Job)
 
     def continue_job(

@@ -138,6 +138,9 @@ class Witness:
         holders = [row.id for row in alive if not row.lapsed]
         assert len(alive) <= (job.state not in {*TERMINAL, "paused"})
         assert (job.state == "paused") is (job.paused_by is not None), job
+        crashes = _crashes_since_progress(rows)
+        most = self._house.ctx.policy.max_crashed_machines
+        assert job.state in TERMINAL or crashes < most, f"{job.id} goes on after {crashes} crashes without progress"
         assert holders == ([job.attempt_id] if job.state == "running" else []), f"{job.id}: {job.state}, {holders}"
 
     def _check_saved(self, seen: Snapshot) -> None:
@@ -246,6 +249,15 @@ class Witness:
                 kept = self._house.blobs.objects.get(blob.key)
                 assert kept is not None, f"{table}: the bytes of {row} are gone"
                 assert (kept.sha256, len(kept.data)) == (blob.sha256, blob.size_bytes), f"{blob} is not what it is"
+
+
+def _crashes_since_progress(rows: list[Row]) -> int:
+    """How many crashes of its own the job had since an attempt committed a step, those of that attempt included."""
+    count = 0
+    for row in rows:
+        count = 0 if row.committed_step > row.start_step else count
+        count += row.reason == Reason.CRASHED and not row.shared_fault
+    return count
 
 
 def _by(rows: list[Row], column: str) -> dict[str, list[Row]]:

@@ -5,12 +5,20 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.yard import POLICY, Yard
 
+from giornata.control.context import Caller
+from giornata.control.fail import fail
 from giornata.control.fleet_views import demand_of
+from giornata.control.lift_bans import lift_bans
 from giornata.control.ports.fleet import Limits
+from giornata.control.read_jobs import get_job
 from giornata.control.release import release
 from giornata.control.scale import scale_fleet
-from giornata.protocol.work import ReleaseAttempt
+from giornata.domain.reasons import Reason
+from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.work import FailAttempt, ReleaseAttempt
 from giornata.store import schema
+
+ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
 
 
 @pytest.fixture
@@ -80,6 +88,60 @@ def test_a_job_banned_on_the_only_node_gets_another_machine_without_a_hand(yard,
     assert instance.machine_id in reallocation["reason"]
     yard.turns(30)
     assert yard.present() == [other], "once is enough"
+
+
+def banned_on_the_only_node(yard, shop):
+    """A job that has just crashed on the node of a fleet of one."""
+    yard.govern(replace(POLICY, max_nodes=1, start_within_s=1800.0))
+    job_id = shop.add_job()
+    yard.turn()
+    (instance,) = yard.present()
+    lease = yard.claim(instance).lease
+    fail(shop.ctx, lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message="it died"))
+    return job_id, instance
+
+
+def tried_again_after_s(yard, shop, instance):
+    """How long the node on the instance asks in vain, the loops turning meanwhile."""
+    for waited_s in range(0, 2400, 10):
+        if yard.claim(instance).lease:
+            return waited_s
+        lift_bans(yard.ctx)
+        yard.turn()
+        shop.clock.advance_s(9)
+    return None
+
+
+def test_a_job_banned_on_the_only_node_goes_back_where_its_fleet_cannot_bring_another_machine(shop):
+    yard = Yard(shop, limits=Limits(moves=False))
+    job_id, instance = banned_on_the_only_node(yard, shop)
+    assert "unless another machine comes" not in get_job(shop.ctx, ADMIN, job_id).waiting_because
+    assert tried_again_after_s(yard, shop, instance) <= 30
+    assert yard.present() == [instance]
+
+
+def test_a_job_goes_back_when_the_machine_that_its_fleet_could_bring_does_not_come_in_time(shop):
+    """The fleet has room for one more, and its provider has none."""
+    yard = Yard(shop, limits=Limits(moves=False))
+    job_id, instance = banned_on_the_only_node(yard, shop)
+    yard.provider.delivers = False
+    yard.govern(replace(POLICY, max_nodes=2, start_within_s=1800.0, idle_to_zero_s=7200.0))
+    yard.turn()
+    assert "unless another machine comes before" in get_job(shop.ctx, ADMIN, job_id).waiting_because
+    assert 1770 <= tried_again_after_s(yard, shop, instance) <= 1830
+
+
+def test_a_job_goes_back_at_once_when_its_fleets_provider_refuses(shop):
+    yard = Yard(shop, limits=Limits(moves=False))
+    _, instance = banned_on_the_only_node(yard, shop)
+    yard.govern(replace(POLICY, max_nodes=2))
+    with shop.store.begin() as tx:
+        tx.fleets.update("gpu", trouble="no quota")
+    for _ in range(4):
+        yard.claim(instance)
+        shop.clock.advance_s(10)
+    lift_bans(yard.ctx)
+    assert yard.claim(instance).lease
 
 
 def test_machines_in_quarantine_are_no_capacity(yard, shop):

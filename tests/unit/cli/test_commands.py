@@ -100,6 +100,21 @@ def test_events_are_sentences(run, served, job):
     ]
 
 
+def test_a_job_that_its_only_machine_failed_says_when_it_is_tried_next_and_retry_tries_it_now(run, served, job):
+    lease = claim(served)
+    report = {"reason": "crashed", "message": "it died"}
+    served.call("POST", f"/v1/node/attempts/{lease['attempt_id']}/fail", lease["token"], json=report)
+    shown = run("job", job.id).output
+    assert "every connected node (1) has failed this job before; it goes back to one of them at " in shown
+    assert "next try    in " in shown
+    assert run("job", job.id, "--json").json["next_try_at"] is not None
+    assert f"{job.id} is in the queue, and every machine may have it now" in run("retry", job.id).output
+    assert run("retry", job.id, "--json").json["id"] == job.id
+    after = run("job", job.id, "--json").json
+    assert (after["next_try_at"], after["waiting_because"]) == (None, "waiting for its turn, position 1 in the queue")
+    assert "may go back to m-1: the job's owner asked for another try" in run("events", job.id).output
+
+
 def test_cancel_then_retry_makes_a_new_job(run, job):
     canceled = run("cancel", job.id, "--json")
     assert canceled.json["state"] == "canceled"

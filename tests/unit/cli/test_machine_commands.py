@@ -57,6 +57,13 @@ def test_a_machine_is_released_and_quarantined_by_hand(run, served, machine):
     assert claim(served, "request-10")["lease"] is not None
 
 
+def test_release_gives_a_machine_the_jobs_again_that_it_failed(run, served):
+    broken(served, 1)
+    assert claim(served, "request-2")["reason"] == "banned"
+    run("machines", "release", "m-1")
+    assert claim(served, "request-3")["lease"] is not None
+
+
 def test_who_is_unknown_is_told_so(served):
     client = served.client(served.keys.admin)
     for verb in (client.release_machine, client.quarantine_machine):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from giornata.cli.spec_words import parse_assignments
-from giornata.cli.words import ago, cost, duration, size
+from giornata.cli.words import ago, ahead, cost, duration, size
 from giornata.domain.errors import InvalidInput
 
 
@@ -22,6 +22,12 @@ def test_durations(seconds, words):
 )
 def test_sizes(count, words):
     assert size(int(count)) == words
+
+
+def test_what_is_ahead():
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    assert ahead(now + timedelta(seconds=42), now) == "in 42 s"
+    assert ahead(now - timedelta(seconds=1), now) == "now"
 
 
 def test_a_sum_and_no_sum():

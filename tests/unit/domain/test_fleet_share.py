@@ -36,6 +36,29 @@ def idle(name: str, offer: Offer = SMALL) -> InstanceView:
     return InstanceView(id=name, offer=offer, machine_id=name, use=Use.IDLE)
 
 
+@pytest.mark.parametrize(
+    ("instances", "fields", "brings"),
+    [
+        ([idle("a")], {}, True),  # one more
+        ([idle("a")], {"policy": replace(POLICY, max_nodes=1)}, True),  # in the place of this one
+        ([idle("a")], {"policy": replace(POLICY, max_nodes=1), "moves": False}, False),
+        ([idle("a")], {"moves": False, "most_nodes": 1}, False),
+        ([idle("a")], {"in_trouble": True}, False),
+        ([idle("a")], {"offer": Offer(kinds=("generate",))}, False),
+        ([idle("a")], {"moves": False, "policy": replace(POLICY, max_price_micro_usd_per_hour=1)}, False),
+        ([InstanceView(id="b", offer=SMALL)], {"policy": replace(POLICY, max_nodes=1), "moves": False}, True),
+        (
+            [InstanceView(id="b", offer=SMALL, machine_id="a")],
+            {"policy": replace(POLICY, max_nodes=1), "moves": False},
+            False,
+        ),
+    ],
+)
+def test_whether_a_fleet_can_bring_another_machine_for_a_job(instances, fields, brings):
+    banned = jobs(1, banned_machines=frozenset({"a"}))
+    assert bidder("gpu", 100, *instances, **fields).could_bring(banned, NOW) is brings
+
+
 def test_the_cheapest_gets_the_work():
     assert shares([jobs(3)], bidder("dear", 900), bidder("cheap", 100)) == {"cheap": 3}
 
