@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.money import MS_PER_HOUR
-from giornata.store.schema import companions, ledger
+from giornata.store.schema import ledger
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -31,7 +31,6 @@ _OPEN = sa.insert(ledger).values(
         "amount_micro_usd": 0,
     }
 )
-_SHARE = sa.insert(companions)
 _until = sa.bindparam("until", type_=sa.BigInteger)
 _EXTEND = (
     sa.update(ledger)
@@ -75,10 +74,3 @@ class Ledger:
         if not attempt_ids:
             return
         self._connection.execute(_EXTEND, [{"wanted": attempt_id, "until": to_ms} for attempt_id in attempt_ids])
-
-    def share(self, pairs: Sequence[tuple[str, str]]) -> None:
-        if not pairs:
-            return
-        both = [*pairs, *((two, one) for one, two in pairs)]
-        rows = [{"attempt_id": one, "companion_id": two} for one, two in both]
-        self._connection.execute(_SHARE, rows)

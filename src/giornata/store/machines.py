@@ -15,14 +15,11 @@ from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.dialect_insert import insert_for
+from giornata.store.row_list import among
 from giornata.store.schema import attempts, instances, jobs, machines, nodes, reallocations
 
 _AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})
 _KEY = (machines.c.machine_id, machines.c.kind)
-_SOME = sa.select(machines).where(
-    machines.c.machine_id.in_(sa.bindparam("machines", expanding=True)),
-    machines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
-)
 _LIVE = attempts.c.ended_at_ms.is_(None)
 _ENGAGED = (
     sa.select(attempts.c.started_at_ms, _LIVE.label("live"))
@@ -90,7 +87,8 @@ class Machines:
         self._dialect_name = dialect_name
 
     def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
-        found = self._connection.execute(_SOME, {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))})
+        values = {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))}
+        found = self._connection.execute(_some(self._dialect_name), values)
         return _by_key(found)
 
     def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
@@ -236,6 +234,12 @@ def _health(row: Any) -> Health:
     failures = [{**each, "reason": Reason(each["reason"])} for each in values.pop("recent_failures")]
     values["failures"] = tuple(Failure(**each) for each in failures)
     return Health(**values | {"state": MachineState(values["state"])})
+
+
+@functools.cache
+def _some(dialect_name: str) -> sa.Select[Any]:
+    of_them = (among(dialect_name, machines.c.machine_id, "machines"), among(dialect_name, machines.c.kind, "kinds"))
+    return sa.select(machines).where(*of_them)
 
 
 @functools.cache

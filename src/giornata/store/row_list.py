@@ -1,0 +1,68 @@
+"""Many rows, and many values of one column, by one statement whose text does not hang on how many there are.
+
+A text that does is compiled, prepared and planned anew for each number.
+
+On PostgreSQL they travel as one JSON value, which the statement reads as a table: that costs the driver as much for
+64 rows as for one, while `executemany` binds and sends each row by itself. SQLite binds a row faster than it reads
+one out of JSON, and has no way to the database that would have to be saved.
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+# The name of the parameter: a list of objects.
+ROWS = "rows"
+Rows = Sequence[Mapping[str, Any]]
+_LIST = sa.bindparam(ROWS, type_=sa.JSON(), required=False)
+
+
+def row_list(dialect_name: str, types: Mapping[str, Any]) -> Any:
+    """The parameter ROWS as a table, in the order of the list. `types` are SQL types by the name of the column.
+
+    A column that an object does not have is NULL.
+    """
+    if dialect_name == "postgresql":
+        named = [sa.column(name, type_) for name, type_ in types.items()]
+        return sa.func.json_to_recordset(_LIST).table_valued(*named).render_derived(with_types=True)
+    each = sa.func.json_each(_LIST).table_valued("value", name="each_given")
+    values = [
+        sa.type_coerce(sa.func.json_extract(each.c.value, sa.literal_column(f"'$.\"{name}\"'")), type_).label(name)
+        for name, type_ in types.items()
+    ]
+    return sa.select(*values).select_from(each).subquery("given")
+
+
+def among(dialect_name: str, column: Any, name: str) -> sa.ColumnElement[bool]:
+    """Whether the column has one of the values of the parameter `name`, which is a list."""
+    if dialect_name == "postgresql":
+        listed: sa.ColumnElement[bool] = column == sa.any_(sa.bindparam(name, type_=postgresql.ARRAY(column.type)))
+        return listed
+    each = sa.func.json_each(sa.bindparam(name, type_=sa.JSON())).table_valued("value", name=f"each_of_{name}")
+    inside: sa.ColumnElement[bool] = column.in_(sa.select(each.c.value))
+    return inside
+
+
+def types_of(table: sa.Table, *names: str) -> dict[str, Any]:
+    """The types of these columns of a table."""
+    return {name: table.c[name].type for name in names}
+
+
+def bind_each(connection: sa.Connection, statement: sa.Insert, rows: Rows) -> None:
+    """SQLite: an insert of whole rows, which all name the same columns. Without SQLAlchemy's way for each value."""
+    sql, names, documents = _compiled(statement, tuple(rows[0]))
+    values = [tuple(json.dumps(row[name]) if name in documents else row[name] for name in names) for row in rows]
+    connection.exec_driver_sql(sql, values)
+
+
+@functools.cache
+def _compiled(statement: sa.Insert, names: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str]]:
+    """The text, the columns in the order of its parameters, and those of JSON."""
+    compiled = statement.compile(dialect=sqlite.dialect(), column_keys=list(names))
+    columns = statement.table.c
+    documents = frozenset(name for name in names if isinstance(columns[name].type, sa.JSON))
+    return str(compiled), tuple(compiled.positiontup or ()), documents
