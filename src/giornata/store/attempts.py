@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import AttemptRow, Beginning, Earlier
 from giornata.domain.reasons import INTERRUPTION, Reason
 from giornata.store.beginnings import begin_each
-from giornata.store.row_list import ROWS, among, row_list, types_of
+from giornata.store.row_list import ROWS, among, row_list, types_of, update_rows
 from giornata.store.schema import attempts
 
 _COLUMNS = tuple(attempts.c[name] for name in AttemptRow.__slots__)
@@ -94,9 +94,9 @@ class Attempts:
         return None if changed is None else _attempt(changed)
 
     def update_live_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> bool:
-        names = tuple(next(iter(columns_by_id.values())))
-        rows = [{"wanted": attempt_id, **columns} for attempt_id, columns in columns_by_id.items()]
-        return self._connection.execute(_update_live(names), rows).rowcount == len(rows)
+        rows = [{"id": attempt_id, **columns} for attempt_id, columns in columns_by_id.items()]
+        changed = update_rows(self._connection, self._dialect_name, attempts, rows, ended_at_ms=None)
+        return changed == len(rows)
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
         return list(self._connection.scalars(RUN_OUT, {"at": at_ms, "most": limit}))

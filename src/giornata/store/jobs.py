@@ -20,7 +20,7 @@ from giornata.store.claiming import (
 )
 from giornata.store.demand import read_demand
 from giornata.store.refusals import is_claimable, why_nothing
-from giornata.store.row_list import ROWS, among, row_list, types_of
+from giornata.store.row_list import ROWS, among, row_list, types_of, update_rows
 from giornata.store.schema import attempts, jobs, projects
 
 _OF_PROJECT = "project_budget_micro_usd"  # not a column of jobs
@@ -146,9 +146,9 @@ class Jobs:
     def update_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> None:
         by_names: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for job_id, columns in columns_by_id.items():
-            by_names.setdefault(tuple(columns), []).append({"wanted": job_id, **columns})
-        for names, rows in by_names.items():
-            self._connection.execute(_update(names), rows)
+            by_names.setdefault(tuple(columns), []).append({"id": job_id, **columns})
+        for rows in by_names.values():
+            update_rows(self._connection, self._dialect_name, jobs, rows)
 
     def past_deadline(self, *, at_ms: int, limit: int) -> list[str]:
         return list(self._connection.scalars(_PAST_DEADLINE, {"at": at_ms, "most": limit}))

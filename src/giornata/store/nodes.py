@@ -21,11 +21,7 @@ _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
 _COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
-_BEAT = (
-    sa.update(nodes)
-    .where(nodes.c.id == sa.bindparam("wanted"))
-    .values({name: sa.bindparam(name) for name in ("last_seen_at_ms", "held_models", "engine_pid")})
-)
+_BEAT = ("last_seen_at_ms", "held_models", "engine_pid")
 
 
 class Nodes:
@@ -56,15 +52,15 @@ class Nodes:
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         rows = [
             {
-                "wanted": beat.id,
+                "id": beat.id,
                 "last_seen_at_ms": at_ms,
                 "held_models": list(beat.held_models),
                 "engine_pid": beat.engine_pid,
             }
             for beat in sorted(beats, key=lambda beat: beat.id)
         ]
-        self._connection.execute(_BEAT, rows)
-        return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
+        found = self._connection.execute(_beat(self._dialect_name), {ROWS: rows})
+        return frozenset(node_id for node_id, draining in found if draining)
 
     def _of_ids(self, node_ids: Sequence[str]) -> Mapping[str, NodeRow]:
         return _by_id(self._connection.execute(_of_ids(self._dialect_name), {"wanted": list(node_ids)}))
@@ -93,6 +89,13 @@ def _or_refresh(insert: Any) -> Any:
     return insert.on_conflict_do_update(
         index_elements=[nodes.c.id], set_=lasting, where=nodes.c.project_id == new.project_id
     )
+
+
+@functools.cache
+def _beat(dialect_name: str) -> Any:
+    given = row_list(dialect_name, types_of(nodes, "id", *_BEAT))
+    update = sa.update(nodes).where(nodes.c.id == given.c.id).values({name: given.c[name] for name in _BEAT})
+    return update.returning(nodes.c.id, _DRAINING)
 
 
 @functools.cache

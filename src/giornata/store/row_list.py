@@ -9,11 +9,13 @@ one out of JSON, and has no way to the database that would have to be saved.
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+
+from giornata.store.dialect_insert import insert_for
 
 # The name of the parameter: a list of objects.
 ROWS = "rows"
@@ -50,6 +52,53 @@ def among(dialect_name: str, column: Any, name: str) -> sa.ColumnElement[bool]:
 def types_of(table: sa.Table, *names: str) -> dict[str, Any]:
     """The types of these columns of a table."""
     return {name: table.c[name].type for name in names}
+
+
+def _as_it_is(statement: Any) -> Any:
+    return statement
+
+
+def update_rows(connection: sa.Connection, dialect_name: str, table: sa.Table, rows: Rows, **where: Any) -> int:
+    """Set columns of the rows with these ids; how many there were. Each object names `id` and the same columns.
+
+    Only rows whose columns are as `where` says are set; None stands for NULL.
+    """
+    names = tuple(name for name in rows[0] if name != "id")
+    statement = _update(dialect_name, table, names, tuple(where.items()))
+    return connection.execute(statement, {ROWS: list(rows)}).rowcount
+
+
+@functools.cache
+def _update(dialect_name: str, table: sa.Table, names: tuple[str, ...], where: tuple[tuple[str, Any], ...]) -> Any:
+    """There are as many as there are combinations of columns that the use cases set: a few."""
+    given = row_list(dialect_name, types_of(table, "id", *names))
+    same = [table.c[name].is_(None) if value is None else table.c[name] == value for name, value in where]
+    return sa.update(table).where(table.c.id == given.c.id, *same).values({name: given.c[name] for name in names})
+
+
+def insert_rows(
+    connection: sa.Connection,
+    dialect_name: str,
+    table: sa.Table,
+    rows: Rows,
+    settle: Callable[[Any], Any] = _as_it_is,
+) -> None:
+    """Insert whole rows, which all name the same columns, in their order. `settle` adds what a conflict leads to."""
+    statement = _insert(dialect_name, table, tuple(rows[0]), settle)
+    if dialect_name == "postgresql":
+        connection.execute(statement, {ROWS: list(rows)})
+    else:
+        bind_each(connection, statement, rows)
+
+
+@functools.cache
+def _insert(dialect_name: str, table: sa.Table, names: tuple[str, ...], settle: Callable[[Any], Any]) -> Any:
+    if dialect_name != "postgresql":
+        return settle(insert_for(dialect_name, table)).inline()
+    given = row_list(dialect_name, types_of(table, *names))
+    some = sa.select(*(given.c[name] for name in names))
+    # Inline: nobody asks for the ids that they get.
+    return settle(insert_for(dialect_name, table).from_select(names, some, include_defaults=False)).inline()
 
 
 def bind_each(connection: sa.Connection, statement: sa.Insert, rows: Rows) -> None:
