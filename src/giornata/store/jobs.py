@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
+from giornata.store import schema
 from giornata.store.claim_plan import Plan
 from giornata.store.claiming import (
     QUEUED,
@@ -139,6 +140,18 @@ class Jobs:
         if changed.rowcount != 1:
             raise IllegalTransition(f"the job is no longer {job.state}, so it cannot {event}")
         return target
+
+    def change_each(
+        self, jobs: Sequence[JobRow], event: JobEvent, columns_by_id: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        by_state: dict[JobState, list[dict[str, Any]]] = {}
+        for job in jobs:
+            row = {"id": job.id, "state": next_state(job.state, event), **columns_by_id[job.id]}
+            by_state.setdefault(job.state, []).append(row)
+        for state, rows in by_state.items():
+            changed = update_rows(self._connection, self._dialect_name, schema.jobs, rows, state=state)
+            if changed != len(rows):
+                raise IllegalTransition(f"a job is no longer {state}, so it cannot {event}")
 
     def update(self, job_id: str, **columns: Any) -> None:
         self._connection.execute(_update(tuple(columns)), {"wanted": job_id, **columns})

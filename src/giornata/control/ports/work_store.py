@@ -93,6 +93,11 @@ class Jobs(Protocol):
         Raises IllegalTransition, also when the state is no longer the one in `job`.
         """
 
+    def change_each(
+        self, jobs: Sequence[JobRow], event: JobEvent, columns_by_id: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """As `change`, for several; the columns, of the same names, by the job's id."""
+
     def update(self, job_id: str, **columns: Any) -> None:
         """Set columns other than the state."""
 
@@ -217,6 +222,9 @@ class Artifacts(Protocol):
     """Committed results of a job."""
 
     def of_job(self, job_id: str) -> Sequence[ArtifactRow]: ...
+
+    def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, Sequence[ArtifactRow]]:
+        """Those of several jobs, by job; a job without any is left out."""
 
     def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
         """Insert the row, or replace the one of that name."""
