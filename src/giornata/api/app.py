@@ -1,6 +1,6 @@
 """The HTTP API, put together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 from fastapi import FastAPI
@@ -23,11 +23,13 @@ from giornata.api.settings import ApiSettings
 from giornata.api.together import Together
 from giornata.api.wakeup import Wakeup
 from giornata.control.claim import claim_each
+from giornata.control.complete import complete_each
 from giornata.control.context import Context
 from giornata.control.heartbeat import heartbeat_each
 from giornata.control.install import read_signing_key
 from giornata.control.loops import LoopStatus
 from giornata.control.read_gauges import read_gauges
+from giornata.control.submit import Submission, submit_each
 
 DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 
@@ -68,7 +70,7 @@ def create_app(
         redirect_slashes=False,
         middleware=[
             *_middleware(settings, metrics),
-            Middleware(Express, ctx=ctx, routers=(node.router, node.attempts)),
+            Middleware(Express, ctx=ctx, routers=(node.router, node.attempts, jobs.router)),
         ],
     )
     app.state.context, app.state.settings, app.state.metrics, app.state.wakeup = (
@@ -79,6 +81,8 @@ def create_app(
     )
     app.state.claims = Together(metrics.claims.around(partial(claim_each, ctx)), key=lambda asked: asked.node_id)
     app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
+    app.state.completions = Together(partial(complete_each, ctx), key=lambda done: done.attempt_id)
+    app.state.submissions = Together(partial(submit_each, ctx), key=_idempotency)
     app.state.streams = Seats("streams", most=settings.streams_per_key)
     app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
@@ -91,6 +95,12 @@ def create_app(
     app.include_router(health_routes({"store": partial(_ask_store, ctx), **(checks or {})}, loops_status))
     install_openapi(app, settings)
     return app
+
+
+def _idempotency(asked: Submission) -> Hashable:
+    """Requests that are equal in this are not answered together: the second finds what the first has made."""
+    key = asked.idempotency_key
+    return id(asked) if key is None else (asked.caller.project_id, key)
 
 
 def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:

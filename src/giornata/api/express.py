@@ -1,4 +1,4 @@
-"""A shorter way to the routes by which nodes speak, all day long and thousands at a time.
+"""A shorter way to the routes by which nodes speak, all day long and thousands at a time, and to submitting a job.
 
 FastAPI's own way, through matching, dependencies and replies, costs more than all the rest of a request. The short
 way takes only a request that is plainly in order, and calls the very function that FastAPI would. Whatever else comes
@@ -21,12 +21,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from giornata.api.callers import Attempt, User, known_attempt, known_caller
 from giornata.api.intake import replayed
+from giornata.api.jobs import IdempotencyKey
 from giornata.api.problems import answer_to
 from giornata.control.context import Context
+from giornata.control.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
 
 MEDIA_TYPE = b"application/json"
 ATTEMPTS_PATH = "/v1/node/attempts/"
+_READ = frozenset({b"authorization", b"content-type", b"idempotency-key", b"x-api-key"})
 _OF_AN_ATTEMPT = f"{ATTEMPTS_PATH}{{attempt_id}}/"
 
 Provider = Callable[[Request], Awaitable[Any]]
@@ -41,6 +44,8 @@ class Way:
     caller: str | None = None
     attempt_id: str | None = None
     request: str | None = None
+    response: str | None = None
+    idempotency_key: str | None = None
     provided: Mapping[str, Provider] = field(default_factory=dict)
 
     @property
@@ -87,16 +92,22 @@ class Express:
 
     def _asker(self, scope: Scope, way: Way, attempt_id: str) -> dict[str, Any] | None:
         """Who asks, by the name under which the route wants it; None for whoever is not known at once."""
-        said = [header for header in scope["headers"] if header[0] in (b"authorization", b"content-type")]
-        if len(said) != 2 or (headers := dict(said)).get(b"content-type") != MEDIA_TYPE:
+        said = [header for header in scope["headers"] if header[0] in _READ]
+        headers = dict(said)
+        if len(said) != len(headers) or headers.get(b"content-type") != MEDIA_TYPE:
             return None
+        given: dict[str, Any] = {}
+        if b"idempotency-key" in headers and way.idempotency_key is not None:
+            given[way.idempotency_key] = key = headers[b"idempotency-key"].decode("latin-1")
+            if IDEMPOTENCY_KEY.fullmatch(key) is None:
+                return None
         scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme != "Bearer":
             return None
         if way.attempt_id is not None:
             return {way.attempt_id: attempt_id} if known_attempt(self._ctx, attempt_id, secret) else None
         caller = known_caller(self._ctx, secret)
-        return None if caller is None or way.caller is None else {way.caller: caller}
+        return None if caller is None or way.caller is None else given | {way.caller: caller}
 
 
 def way_of(route: object) -> Way | None:
@@ -111,8 +122,10 @@ def way_of(route: object) -> Way | None:
             wanted["caller" if hint == User else "attempt_id"] = name
         elif inspect.isclass(hint) and issubclass(hint, BaseModel):
             wanted["body"] = (name, hint)
-        elif hint is Request:
-            wanted["request"] = name
+        elif hint == IdempotencyKey:
+            wanted["idempotency_key"] = name
+        elif hint in (Request, Response):
+            wanted["request" if hint is Request else "response"] = name
         elif (provider := _provider(hint)) is not None:
             wanted["provided"][name] = provider
         else:
@@ -144,10 +157,15 @@ async def _called(way: Way, request: Request, given: dict[str, Any]) -> Response
         given[name] = await provider(request)
     if way.request is not None:
         given[way.request] = request
+    says = Response()  # what the route has to say besides its reply
+    if way.response is not None:
+        given[way.response] = says
     endpoint = way.route.endpoint
     if inspect.iscoroutinefunction(endpoint):
         reply = await endpoint(**given)
     else:
         reply = await run_in_threadpool(endpoint, **given)
     content = None if reply is None else reply.model_dump_json(by_alias=True)
-    return Response(content, way.status, media_type=MEDIA_TYPE.decode())
+    status = way.status if way.response is None else says.status_code
+    headers = {name: value for name, value in says.headers.items() if name != "content-length"}
+    return Response(content, status, headers, media_type=MEDIA_TYPE.decode())

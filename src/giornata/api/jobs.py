@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response, status
+from fastapi import APIRouter, Header, Query, Request, Response, status
 
 from giornata.api.callers import Ctx, User, Wake
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
@@ -39,9 +39,9 @@ IdempotencyKey = Annotated[
     responses=refusals(401, 402, 403, 409, 422)
     | {200: {"model": Job, "description": "This key made this job before."}},
 )
-def submit(
+async def submit(
     *,
-    ctx: Ctx,
+    request: Request,
     caller: User,
     wakeup: Wake,
     response: Response,
@@ -49,7 +49,9 @@ def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Ask for a job. The spec is checked whole before anything is stored."""
-    job, created = submitting.submit(ctx, caller, body, idempotency_key)
+    asked = submitting.Submission(caller=caller, request=body, idempotency_key=idempotency_key)
+    answer: submitting.Submitted = await request.app.state.submissions.ask(asked)
+    job, created = answer
     wakeup.notify()
     response.status_code = status.HTTP_201_CREATED if created else status.HTTP_200_OK
     response.headers["Location"] = job.urls.self

@@ -172,9 +172,11 @@ def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: CommitCache
 
 
 @attempts.post("/complete", responses=ATTEMPT)
-def complete_attempt(ctx: Ctx, attempt_id: Attempt, body: CompleteAttempt) -> AttemptEnded:
+async def complete_attempt(request: Request, attempt_id: Attempt, body: CompleteAttempt) -> AttemptEnded:
     """The job is done. May be repeated."""
-    return complete.complete(ctx, attempt_id, body)
+    done = complete.Done(attempt_id=attempt_id, report=body)
+    ended: AttemptEnded = await request.app.state.completions.ask(done)
+    return ended
 
 
 @attempts.post("/fail", responses=ATTEMPT)

@@ -12,7 +12,17 @@ from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.permissions import require_node, require_same_workload
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
+from giornata.control.ports.work_rows import (
+    AttemptRow,
+    Beginning,
+    Earlier,
+    JobRow,
+    NewEvent,
+    NodeRow,
+    NodeSighting,
+    Taking,
+    Wanted,
+)
 from giornata.control.renew_lease import renew_lease
 from giornata.control.sighting import sighting
 from giornata.domain.attempt import lease_expires_at_ms
@@ -59,15 +69,6 @@ class Asked:
             vram_bytes=self.claim.node.vram_bytes,
             joint_key=self.claim.joint_key,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
-    """An attempt that a claim makes."""
-
-    job: JobRow
-    attempt: AttemptRow
-    request_id: str
 
 
 def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
@@ -121,10 +122,10 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
         taken = iter(_take_each(tx, ctx, new, at_ms=now_ms) if new else ())
         answers = [answer or next(taken) for answer in known]
     # In transactions that do not hold a node's row: heartbeats lock the job before the node.
-    return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, AttemptRow) else answer for answer in answers]
+    return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, Earlier) else answer for answer in answers]
 
 
-def _known(asked: Asked, node: NodeRow, earlier: AttemptRow | None) -> ClaimReply | Conflict | AttemptRow | None:
+def _known(asked: Asked, node: NodeRow, earlier: Earlier | None) -> ClaimReply | Conflict | Earlier | None:
     """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
     if node.project_id != asked.caller.project_id:
         return Conflict(f"the node id {node.id} belongs to another project; draw another one")
@@ -134,18 +135,20 @@ def _known(asked: Asked, node: NodeRow, earlier: AttemptRow | None) -> ClaimRepl
 def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: int) -> list[ClaimReply]:
     admitted = admit_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
     replies = [each.refusal for each in admitted]
-    begun: list[_Begun] = []
-    for number, (taking, job) in _taken(tx, ctx, admitted, at_ms=at_ms).items():
+    begun: list[Beginning] = []
+    taken = _taken(tx, ctx, admitted, at_ms=at_ms)
+    for number, (taking, job) in taken.items():
         each = asked[number]
         if job is None:
             replies[number] = replies[number] or _why_nothing(tx, taking.wanted)
             continue
         _end_silent(tx, job, each.claim.node, at_ms=at_ms)
         attempt = _attempt(ctx, job, each.claim.node, taking.attempt_id, at_ms=at_ms)
-        begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
+        begun.append(Beginning(attempt=attempt, request_id=each.claim.request_id, event=_started(job, attempt)))
         replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
-    _begin(tx, begun, at_ms=at_ms)
-    ctx.durations.claimed([each.job for each in begun], at_ms=at_ms)
+    # Their nodes' rows are held: nothing else begins there now.
+    tx.attempts.begin_each(begun)
+    ctx.durations.claimed([job for _, job in taken.values() if job is not None], at_ms=at_ms)
     return [_told(tx, each, let, reply) for each, let, reply in zip(asked, admitted, replies, strict=True) if reply]
 
 
@@ -199,18 +202,6 @@ def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_m
     )
 
 
-def _begin(tx: Transaction, begun: Sequence[_Begun], *, at_ms: int) -> None:
-    if not begun:
-        return
-    # Their nodes' rows are held: nothing else begins there now.
-    beside = tx.attempts.live_of_nodes([each.attempt.node_id for each in begun])
-    tx.attempts.insert_each([each.attempt for each in begun], request_ids=[each.request_id for each in begun])
-    tx.ledger.open_each([(each.job, each.attempt) for each in begun], at_ms=at_ms)
-    new = {each.attempt.node_id: each.attempt.id for each in begun}
-    tx.ledger.share([(new[node_id], attempt_id) for node_id, attempt_id in beside])
-    tx.events.add_each([_started(each.job, each.attempt) for each in begun])
-
-
 def _started(job: JobRow, attempt: AttemptRow) -> NewEvent:
     return NewEvent(
         job_id=job.id,
@@ -238,11 +229,11 @@ def _end_silent(tx: Transaction, job: JobRow, node: NodeInfo, *, at_ms: int) -> 
     end_attempt(tx, job, silent, reason=reason, at_ms=at_ms, alive=False, message=message)
 
 
-def _again(ctx: Context, earlier: AttemptRow, *, at_ms: int) -> ClaimReply:
+def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
     """The reply to a claim got lost, or the claim was sent twice."""
     with ctx.store.begin() as tx:
         job = tx.jobs.lock(earlier.job_id)
-        attempt = tx.attempts.get(earlier.id)
+        attempt = tx.attempts.get(earlier.attempt_id)
         if job is None or attempt is None or attempt.ended_at_ms is not None:
             return ClaimReply(
                 reason="claim-repeated-after-end",

@@ -1,17 +1,37 @@
 """A node says that the job is done."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from giornata.control.context import Context
-from giornata.control.end_attempt import end_attempt
-from giornata.control.fence import locked, refuse_ended
-from giornata.control.judge_machines import judge_success
+from giornata.control.end_attempt import Ending, end_attempts
+from giornata.control.fence import locked_each, refuse_ended, unknown
+from giornata.control.judge_machines import judge_successes
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.domain.errors import Conflict
-from giornata.domain.job import JobEvent
+from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, JobRow, NewEvent
+from giornata.domain.errors import Conflict, GiornataError
+from giornata.domain.job import JobEvent, JobState, next_state
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import step_artifacts
 from giornata.protocol.work import AttemptEnded, CompleteAttempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A report, and the attempt that it is of."""
+
+    attempt_id: str
+    report: CompleteAttempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A report and the rows that it is about, locked. The attempt lives, and the job may succeed."""
+
+    job: JobRow
+    attempt: AttemptRow
+    report: CompleteAttempt
 
 
 def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptEnded:
@@ -20,34 +40,81 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
     Raises Conflict unless this attempt has committed every artifact that it names, and LeaseLost when the attempt
     ended otherwise.
     """
+    (answer,) = complete_each(ctx, [Done(attempt_id=attempt_id, report=report)])
+    if isinstance(answer, GiornataError):
+        raise answer
+    return answer
+
+
+def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | GiornataError]:
+    """As `complete` for each of them, in one transaction. No two of one attempt."""
     now_ms = ctx.clock.now_ms()
+    answers: dict[str, AttemptEnded | GiornataError] = {}
+    held: list[_Held] = []
     with ctx.store.begin() as tx:
-        job, attempt = locked(tx, attempt_id)
-        if attempt.reason is Reason.SUCCEEDED:
-            return AttemptEnded(job_state=job.state)
-        refuse_ended(job, attempt)
-        _require_artifacts(tx, job, attempt, report)
-        state = tx.jobs.change(
-            job,
-            JobEvent.SUCCEED,
-            ended_at_ms=now_ms,
-            step=report.step,
-            result=report.summary,
-            error=None,
-            phase="",
-            fruitless=0,
-        )
-        ctx.durations.ended(job, state, at_ms=now_ms)
-        end_attempt(tx, job, attempt, reason=Reason.SUCCEEDED, at_ms=now_ms, alive=True, step=report.step)
-        _blame_machines(tx, job, attempt, at_ms=now_ms)
-        judge_success(tx, ctx, job, attempt, at_ms=now_ms)
-        data = {"step": report.step}
-        tx.events.add(job.id, job.project_id, EventType.JOB_SUCCEEDED, attempt.number, data, now_ms)
-        return AttemptEnded(job_state=state)
+        found = locked_each(tx, [each.attempt_id for each in done])
+        committed = tx.artifacts.of_jobs([job.id for job, _ in found.values()])
+        for each in done:
+            if each.attempt_id not in found:
+                answers[each.attempt_id] = unknown(each.attempt_id)
+                continue
+            job, attempt = found[each.attempt_id]
+            try:
+                answer = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
+            except GiornataError as error:  # nothing was written for it
+                answer = error
+            if answer is None:
+                held.append(_Held(job=job, attempt=attempt, report=each.report))
+                answer = AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
+            answers[each.attempt_id] = answer
+        if held:
+            _succeed(tx, ctx, held, at_ms=now_ms)
+    return [answers[each.attempt_id] for each in done]
 
 
-def _require_artifacts(tx: Transaction, job: JobRow, attempt: AttemptRow, report: CompleteAttempt) -> None:
-    committed = {row.name: row.attempt_id for row in tx.artifacts.of_job(job.id)}
+def _answer(
+    tx: Transaction, job: JobRow, attempt: AttemptRow, report: CompleteAttempt, committed: Sequence[ArtifactRow]
+) -> AttemptEnded | None:
+    """To a report that is repeated; None for one that ends the attempt."""
+    if attempt.reason is Reason.SUCCEEDED:
+        return AttemptEnded(job_state=job.state)
+    refuse_ended(job, attempt)
+    next_state(job.state, JobEvent.SUCCEED)
+    _require_artifacts(tx, job, attempt, report, committed)
+    return None
+
+
+def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> None:
+    same = {"ended_at_ms": at_ms, "error": None, "phase": "", "fruitless": 0}
+    columns = {each.job.id: {"step": each.report.step, "result": each.report.summary, **same} for each in held}
+    tx.jobs.change_each([each.job for each in held], JobEvent.SUCCEED, columns)
+    endings = [
+        Ending(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
+        for each in held
+    ]
+    end_attempts(tx, endings, at_ms=at_ms, events=[_succeeded(each, at_ms=at_ms) for each in held])
+    for each in held:
+        ctx.durations.ended(each.job, JobState.SUCCEEDED, at_ms=at_ms)
+        if each.job.attempt_count > 1:
+            _blame_machines(tx, each.job, each.attempt, at_ms=at_ms)
+    judge_successes(tx, ctx, [(each.job, each.attempt) for each in held], at_ms=at_ms)
+
+
+def _succeeded(held: _Held, *, at_ms: int) -> NewEvent:
+    return NewEvent(
+        job_id=held.job.id,
+        project_id=held.job.project_id,
+        type=EventType.JOB_SUCCEEDED,
+        attempt_number=held.attempt.number,
+        data={"step": held.report.step},
+        at_ms=at_ms,
+    )
+
+
+def _require_artifacts(
+    tx: Transaction, job: JobRow, attempt: AttemptRow, report: CompleteAttempt, rows: Sequence[ArtifactRow]
+) -> None:
+    committed = {row.name: row.attempt_id for row in rows}
     missing = [name for name in report.artifacts if committed.get(name) != attempt.id]
     if missing:
         raise Conflict(f"this attempt has not committed {', '.join(map(repr, missing))}: commit, then complete")

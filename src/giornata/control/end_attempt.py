@@ -1,13 +1,44 @@
-"""End an attempt: the fence falls, the ledger closes, the history says so. The job's fate is decided elsewhere."""
+"""End attempts: the fence falls, the ledger closes, the history says so. The job's fate is decided elsewhere."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow
+from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import BLAME, Reason
 from giornata.protocol.events import EventType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ends.
+
+    `alive` says that the node itself is speaking now. Otherwise the attempt is billed up to now only while its lease
+    runs, and up to its last sign of life when the lease is over. `shared_fault`: others were ended by the same fault,
+    and nobody can tell whose it was.
+    """
+
+    job: JobRow
+    attempt: AttemptRow
+    reason: Reason
+    alive: bool
+    message: str = ""
+    step: int | None = None
+    exit_code: int | None = None
+    log_tail: str = ""
+    shared_fault: bool = False
+
+    @property
+    def last_step(self) -> int:
+        """How far the attempt came."""
+        return max(self.attempt.last_step, self.step or 0)
+
+    def last_sign_ms(self, at_ms: int) -> int:
+        """Up to when the attempt is billed."""
+        return at_ms if self.alive or self.attempt.lease_expires_at_ms > at_ms else self.attempt.renewed_at_ms
 
 
 def end_attempt(
@@ -23,38 +54,65 @@ def end_attempt(
     exit_code: int | None = None,
     log_tail: str = "",
     shared_fault: bool = False,
-) -> AttemptRow:
-    """End it; the row as it is then. The job must be locked. Raises LeaseLost when it has ended already.
-
-    `shared_fault`: others were ended by the same fault, and nobody can tell whose it was.
-
-    `alive` says that the node itself is speaking now. Otherwise it is billed up to now only while its lease runs,
-    and up to its last sign of life when the lease is over.
-    """
-    last_sign_ms = at_ms if alive or attempt.lease_expires_at_ms > at_ms else attempt.renewed_at_ms
-    signs: Mapping[str, Any] = {"renewed_at_ms": max(attempt.renewed_at_ms, last_sign_ms)} if alive else {}
-    ended = tx.attempts.update_live(
-        attempt.id,
-        ended_at_ms=max(at_ms, attempt.started_at_ms),
+) -> None:
+    """As `end_attempts`, for one; see `Ending`."""
+    ending = Ending(
+        job=job,
+        attempt=attempt,
         reason=reason,
+        alive=alive,
         message=message,
+        step=step,
         exit_code=exit_code,
         log_tail=log_tail,
         shared_fault=shared_fault,
-        last_step=max(attempt.last_step, step or 0),
-        **signs,
     )
-    if ended is None:
-        raise LeaseLost(f"attempt {attempt.id} has ended")
-    if not attempt.lapsed:
-        tx.ledger.extend_each([attempt.id], to_ms=last_sign_ms)
-    data = {
-        "reason": reason,
-        "blame": BLAME[reason],
-        "message": message,
-        "step": ended.last_step,
-        "exit_code": exit_code,
-        "log_tail": log_tail,
+    end_attempts(tx, [ending], at_ms=at_ms)
+
+
+def end_attempts(tx: Transaction, endings: Sequence[Ending], *, at_ms: int, events: Sequence[NewEvent] = ()) -> None:
+    """End them, and add the events behind those of the ends. The jobs must be locked.
+
+    Raises LeaseLost when one has ended already.
+    """
+    if not tx.attempts.update_live_each({each.attempt.id: _columns(each, at_ms=at_ms) for each in endings}):
+        raise LeaseLost(f"of the attempts {', '.join(each.attempt.id for each in endings)} one has ended")
+    billed: dict[int, list[str]] = defaultdict(list)
+    for each in endings:
+        if not each.attempt.lapsed:
+            billed[each.last_sign_ms(at_ms)].append(each.attempt.id)
+    for to_ms, attempt_ids in billed.items():
+        tx.ledger.extend_each(attempt_ids, to_ms=to_ms)
+    tx.events.add_each([*(_event(each, at_ms=at_ms) for each in endings), *events])
+
+
+def _columns(ending: Ending, *, at_ms: int) -> Mapping[str, Any]:
+    attempt = ending.attempt
+    return {
+        "renewed_at_ms": max(attempt.renewed_at_ms, at_ms) if ending.alive else attempt.renewed_at_ms,
+        "ended_at_ms": max(at_ms, attempt.started_at_ms),
+        "reason": ending.reason,
+        "message": ending.message,
+        "exit_code": ending.exit_code,
+        "log_tail": ending.log_tail,
+        "shared_fault": ending.shared_fault,
+        "last_step": ending.last_step,
     }
-    tx.events.add(job.id, job.project_id, EventType.ATTEMPT_ENDED, attempt.number, data, at_ms)
-    return ended
+
+
+def _event(ending: Ending, *, at_ms: int) -> NewEvent:
+    return NewEvent(
+        job_id=ending.job.id,
+        project_id=ending.job.project_id,
+        type=EventType.ATTEMPT_ENDED,
+        attempt_number=ending.attempt.number,
+        data={
+            "reason": ending.reason,
+            "blame": BLAME[ending.reason],
+            "message": ending.message,
+            "step": ending.last_step,
+            "exit_code": ending.exit_code,
+            "log_tail": ending.log_tail,
+        },
+        at_ms=at_ms,
+    )

@@ -13,7 +13,7 @@ def locked(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
     job = tx.jobs.lock_of_attempt(attempt_id)
     attempt = tx.attempts.get(attempt_id)  # read after the lock was had: nobody ends it from here on
     if job is None or attempt is None:
-        raise _unknown(attempt_id)
+        raise unknown(attempt_id)
     return job, attempt
 
 
@@ -24,16 +24,25 @@ def live(tx: Transaction, attempt_id: str) -> tuple[JobRow, AttemptRow]:
     return job, attempt
 
 
-def live_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tuple[JobRow, AttemptRow] | LeaseLost]:
-    """As `live`, for several; LeaseLost stands in the place of those that have ended or never were."""
+def locked_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tuple[JobRow, AttemptRow]]:
+    """As `locked`, for several, by id; those that never were are left out."""
     jobs = tx.jobs.lock_of_attempts(attempt_ids)
     attempts = tx.attempts.get_each(attempt_ids)  # read after the locks were had
+    return {
+        attempt_id: (jobs[attempt.job_id], attempt)
+        for attempt_id, attempt in attempts.items()
+        if attempt.job_id in jobs
+    }
+
+
+def live_each(tx: Transaction, attempt_ids: Sequence[str]) -> Mapping[str, tuple[JobRow, AttemptRow] | LeaseLost]:
+    """As `live`, for several; LeaseLost stands in the place of those that have ended or never were."""
+    found = locked_each(tx, attempt_ids)
 
     def one(attempt_id: str) -> tuple[JobRow, AttemptRow] | LeaseLost:
-        attempt = attempts.get(attempt_id)
-        job = None if attempt is None else jobs.get(attempt.job_id)
-        if attempt is None or job is None:
-            return _unknown(attempt_id)
+        if attempt_id not in found:
+            return unknown(attempt_id)
+        job, attempt = found[attempt_id]
         return (job, attempt) if attempt.ended_at_ms is None else _ended(job, attempt)
 
     return {attempt_id: one(attempt_id) for attempt_id in attempt_ids}
@@ -54,12 +63,13 @@ def glimpse(ctx: Context, attempt_id: str) -> str:
         attempt = tx.attempts.get(attempt_id)
         job = tx.jobs.get(attempt.job_id) if attempt else None
     if job is None or attempt is None:
-        raise _unknown(attempt_id)
+        raise unknown(attempt_id)
     refuse_ended(job, attempt)
     return job.project_id
 
 
-def _unknown(attempt_id: str) -> LeaseLost:
+def unknown(attempt_id: str) -> LeaseLost:
+    """The answer to whoever speaks for an attempt that never was."""
     return LeaseLost(f"there is no attempt {attempt_id}")
 
 

@@ -4,6 +4,7 @@ Locks the rows of the machines concerned, all at once and in the order of their 
 its node and its machine and waits for no job, so nobody waits in a circle.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.control.context import Context
@@ -12,6 +13,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.health import (
     Failure,
+    Health,
     common_cause,
     confirmed,
     failed,
@@ -37,6 +39,16 @@ class _Case:
     @property
     def counts(self) -> bool:
         return self.failure.weight > 0 and self.failure.attempt_id not in self.void
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Credit:
+    """An attempt that succeeded: for which rows, which others it says something of, and what crashed before."""
+
+    keys: frozenset[MachineKey]  # of a canary all rows that wait for it
+    concerned: frozenset[MachineKey]
+    crashed: Mapping[str, str]  # machines by attempt
+    canary: bool
 
 
 def everybodys(tx: Transaction, ctx: Context, job: JobRow, reason: Reason, *, at_ms: int) -> frozenset[str]:
@@ -80,29 +92,41 @@ def judge_failure(
             tx.machines.put(judged)
 
 
-def judge_success(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
-    """Give the machine credit; and if the job crashed elsewhere before, that was the other machine's own fault."""
+def judge_successes(tx: Transaction, ctx: Context, ended: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
+    """Give the machines credit; where a job crashed elsewhere before, that was the other machine's own fault."""
     policy = ctx.policy.health
-    canary = job.kind == CANARY_KIND
-    keys = tx.machines.of_canary(job.id) if canary else [(attempt.machine_id, job.kind)]
-    if not canary and job.attempt_count == 1:
-        known = tx.machines.get_each([attempt.machine_id], [job.kind]).get(keys[0])
-        if known is not None and known.settled:
-            return
-    crashed = {
-        each.id: each.machine_id
-        for each in (tx.attempts.crashed(job.id) if job.attempt_count > 1 and not canary else ())
-        if each.machine_id != attempt.machine_id
-    }
-    if not canary:
-        tx.machines.make_sure(newcomer(attempt.machine_id, job.kind, policy=policy, at_ms=at_ms))
-    concerned = {*keys, *((machine_id, job.kind) for machine_id in crashed.values())}
-    for key, health in tx.machines.lock_each(sorted(concerned)).items():
-        judged = confirmed(health, crashed, policy=policy, at_ms=at_ms)
-        if key in keys:
-            judged = succeeded(judged, policy=policy, at_ms=at_ms, canary=canary)
+    keys = [(attempt.machine_id, job.kind) for job, attempt in ended if job.kind != CANARY_KIND]
+    known = tx.machines.get_each([key[0] for key in keys], [key[1] for key in keys]) if keys else {}
+    credits = [
+        _credit(tx, job, attempt)
+        for job, attempt in ended
+        if not (job.attempt_count == 1 and _is_settled(known.get((attempt.machine_id, job.kind))))
+    ]
+    for machine_id, kind in sorted({key for each in credits if not each.canary for key in each.keys} - known.keys()):
+        tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=at_ms))
+    concerned = sorted({key for each in credits for key in each.concerned})
+    for key, health in tx.machines.lock_each(concerned).items():
+        judged = health
+        for each in credits:
+            if key in each.concerned:
+                judged = confirmed(judged, each.crashed, policy=policy, at_ms=at_ms)
+            if key in each.keys:
+                judged = succeeded(judged, policy=policy, at_ms=at_ms, canary=each.canary)
         if judged != health:
             tx.machines.put(judged)
+
+
+def _is_settled(health: Health | None) -> bool:
+    return health is not None and health.settled
+
+
+def _credit(tx: Transaction, job: JobRow, attempt: AttemptRow) -> _Credit:
+    canary = job.kind == CANARY_KIND
+    crashed = tx.attempts.crashed(job.id) if job.attempt_count > 1 and not canary else ()
+    others = {each.id: each.machine_id for each in crashed if each.machine_id != attempt.machine_id}
+    keys = tx.machines.of_canary(job.id) if canary else ((attempt.machine_id, job.kind),)
+    concerned = {*keys, *((machine_id, job.kind) for machine_id in others.values())}
+    return _Credit(keys=frozenset(keys), concerned=frozenset(concerned), crashed=others, canary=canary)
 
 
 def _case(

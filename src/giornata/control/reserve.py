@@ -5,21 +5,21 @@ from dataclasses import replace
 from giornata.control.budgets import project_spent
 from giornata.control.context import Foundations
 from giornata.control.history import likely_cost_micro_usd
-from giornata.control.ports.records import JobRecord
+from giornata.control.ports.records import JobRecord, ProjectRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.budget import Budget, fits, project_budgets, reservation_micro_usd
 from giornata.domain.errors import OverBudget
 from giornata.domain.money import format_usd
 
 
-def reserve(tx: Transaction, ctx: Foundations, job: JobRecord) -> JobRecord:
+def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: ProjectRecord | None = None) -> JobRecord:
     """The job with what it sets aside until its end; see `domain.budget.reservation_micro_usd`.
 
-    A budget per month has to have room in the month of the submission. In a project with a budget two requests at
-    once wait for one another here. Raises OverBudget when what is spent, what unfinished jobs have set aside and this
-    do not fit into each budget.
+    `project` is the job's, where it has been read already. A budget per month has to have room in the month of the
+    submission. In a project with a budget two requests at once wait for one another here. Raises OverBudget when what
+    is spent, what unfinished jobs have set aside and this do not fit into each budget.
     """
-    project = tx.projects.get(job.project_id)
+    project = project or tx.projects.get(job.project_id)
     limited = project is not None and (project.budget_micro_usd, project.monthly_budget_micro_usd) != (None, None)
     estimate = likely_cost_micro_usd(tx, job) if limited and job.budget_micro_usd is None else None
     asked = reservation_micro_usd(budget=job.budget_micro_usd, estimate=estimate)

@@ -3,17 +3,21 @@
 import hashlib
 import json
 import re
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from giornata.control.context import Caller, Context
+from giornata.control.job_reply import job_reply, waiting_because
 from giornata.control.permissions import require_user
-from giornata.control.ports.records import JobRecord
+from giornata.control.ports.records import JobRecord, QueueView
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.work_rows import NewEvent
 from giornata.control.prepare_job import missing_file, prepare_job
 from giornata.control.read_jobs import read_job
 from giornata.control.reserve import reserve
-from giornata.domain.errors import Fault, IdempotencyMismatch, InvalidInput, KeyInFlight
-from giornata.domain.routing import next_turn
+from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
+from giornata.domain.routing import Turns, next_turn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.specs import input_files
@@ -22,55 +26,173 @@ ROUTE = "POST /v1/jobs"
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
-def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: str | None) -> tuple[Job, bool]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request for a job, and whose it is."""
+
+    caller: Caller
+    request: SubmitJob
+    idempotency_key: str | None = None
+
+
+# The job, and whether this request made it.
+Submitted = tuple[Job, bool]
+
+
+def submit(ctx: Context, caller: Caller, request: SubmitJob, idempotency_key: str | None) -> Submitted:
     """Queue a job; it, and whether this request made it.
 
     With an Idempotency-Key, which is kept for `policy.idempotency_kept_s`, equal requests make one job, also when
     they come at the same moment: the key is written in the job's own transaction. Raises Forbidden, InvalidInput
     with every fault, OverBudget, and IdempotencyMismatch when the key came with another body before.
     """
+    (answer,) = submit_each(ctx, [Submission(caller=caller, request=request, idempotency_key=idempotency_key)])
+    if isinstance(answer, GiornataError):
+        raise answer
+    return answer
+
+
+def submit_each(ctx: Context, asked: Sequence[Submission]) -> list[Submitted | GiornataError]:
+    """As `submit` for one after the other, in one transaction. No two of one project have the same key.
+
+    Raises what `submit` raises when that was found out after something had been written: then nothing of all is.
+    """
+    # In the order of projects and keys: two who hold several must not wait for one another.
+    order = sorted(enumerate(asked), key=lambda each: (each[1].caller.project_id, each[1].idempotency_key or ""))
+    answers: dict[int, Submitted | GiornataError] = {}
+    with ctx.store.begin() as tx:
+        for project_id, of_it in groupby(order, key=lambda each: each[1].caller.project_id):
+            answers |= _submit_to(tx, ctx, project_id, dict(of_it))
+    return [answers[number] for number in range(len(asked))]
+
+
+def _submit_to(
+    tx: Transaction, ctx: Context, project_id: str, asked: Mapping[int, Submission]
+) -> Mapping[int, Submitted | GiornataError]:
+    project = tx.projects.get(project_id)
+    answers: dict[int, Submitted | GiornataError] = {}
+    new: dict[int, JobRecord] = {}
+    for number, each in asked.items():
+        try:
+            found = _prepared(ctx, tx, each)
+        except GiornataError as error:  # nothing was written for it yet
+            answers[number] = error
+            continue
+        if not isinstance(found, JobRecord):
+            answers[number] = found
+            continue
+        # After the key: of two equal requests the second one waits there, and reserves nothing.
+        new[number] = reserve(tx, ctx, found, project=project)
+        if project is not None and project.budget_micro_usd is not None:
+            # What it set aside counts for the next one from here on.
+            (reply,) = _fresh(ctx, tx, [enqueue(tx, new.pop(number))])
+            answers[number] = (reply, True)
+    queued = enqueue_each(tx, list(new.values())) if new else []
+    replies = [(job, True) for job in _fresh(ctx, tx, queued)]
+    return {**answers, **dict(zip(new, replies, strict=True))}
+
+
+def _prepared(ctx: Context, tx: Transaction, asked: Submission) -> JobRecord | Submitted:
+    """The job that is to be queued, its key stored; or the one that the key stands for already."""
+    caller, request, key = asked.caller, asked.request, asked.idempotency_key
     require_user(caller)
-    if idempotency_key is not None and IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
+    if key is not None and IDEMPOTENCY_KEY.fullmatch(key) is None:
         hint = "a UUID is a good one"
         raise InvalidInput(
             [Fault(where="Idempotency-Key", message="is 1 to 255 visible ASCII characters", hint=hint)]
         )
-    with ctx.store.begin() as tx:
-        job_id = None if idempotency_key is None else _earlier(ctx, tx, caller, request, idempotency_key)
-        if job_id is not None:
-            return read_job(ctx, tx, caller, job_id), False
-        job = prepare_job(ctx, tx, caller, request)
-        if idempotency_key is not None and not _remember(ctx, tx, job, request, idempotency_key):
-            # An equal request was committed a moment ago; this transaction has written nothing yet.
-            job_id = _earlier(ctx, tx, caller, request, idempotency_key)
-            if job_id is None:
-                raise KeyInFlight(f"another request with Idempotency-Key {idempotency_key} is just being answered")
-            return read_job(ctx, tx, caller, job_id), False
-        # After the key: of two equal requests the second one waits there, and reserves nothing.
-        enqueue(tx, reserve(tx, ctx, job))
-        return read_job(ctx, tx, caller, job.id), True
+    job_id = None if key is None else _earlier(ctx, tx, caller, request, key)
+    if job_id is not None:
+        return read_job(ctx, tx, caller, job_id), False
+    job = prepare_job(ctx, tx, caller, request)
+    if key is not None and not _remember(ctx, tx, job, request, key):
+        # An equal request was committed a moment ago; nothing was written for this one.
+        job_id = _earlier(ctx, tx, caller, request, key)
+        if job_id is None:
+            raise KeyInFlight(f"another request with Idempotency-Key {key} is just being answered")
+        return read_job(ctx, tx, caller, job_id), False
+    return job
 
 
-def enqueue(tx: Transaction, job: JobRecord) -> None:
-    """Insert the job, at its turn, with what it reads and the first event of its history. Raises InvalidInput when a
-    file that it reads was given up by the collector a moment ago."""
-    tx.submission.hold_project(job.project_id)
-    tx.submission.add(replace(job, turn=turn_of(tx, job)))
+def enqueue(tx: Transaction, job: JobRecord) -> JobRecord:
+    """As `enqueue_each`, for one."""
+    return enqueue_each(tx, [job])[0]
+
+
+def enqueue_each(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Insert jobs of one project, each at its turn, with what they read and the first event of their history.
+
+    Raises InvalidInput when a file that one reads was given up by the collector a moment ago.
+    """
+    tx.submission.hold_project(jobs[0].project_id)
+    queued = _at_their_turns(tx, jobs)
+    tx.submission.add_each(queued)
+    for job in queued:
+        _add_files(tx, job)
+    tx.events.add_each(
+        [
+            NewEvent(
+                job_id=job.id,
+                project_id=job.project_id,
+                type=EventType.JOB_SUBMITTED,
+                attempt_number=None,
+                data={"kind": job.kind, "retry_of": job.retry_of},
+                at_ms=job.created_at_ms,
+            )
+            for job in queued
+        ]
+    )
+    return queued
+
+
+def _add_files(tx: Transaction, job: JobRecord) -> None:
     files = input_files(job.kind, job.spec)
     kept = tx.uploads.touch_blobs(job.project_id, sorted(files.values()), at_ms=job.created_at_ms) if files else set()
     if faults := [missing_file(role, sha256) for role, sha256 in files.items() if sha256 not in kept]:
         raise InvalidInput(faults)
     for role, sha256 in files.items():
         tx.submission.add_input(job, role, sha256)
-    data = {"kind": job.kind, "retry_of": job.retry_of}
-    tx.events.add(job.id, job.project_id, EventType.JOB_SUBMITTED, None, data, job.created_at_ms)
+
+
+def _at_their_turns(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """The jobs with the turns that they have if they are queued now; see `domain.routing`. The project is held.
+
+    A job for a single machine takes none.
+    """
+    known: dict[tuple[str, int], Turns] = {}
+    queued = []
+    for job in jobs:
+        turn, alike = 0, (job.kind, job.priority)
+        if job.only_machine_id is None:
+            if alike not in known:
+                known[alike] = tx.submission.turns(job.project_id, kind=job.kind, priority=job.priority)
+            turn = next_turn(known[alike])
+            known[alike] = known[alike].with_one_more(turn)
+        queued.append(replace(job, turn=turn))
+    return queued
 
 
 def turn_of(tx: Transaction, job: JobRecord) -> int:
-    """The turn that the job has if it is queued now; see `domain.routing`. One for a single machine takes none."""
-    if job.only_machine_id is not None:
-        return 0
-    return next_turn(tx.submission.turns(job.project_id, kind=job.kind, priority=job.priority))
+    """The turn that the job has if it is queued now."""
+    return _at_their_turns(tx, [job])[0].turn
+
+
+def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job]:
+    """Replies that tell of jobs of one project which this transaction queues."""
+    views: dict[tuple[str, int], QueueView] = {}  # none of them is banned anywhere
+    seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    replies = []
+    for job in jobs:
+        alike = (job.kind, job.min_vram_bytes)
+        if alike not in views:
+            views[alike] = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
+        elif views[alike].eligible_nodes:
+            ahead = tx.job_reads.ahead(
+                kind=job.kind, interrupted=False, priority=job.priority, turn=job.turn, job_id=job.id
+            )
+            views[alike] = replace(views[alike], ahead=ahead)
+        replies.append(job_reply(job, (), waiting_because=waiting_because(job, views[alike])))
+    return replies
 
 
 def request_hash(request: SubmitJob) -> str:

@@ -66,6 +66,10 @@ class Turns:
     recent: Collection[int]
     own: int | None
 
+    def with_one_more(self, turn: int) -> "Turns":
+        """As they are once a job of the project is queued at this turn, which `next_turn` gave it."""
+        return Turns(head=turn if self.head is None else min(self.head, turn), recent=self.recent, own=turn)
+
 
 def next_turn(turns: Turns) -> int:
     """The turn of a project's new job: one after the project's latest, and not before the queue's present turn.

@@ -1,13 +1,15 @@
 """Committed results."""
 
 import functools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import ArtifactRow, JobRow
 from giornata.store.dialect_insert import insert_for
+from giornata.store.row_list import among
 from giornata.store.schema import artifacts
 
 _COLUMNS = tuple(artifacts.c[name] for name in ArtifactRow.__slots__)
@@ -27,6 +29,12 @@ class Artifacts:
         found = self._connection.execute(_OF_JOB, {"wanted": job_id})
         return [ArtifactRow(**row._mapping) for row in found]
 
+    def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, Sequence[ArtifactRow]]:
+        found: dict[str, list[ArtifactRow]] = defaultdict(list)
+        for job_id, *row in self._connection.execute(_of_jobs(self._dialect_name), {"wanted": list(job_ids)}):
+            found[job_id].append(ArtifactRow(**dict(zip(ArtifactRow.__slots__, row, strict=True))))
+        return found
+
     def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
         row = {
             "job_id": job.id,
@@ -44,6 +52,12 @@ class Artifacts:
         self._connection.execute(
             sa.delete(artifacts).where(artifacts.c.job_id == job_id, artifacts.c.name.in_(names))
         )
+
+
+@functools.cache
+def _of_jobs(dialect_name: str) -> sa.Select[Any]:
+    query = sa.select(artifacts.c.job_id, *_COLUMNS).where(among(dialect_name, artifacts.c.job_id, "wanted"))
+    return query.order_by(artifacts.c.job_id, artifacts.c.name)
 
 
 @functools.cache

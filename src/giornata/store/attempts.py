@@ -6,8 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_rows import AttemptRow
+from giornata.control.ports.work_rows import AttemptRow, Beginning, Earlier
 from giornata.domain.reasons import INTERRUPTION, Reason
+from giornata.store.beginnings import begin_each
+from giornata.store.row_list import ROWS, among, row_list, types_of, update_rows
 from giornata.store.schema import attempts
 
 _COLUMNS = tuple(attempts.c[name] for name in AttemptRow.__slots__)
@@ -15,19 +17,9 @@ LIVE = attempts.c.ended_at_ms.is_(None)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(attempts.c.id == sa.bindparam("wanted"))
 _LIVE_OF_JOB = sa.select(*_COLUMNS).where(attempts.c.job_id == sa.bindparam("wanted"), LIVE)
-_LIVE_OF_NODES = sa.select(attempts.c.node_id, attempts.c.id).where(
-    attempts.c.node_id.in_(sa.bindparam("wanted", expanding=True)), LIVE
-)
 _OF_REQUEST = sa.select(*_COLUMNS).where(
     attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
 )
-_OF_IDS = sa.select(*_COLUMNS).where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True)))
-# Request ids are drawn at random: those of another node's that are equal are looked at twice, and left out.
-_OF_REQUESTS: sa.Select[Any] = sa.select(*_COLUMNS, attempts.c.request_id).where(
-    attempts.c.node_id.in_(sa.bindparam("nodes", expanding=True)),
-    attempts.c.request_id.in_(sa.bindparam("requests", expanding=True)),
-)
-_INSERT = sa.insert(attempts)
 _CRASHED = (
     sa.select(*_COLUMNS)
     .where(attempts.c.job_id == sa.bindparam("wanted"))
@@ -85,36 +77,27 @@ class Attempts:
         self._connection = connection
         self._dialect_name = dialect_name
 
-    def insert_each(self, attempts: Sequence[AttemptRow], *, request_ids: Sequence[str]) -> None:
-        if not attempts:
-            return
-        rows = [
-            {"request_id": request_id, **{name: getattr(attempt, name) for name in AttemptRow.__slots__}}
-            for attempt, request_id in zip(attempts, request_ids, strict=True)
-        ]
-        self._connection.execute(_INSERT, rows)
+    def begin_each(self, begun: Sequence[Beginning]) -> None:
+        if begun:
+            begin_each(self._connection, self._dialect_name, begun)
 
     def get(self, attempt_id: str) -> AttemptRow | None:
         return self._one(_BY_ID, wanted=attempt_id)
 
     def get_each(self, attempt_ids: Sequence[str]) -> Mapping[str, AttemptRow]:
-        found = self._connection.execute(_OF_IDS, {"wanted": attempt_ids})
+        found = self._connection.execute(_of_ids(self._dialect_name), {"wanted": list(attempt_ids)})
         return {row.id: _attempt(row) for row in found}
 
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         return self._one(_LIVE_OF_JOB, wanted=job_id)
 
-    def live_of_nodes(self, node_ids: Sequence[str]) -> list[tuple[str, str]]:
-        found = self._connection.execute(_LIVE_OF_NODES, {"wanted": node_ids})
-        return [(row.node_id, row.id) for row in found]
-
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
         return self._one(_OF_REQUEST, node=node_id, request=request_id)
 
-    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], AttemptRow]:
-        node_ids, request_ids = zip(*asked, strict=True)
-        found = self._connection.execute(_OF_REQUESTS, {"nodes": node_ids, "requests": request_ids})
-        return {(row.node_id, row.request_id): _attempt(row) for row in found}
+    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Earlier]:
+        rows = [{"node_id": node_id, "request_id": request_id} for node_id, request_id in asked]
+        found = self._connection.execute(_of_requests(self._dialect_name), {ROWS: rows})
+        return {(node_id, request_id): Earlier(*which) for node_id, request_id, *which in found}
 
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
         statement = _update_live_returning(tuple(columns))
@@ -122,9 +105,9 @@ class Attempts:
         return None if changed is None else _attempt(changed)
 
     def update_live_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> bool:
-        names = tuple(next(iter(columns_by_id.values())))
-        rows = [{"wanted": attempt_id, **columns} for attempt_id, columns in columns_by_id.items()]
-        return self._connection.execute(_update_live(names), rows).rowcount == len(rows)
+        rows = [{"id": attempt_id, **columns} for attempt_id, columns in columns_by_id.items()]
+        changed = update_rows(self._connection, self._dialect_name, attempts, rows, ended_at_ms=None)
+        return changed == len(rows)
 
     def run_out(self, *, at_ms: int, limit: int) -> Sequence[str]:
         return list(self._connection.scalars(RUN_OUT, {"at": at_ms, "most": limit}))
@@ -149,6 +132,20 @@ class Attempts:
 
 
 @functools.cache
+def _of_ids(dialect_name: str) -> sa.Select[Any]:
+    return sa.select(*_COLUMNS).where(among(dialect_name, attempts.c.id, "wanted"))
+
+
+@functools.cache
+def _of_requests(dialect_name: str) -> sa.Select[Any]:
+    """One look into the index for each pair; two lists would be looked up each with each."""
+    asked = row_list(dialect_name, types_of(attempts, "node_id", "request_id"))
+    same = (attempts.c.node_id == asked.c.node_id) & (attempts.c.request_id == asked.c.request_id)
+    found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id)
+    return sa.select(*found).select_from(asked.join(attempts, same))
+
+
+@functools.cache
 def _update_live(names: tuple[str, ...]) -> sa.Update:
     """There are as many as there are combinations of columns that the use cases set: a few."""
     return (
@@ -164,7 +161,7 @@ def _update_live_returning(names: tuple[str, ...]) -> Any:
 
 
 def _attempt(row: sa.Row[Any]) -> AttemptRow:
-    values = dict(zip(AttemptRow.__slots__, row, strict=False))  # another column may come behind these
+    values = dict(zip(AttemptRow.__slots__, row, strict=True))
     if values["reason"] is not None:
         values["reason"] = Reason(values["reason"])
     return AttemptRow(**values)

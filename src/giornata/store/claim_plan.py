@@ -8,17 +8,8 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import Taking
 from giornata.store.claiming import PINNED, Form, first_ones_of_queue, shape_of
+from giornata.store.row_list import among
 from giornata.store.schema import bans, jobs
-
-_BANS = sa.select(bans.c.job_id, bans.c.machine_id).where(
-    bans.c.job_id.in_(sa.bindparam("jobs", expanding=True)),
-    bans.c.machine_id.in_(sa.bindparam("machines", expanding=True)),
-)
-_PINNED = (
-    sa.select(jobs.c.only_machine_id)
-    .distinct()
-    .where(PINNED, jobs.c.only_machine_id.in_(sa.bindparam("machines", expanding=True)))
-)
 
 
 class Plan:
@@ -27,15 +18,14 @@ class Plan:
     Each list is as long as there are claims, so that the others cannot empty it for the last one; only bans can.
     """
 
-    def __init__(self, connection: sa.Connection, claims: Sequence[Taking]) -> None:
-        self._connection = connection
+    def __init__(self, connection: sa.Connection, dialect_name: str, claims: Sequence[Taking]) -> None:
+        self._connection, self._dialect_name = connection, dialect_name
         self._each = _power_of_two(len(claims))
         self._heads: dict[Hashable, tuple[list[str], bool]] = {}
         for claim in claims:
             if (group := _group(claim)) not in self._heads:
                 self._heads[group] = self._read_heads(claim)
-        self._pinned = self._read_pinned({claim.wanted.machine_id for claim in claims})
-        self._bans = self._read_bans({claim.wanted.machine_id for claim in claims})
+        self._pinned, self._bans = self._read_of_machines({claim.wanted.machine_id for claim in claims})
         self.taken: set[str] = set()
 
     def first_for(self, claim: Taking) -> str | None:
@@ -64,17 +54,13 @@ class Plan:
         job_ids = list(dict.fromkeys(found))[: self._each]
         return job_ids, len(job_ids) < self._each
 
-    def _read_pinned(self, machines: set[str]) -> set[str]:
-        """Those that jobs are queued for which nobody else may have."""
-        found = self._connection.scalars(_PINNED, {"machines": sorted(machines)})
-        return {machine_id for machine_id in found if machine_id is not None}
-
-    def _read_bans(self, machines: set[str]) -> set[tuple[str, str]]:
+    def _read_of_machines(self, machines: set[str]) -> tuple[set[str], set[tuple[str, str]]]:
+        """Those that jobs are queued for which nobody else may have; which job is banned from which."""
         job_ids = {job_id for found, _ in self._heads.values() for job_id in found}
-        if not job_ids:
-            return set()
-        found = self._connection.execute(_BANS, {"jobs": sorted(job_ids), "machines": sorted(machines)})
-        return {(job_id, machine_id) for job_id, machine_id in found}
+        values = {"jobs": sorted(job_ids), "machines": sorted(machines)}
+        found = self._connection.execute(_of_machines(self._dialect_name), values).all()
+        pinned = {machine_id for job_id, machine_id in found if job_id is None}
+        return pinned, {(job_id, machine_id) for job_id, machine_id in found if job_id is not None}
 
 
 def _group(claim: Taking) -> Hashable:
@@ -91,3 +77,13 @@ def _power_of_two(number: int) -> int:
 @functools.lru_cache(maxsize=256)
 def _heads(form: Form, *, each: int) -> sa.Select[Any]:
     return first_ones_of_queue(form, each=each)
+
+
+@functools.cache
+def _of_machines(dialect_name: str) -> sa.CompoundSelect[Any]:
+    """(job, machine) of each ban among the jobs, and (nothing, machine) where jobs are for that machine only."""
+    banned = sa.select(bans.c.job_id, bans.c.machine_id).where(
+        among(dialect_name, bans.c.job_id, "jobs"), among(dialect_name, bans.c.machine_id, "machines")
+    )
+    of_its_own = among(dialect_name, jobs.c.only_machine_id, "machines")
+    return sa.union_all(banned, sa.select(sa.null(), jobs.c.only_machine_id).where(PINNED, of_its_own))

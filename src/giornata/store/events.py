@@ -7,11 +7,10 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent
 from giornata.protocol.events import EventType
+from giornata.store import schema
 from giornata.store.dialect_insert import insert_for
+from giornata.store.row_list import insert_rows
 from giornata.store.schema import events
-
-# Inline: nobody asks for the id that it gets.
-_INSERT = sa.insert(events).inline()
 
 
 class Events:
@@ -25,7 +24,8 @@ class Events:
         if not events:
             return
         names = NewEvent.__slots__
-        self._connection.execute(_INSERT, [{name: getattr(event, name) for name in names} for event in events])
+        rows = [{name: getattr(event, name) for name in names} for event in events]
+        insert_rows(self._connection, self._dialect_name, schema.events, rows)
 
     def add(  # noqa: PLR0917
         self,

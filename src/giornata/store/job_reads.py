@@ -162,12 +162,13 @@ class JobReadQueries:
         return self._connection.scalar(before_statement(interrupted=interrupted), this) or 0
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
-        pinned = job.only_machine_id is not None
+        view = self._nodes.live(job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms)
+        if job.only_machine_id is not None or not view.eligible_nodes:
+            return view
         ahead = self.ahead(
             kind=job.kind, interrupted=job.interrupted, priority=job.priority, turn=job.turn, job_id=job.id
         )
-        nodes = self._nodes.live(job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms)
-        return replace(nodes, ahead=0 if pinned else ahead)
+        return replace(view, ahead=ahead)
 
     def nodes(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
+from giornata.store import schema
 from giornata.store.claim_plan import Plan
 from giornata.store.claiming import (
     QUEUED,
@@ -20,6 +21,7 @@ from giornata.store.claiming import (
 )
 from giornata.store.demand import read_demand
 from giornata.store.refusals import is_claimable, why_nothing
+from giornata.store.row_list import ROWS, among, row_list, types_of, update_rows
 from giornata.store.schema import attempts, jobs, projects
 
 # Not columns of jobs. They are in the statement that locks the job, so that asking for them costs no query more.
@@ -41,16 +43,6 @@ _LOCK_OF_ATTEMPT = (
     .where(jobs.c.id == sa.select(attempts.c.job_id).where(attempts.c.id == sa.bindparam("wanted")).scalar_subquery())
     .with_for_update()
 )
-# In the order of their ids: two who lock several must not wait for one another.
-_LOCK_OF_ATTEMPTS = (
-    sa.select(*_WHOLE)
-    .where(
-        jobs.c.id.in_(sa.select(attempts.c.job_id).where(attempts.c.id.in_(sa.bindparam("wanted", expanding=True))))
-    )
-    .order_by(jobs.c.id)
-    .with_for_update()
-)
-_OF_IDS = sa.select(*_COLUMNS).where(jobs.c.id.in_(sa.bindparam("wanted", expanding=True)))
 _TAKEN: dict[str, Any] = {
     "state": next_state(JobState.QUEUED, JobEvent.CLAIM),
     "attempt_count": jobs.c.attempt_count + 1,
@@ -66,16 +58,6 @@ _PAST_DEADLINE = (
     .where(_alive, jobs.c.deadline_at_ms <= sa.bindparam("at"))
     .order_by(jobs.c.deadline_at_ms)
     .limit(sa.bindparam("most", type_=sa.Integer()))
-)
-# One that was picked and locked before; the ban stands here all the same.
-_TAKE_THIS = (
-    sa.update(jobs)
-    .where(
-        jobs.c.id == sa.bindparam("wanted"),
-        QUEUED,
-        *eligible(sa.bindparam("machine"), sa.bindparam("vram", type_=sa.BigInteger()), None),
-    )
-    .values(_TAKEN)
 )
 
 
@@ -98,7 +80,7 @@ class Jobs:
     def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
         if len(claims) == 1:
             return [self.take(claims[0], at_ms=at_ms)]
-        plan = Plan(self._connection, claims)
+        plan = Plan(self._connection, self._dialect_name, claims)
         taken: dict[str, JobRow] = {}  # by attempt
         chosen: list[tuple[Taking, str]] = []
         for claim in claims:
@@ -121,19 +103,17 @@ class Jobs:
             return {}
         rows = [
             {
-                "wanted": job_id,
-                "machine": claim.wanted.machine_id,
-                "vram": memory_of(claim.wanted),
-                "new_attempt": claim.attempt_id,
-                "now": at_ms,
+                "id": job_id,
+                "only_machine_id": claim.wanted.machine_id,
+                "min_vram_bytes": memory_of(claim.wanted),
+                "attempt_id": claim.attempt_id,
             }
             for claim, job_id in chosen
         ]
-        if self._connection.execute(_TAKE_THIS, rows).rowcount != len(rows):
+        taken = self._connection.execute(_take_these(self._dialect_name), {ROWS: rows, "now": at_ms}).all()
+        if len(taken) != len(rows):
             raise IllegalTransition("a job that was locked for a claim is not there for it")
-        found = self._connection.execute(_OF_IDS, {"wanted": [job_id for _, job_id in chosen]})
-        by_id = {row.id: _job(row) for row in found}
-        return {claim.attempt_id: by_id[job_id] for claim, job_id in chosen}
+        return {row.attempt_id: _job(row) for row in taken}
 
     def why_nothing(self, wanted: Wanted) -> str:
         return why_nothing(self._connection, wanted)
@@ -151,7 +131,7 @@ class Jobs:
         return self._one(_LOCK_OF_ATTEMPT, attempt_id)
 
     def lock_of_attempts(self, attempt_ids: Sequence[str]) -> Mapping[str, JobRow]:
-        found = self._connection.execute(_LOCK_OF_ATTEMPTS, {"wanted": attempt_ids})
+        found = self._connection.execute(_lock_of_attempts(self._dialect_name), {"wanted": list(attempt_ids)})
         return {row.id: _job(row) for row in found}
 
     def change(self, job: JobRow, event: JobEvent, **columns: Any) -> JobState:
@@ -162,15 +142,27 @@ class Jobs:
             raise IllegalTransition(f"the job is no longer {job.state}, so it cannot {event}")
         return target
 
+    def change_each(
+        self, jobs: Sequence[JobRow], event: JobEvent, columns_by_id: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        by_state: dict[JobState, list[dict[str, Any]]] = {}
+        for job in jobs:
+            row = {"id": job.id, "state": next_state(job.state, event), **columns_by_id[job.id]}
+            by_state.setdefault(job.state, []).append(row)
+        for state, rows in by_state.items():
+            changed = update_rows(self._connection, self._dialect_name, schema.jobs, rows, state=state)
+            if changed != len(rows):
+                raise IllegalTransition(f"a job is no longer {state}, so it cannot {event}")
+
     def update(self, job_id: str, **columns: Any) -> None:
         self._connection.execute(_update(tuple(columns)), {"wanted": job_id, **columns})
 
     def update_each(self, columns_by_id: Mapping[str, Mapping[str, Any]]) -> None:
         by_names: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for job_id, columns in columns_by_id.items():
-            by_names.setdefault(tuple(columns), []).append({"wanted": job_id, **columns})
-        for names, rows in by_names.items():
-            self._connection.execute(_update(names), rows)
+            by_names.setdefault(tuple(columns), []).append({"id": job_id, **columns})
+        for rows in by_names.values():
+            update_rows(self._connection, self._dialect_name, jobs, rows)
 
     def past_deadline(self, *, at_ms: int, limit: int) -> list[str]:
         return list(self._connection.scalars(_PAST_DEADLINE, {"at": at_ms, "most": limit}))
@@ -178,6 +170,22 @@ class Jobs:
     def _one(self, query: sa.Select[Any], wanted: str) -> JobRow | None:
         row = self._connection.execute(query, {"wanted": wanted}).first()
         return None if row is None else _job(row)
+
+
+@functools.cache
+def _lock_of_attempts(dialect_name: str) -> sa.Select[Any]:
+    """In the order of their ids: two who lock several must not wait for one another."""
+    theirs = sa.select(attempts.c.job_id).where(among(dialect_name, attempts.c.id, "wanted"))
+    return sa.select(*_WHOLE).where(jobs.c.id.in_(theirs)).order_by(jobs.c.id).with_for_update()
+
+
+@functools.cache
+def _take_these(dialect_name: str) -> Any:
+    """Jobs that were picked and locked before; the bans stand here all the same."""
+    given = row_list(dialect_name, types_of(jobs, "id", "only_machine_id", "min_vram_bytes", "attempt_id"))
+    mine = (jobs.c.id == given.c.id, QUEUED, *eligible(given.c.only_machine_id, given.c.min_vram_bytes, None))
+    values = {**_TAKEN, "attempt_id": given.c.attempt_id}
+    return sa.update(jobs).where(*mine).values(values).returning(*_COLUMNS)
 
 
 @functools.cache

@@ -4,13 +4,15 @@ The rows know nothing of each other, so that no beat of one attempt waits for an
 is worked out when it is read (`store.bills`).
 """
 
+import functools
 from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.money import MS_PER_HOUR
-from giornata.store.schema import companions, ledger
+from giornata.store.row_list import among
+from giornata.store.schema import ledger
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -30,20 +32,6 @@ _OPEN = sa.insert(ledger).values(
         "seq": sa.func.coalesce(_LAST, -1) + 1,
         "amount_micro_usd": 0,
     }
-)
-_SHARE = sa.insert(companions)
-_until = sa.bindparam("until", type_=sa.BigInteger)
-_EXTEND = (
-    sa.update(ledger)
-    .where(
-        ledger.c.attempt_id == sa.bindparam("wanted"),
-        ledger.c.seq == _LAST,
-        ledger.c.to_ms < _until,
-    )
-    .values(
-        to_ms=_until,
-        amount_micro_usd=amount_micro_usd(ledger.c.price_micro_usd_per_hour, _until - ledger.c.from_ms),
-    )
 )
 
 
@@ -74,11 +62,18 @@ class Ledger:
     def extend_each(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
         if not attempt_ids:
             return
-        self._connection.execute(_EXTEND, [{"wanted": attempt_id, "until": to_ms} for attempt_id in attempt_ids])
+        values = {"wanted": list(attempt_ids), "until": to_ms}
+        self._connection.execute(_extend(self._dialect_name), values)
 
-    def share(self, pairs: Sequence[tuple[str, str]]) -> None:
-        if not pairs:
-            return
-        both = [*pairs, *((two, one) for one, two in pairs)]
-        rows = [{"attempt_id": one, "companion_id": two} for one, two in both]
-        self._connection.execute(_SHARE, rows)
+
+@functools.cache
+def _extend(dialect_name: str) -> sa.Update:
+    later = ledger.alias("later")
+    latest = ~sa.exists().where(later.c.attempt_id == ledger.c.attempt_id, later.c.seq > ledger.c.seq)
+    until = sa.bindparam("until", type_=sa.BigInteger)
+    billed_ms = until - ledger.c.from_ms
+    return (
+        sa.update(ledger)
+        .where(among(dialect_name, ledger.c.attempt_id, "wanted"), latest, ledger.c.to_ms < until)
+        .values(to_ms=until, amount_micro_usd=amount_micro_usd(ledger.c.price_micro_usd_per_hour, billed_ms))
+    )

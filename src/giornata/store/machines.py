@@ -15,14 +15,11 @@ from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.dialect_insert import insert_for
+from giornata.store.row_list import ROWS, among, row_list, types_of
 from giornata.store.schema import attempts, instances, jobs, machines, nodes, reallocations
 
 _AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})
 _KEY = (machines.c.machine_id, machines.c.kind)
-_SOME = sa.select(machines).where(
-    machines.c.machine_id.in_(sa.bindparam("machines", expanding=True)),
-    machines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
-)
 _LIVE = attempts.c.ended_at_ms.is_(None)
 # One that lapsed lives until another claim takes its job. It must not keep its own machine from being that one.
 _AT_WORK = _LIVE & ~attempts.c.lapsed
@@ -92,14 +89,15 @@ class Machines:
         self._dialect_name = dialect_name
 
     def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
-        found = self._connection.execute(_SOME, {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))})
+        values = {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))}
+        found = self._connection.execute(_some(self._dialect_name), values)
         return _by_key(found)
 
     def lock_each(self, keys: Collection[MachineKey]) -> Mapping[MachineKey, Health]:
         if not keys:
             return {}
-        values = {name: value for n, key in enumerate(keys) for name, value in zip(_names(n), key, strict=True)}
-        return _by_key(self._connection.execute(_lock(len(keys)), values))
+        rows = [{"machine_id": machine_id, "kind": kind} for machine_id, kind in keys]
+        return _by_key(self._connection.execute(_lock(self._dialect_name), {ROWS: rows}))
 
     def make_sure(self, health: Health) -> None:
         self._connection.execute(
@@ -241,14 +239,14 @@ def _health(row: Any) -> Health:
 
 
 @functools.cache
-def _lock(count: int) -> sa.Select[Any]:
-    """Of so many keys. Not a row-value IN: SQLite would read all machines for it."""
-    wanted = (
-        (machines.c.machine_id == sa.bindparam(machine)) & (machines.c.kind == sa.bindparam(kind))
-        for machine, kind in map(_names, range(count))
-    )
-    return sa.select(machines).where(sa.or_(*wanted)).order_by(*_KEY).with_for_update()
+def _some(dialect_name: str) -> sa.Select[Any]:
+    of_them = (among(dialect_name, machines.c.machine_id, "machines"), among(dialect_name, machines.c.kind, "kinds"))
+    return sa.select(machines).where(*of_them)
 
 
-def _names(number: int) -> tuple[str, str]:
-    return f"machine_{number}", f"kind_{number}"
+@functools.cache
+def _lock(dialect_name: str) -> sa.Select[Any]:
+    given = row_list(dialect_name, types_of(machines, "machine_id", "kind"))
+    same = (machines.c.machine_id == given.c.machine_id) & (machines.c.kind == given.c.kind)
+    wanted = sa.select(machines).select_from(given.join(machines, same)).order_by(*_KEY)
+    return wanted.with_for_update(of=machines)

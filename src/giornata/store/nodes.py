@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.store.dialect_insert import insert_for
+from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of
 from giornata.store.schema import instances, nodes
 
 # Whatever process it is: on an instance that is to go nobody begins anything.
@@ -20,12 +21,7 @@ _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
 _COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__)
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
-_OF_IDS = sa.select(*_COLUMNS).where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))
-_BEAT = (
-    sa.update(nodes)
-    .where(nodes.c.id == sa.bindparam("wanted"))
-    .values({name: sa.bindparam(name) for name in ("last_seen_at_ms", "held_models", "engine_pid")})
-)
+_BEAT = ("last_seen_at_ms", "held_models", "engine_pid")
 
 
 class Nodes:
@@ -43,8 +39,12 @@ class Nodes:
         in_order = sorted(nodes, key=lambda node: node.id)
         seen = {"first_seen_at_ms": at_ms, "last_seen_at_ms": at_ms}
         rows = [{**{name: getattr(node, name) for name in NodeSighting.__slots__}, **seen} for node in in_order]
-        self._connection.execute(_see(self._dialect_name), rows)
-        return self._of_ids([node.id for node in in_order])
+        if self._dialect_name != "postgresql":
+            bind_each(self._connection, _see(self._dialect_name), rows)
+            return self._of_ids([node.id for node in in_order])
+        known = _by_id(self._connection.execute(_see_rows(), {ROWS: rows}))
+        others = [node.id for node in in_order if node.id not in known]
+        return {**known, **self._of_ids(others)} if others else known
 
     def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
         self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(checks=dict(checks)))
@@ -52,30 +52,59 @@ class Nodes:
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         rows = [
             {
-                "wanted": beat.id,
+                "id": beat.id,
                 "last_seen_at_ms": at_ms,
                 "held_models": list(beat.held_models),
                 "engine_pid": beat.engine_pid,
             }
             for beat in sorted(beats, key=lambda beat: beat.id)
         ]
-        self._connection.execute(_BEAT, rows)
-        return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
+        found = self._connection.execute(_beat(self._dialect_name), {ROWS: rows})
+        return frozenset(node_id for node_id, draining in found if draining)
 
     def _of_ids(self, node_ids: Sequence[str]) -> Mapping[str, NodeRow]:
-        found = self._connection.execute(_OF_IDS, {"wanted": node_ids})
-        return {row.id: NodeRow(**dict(zip(NodeRow.__slots__, row, strict=True))) for row in found}
+        return _by_id(self._connection.execute(_of_ids(self._dialect_name), {"wanted": list(node_ids)}))
+
+
+_SEEN = (*NodeSighting.__slots__, "first_seen_at_ms", "last_seen_at_ms")
 
 
 @functools.cache
 def _see(dialect_name: str) -> Any:
-    names = (*NodeSighting.__slots__, "first_seen_at_ms", "last_seen_at_ms")
-    statement = insert_for(dialect_name, nodes).values({name: sa.bindparam(name) for name in names})
-    new = statement.excluded
-    lasting = {name: new[name] for name in names if name not in {"id", "project_id", "first_seen_at_ms"}}
-    return statement.on_conflict_do_update(
+    return _or_refresh(insert_for(dialect_name, nodes))
+
+
+@functools.cache
+def _see_rows() -> Any:
+    """PostgreSQL: of all in one statement, which gives the rows back but for those of other projects."""
+    given = row_list("postgresql", types_of(nodes, *_SEEN))
+    some = sa.select(*(given.c[name] for name in _SEEN)).order_by(given.c.id)
+    insert = insert_for("postgresql", nodes).from_select(_SEEN, some, include_defaults=False)
+    return _or_refresh(insert).returning(*_COLUMNS)
+
+
+def _or_refresh(insert: Any) -> Any:
+    new = insert.excluded
+    lasting = {name: new[name] for name in _SEEN if name not in {"id", "project_id", "first_seen_at_ms"}}
+    return insert.on_conflict_do_update(
         index_elements=[nodes.c.id], set_=lasting, where=nodes.c.project_id == new.project_id
     )
+
+
+@functools.cache
+def _beat(dialect_name: str) -> Any:
+    given = row_list(dialect_name, types_of(nodes, "id", *_BEAT))
+    update = sa.update(nodes).where(nodes.c.id == given.c.id).values({name: given.c[name] for name in _BEAT})
+    return update.returning(nodes.c.id, _DRAINING)
+
+
+@functools.cache
+def _of_ids(dialect_name: str) -> sa.Select[Any]:
+    return sa.select(*_COLUMNS).where(among(dialect_name, nodes.c.id, "wanted"))
+
+
+def _by_id(rows: Any) -> dict[str, NodeRow]:
+    return {row.id: NodeRow(**dict(zip(NodeRow.__slots__, row, strict=True))) for row in rows}
 
 
 def _node(row: sa.Row[Any] | None) -> NodeRow | None:

@@ -1,6 +1,5 @@
 """Log lines and metrics."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow
 from giornata.store.dialect_insert import insert_for
+from giornata.store.row_list import insert_rows
 from giornata.store.schema import logs, metrics
 
 
@@ -53,12 +53,10 @@ class Reports:
             }
             for attempt, step, values in sorted(points, key=lambda point: (point[0].job_id, point[1]))
         ]
-        self._connection.execute(_put_metrics(self._dialect_name), rows)
+        insert_rows(self._connection, self._dialect_name, metrics, rows, _newer)
 
 
-@functools.cache
-def _put_metrics(dialect_name: str) -> Any:
-    statement = insert_for(dialect_name, metrics)
+def _newer(statement: Any) -> Any:
     new = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=[metrics.c.job_id, metrics.c.step],

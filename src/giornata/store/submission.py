@@ -1,11 +1,15 @@
 """New jobs, and the requests that made them."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from giornata.control.ports.records import JobRecord
 from giornata.domain.job import TERMINAL
 from giornata.domain.routing import Turns
+from giornata.store import schema
 from giornata.store.record_columns import columns, record_of
+from giornata.store.row_list import insert_rows
 from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs, projects
 from giornata.store.turns import read_turns
 from giornata.store.upsert import insert_unless_there
@@ -17,7 +21,6 @@ INHERITED = 0  # attempts count from 1
 _HOLD_PROJECT = (
     sa.select(projects.c.id).where(projects.c.id == sa.bindparam("wanted")).with_for_update(key_share=True)
 )
-_INSERT = sa.insert(jobs)
 _INSERT_INPUT = sa.insert(job_inputs)
 
 
@@ -49,8 +52,9 @@ class SubmissionQueries:
     def hold_project(self, project_id: str) -> None:
         self._connection.execute(_HOLD_PROJECT, {"wanted": project_id})
 
-    def add(self, job: JobRecord) -> None:
-        self._connection.execute(_INSERT, {name: getattr(job, name) for name in JobRecord.__slots__})
+    def add_each(self, jobs: Sequence[JobRecord]) -> None:
+        rows = [{name: getattr(job, name) for name in JobRecord.__slots__} for job in jobs]
+        insert_rows(self._connection, self._dialect_name, schema.jobs, rows)
 
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
         row = {"job_id": job.id, "role": role, "project_id": job.project_id, "sha256": sha256}

@@ -229,9 +229,9 @@ MUTANTS = (
         name="each of several attempts pays the whole node",
         patches=(
             Patch(
-                file="control/claim.py",
-                old="    tx.ledger.share([(new[node_id], attempt_id) for node_id, attempt_id in beside])\n",
-                new="",
+                file="store/beginnings.py",
+                old="there.c.id != given.c.id)\n",
+                new="sa.false())\n",
             ),
         ),
     ),

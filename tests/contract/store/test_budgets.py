@@ -336,7 +336,7 @@ def test_a_beat_of_a_job_without_a_budget_asks_no_more_than_before(shop: Worksho
         counts.append(len(seen))
         if lease is free:
             assert not [text for text in seen if "companions" in text or "sum(" in text], seen
-    assert counts[0] == 7 < counts[1], counts
+    assert counts[0] == 6 < counts[1], counts
 
 
 def test_a_canary_is_on_nobodys_budget(shop: Workshop) -> None:

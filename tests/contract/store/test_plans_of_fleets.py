@@ -11,9 +11,10 @@ from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, plans, read_whole
 
 from giornata.control.ports.pace_store import PaceRow
-from giornata.control.ports.work_rows import NodeBeat
+from giornata.control.ports.work_rows import AttemptRow, Beginning, NewEvent, NodeBeat, NodeSighting
 from giornata.domain.health import MachineState
 from giornata.domain.reasons import Reason
+from giornata.protocol.events import EventType
 from giornata.store.database import Database, open_store
 from giornata.store.transaction import Tx
 
@@ -87,6 +88,24 @@ SLOW = PaceRow(
     **{"until_ms": 9, "total_steps": 1000},
 )
 
+NODE = NodeSighting(
+    **{"id": "node_40100", "project_id": "default", "machine_id": "machine-1", "name": "n", "fleet": "gpu"},
+    **{"instance_id": "i-40100", "places": 2, "pid": 1, "engine_pid": 1, "device": "RTX", "vram_bytes": 1},
+    **{"price_micro_usd_per_hour": 1, "kinds": ("train",), "held_models": (), "versions": {}},
+)
+BEGINNING = Beginning(
+    attempt=AttemptRow(
+        **{"id": "att_new", "job_id": "job_4", "number": 2, "node_id": "node_40100", "machine_id": "machine-1"},
+        **{"node_name": "n", "price_micro_usd_per_hour": 1, "started_at_ms": 1, "first_step_at_ms": None},
+        **{"renewed_at_ms": 1, "lease_expires_at_ms": 1, "ended_at_ms": None, "lapsed": False, "reason": None},
+        **{"shared_fault": False, "start_step": 0, "last_step": 0, "committed_step": 0, "order": "continue"},
+    ),
+    request_id="new",
+    event=NewEvent(
+        **{"job_id": "job_4", "project_id": "default", "type": EventType.ATTEMPT_STARTED, "attempt_number": 2},
+        **{"data": {}, "at_ms": 1},
+    ),
+)
 Ask = Callable[[Tx], object]
 
 
@@ -114,7 +133,9 @@ CLAIM: dict[str, Ask] = {
     "the gate, held": lambda tx: tx.machines.lock_each([("machine-7", "train"), ("machine-8", "train")]),
     "what a machine began lately": lambda tx: tx.machines.engagement("machine-7", "train", since_ms=SINCE_MS),
     "which nodes ask": lambda tx: tx.nodes.get("node_40100"),
-    "the other attempts there": lambda tx: tx.attempts.live_of_nodes(["node_40100"]),
+    "what was asked before": lambda tx: tx.attempts.of_requests([("node_40100", "r"), ("node_40101", "r")]),
+    "nodes that are seen": lambda tx: tx.nodes.see_each([NODE], at_ms=NOW_MS),
+    "attempts that begin": lambda tx: tx.attempts.begin_each([BEGINNING]),
 }
 BEAT: dict[str, Ask] = {
     "the attempts": lambda tx: tx.attempts.get_each(["att_40100", "att_40101"]),

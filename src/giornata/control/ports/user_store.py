@@ -207,7 +207,7 @@ class Submission(Protocol):
         """Wait for other submissions of this project, which would give their jobs the same turn, and make those that
         come later wait, until this transaction ends. Lock a job before its project."""
 
-    def add(self, job: JobRecord) -> None: ...
+    def add_each(self, jobs: Sequence[JobRecord]) -> None: ...
 
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
         """The job reads these bytes, which the project has; they are kept as long as the job is known."""

@@ -5,7 +5,7 @@ Instants are epoch milliseconds of the server's clock.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
@@ -79,6 +79,22 @@ class NewEvent:
     attempt_number: int | None
     data: Mapping[str, Any]
     at_ms: int
+
+
+class Earlier(NamedTuple):
+    """The attempt that an earlier claim with the same request id made, ended or not."""
+
+    attempt_id: str
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """An attempt that a claim makes, the request that it was made for, and the event that tells of it."""
+
+    attempt: AttemptRow
+    request_id: str
+    event: NewEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

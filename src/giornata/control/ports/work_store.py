@@ -9,9 +9,11 @@ from typing import Any, Protocol
 from giornata.control.ports.work_rows import (
     ArtifactRow,
     AttemptRow,
+    Beginning,
     BlobRow,
     CheckpointRow,
     Demand,
+    Earlier,
     InputRow,
     JobRow,
     NewEvent,
@@ -91,6 +93,11 @@ class Jobs(Protocol):
         Raises IllegalTransition, also when the state is no longer the one in `job`.
         """
 
+    def change_each(
+        self, jobs: Sequence[JobRow], event: JobEvent, columns_by_id: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """As `change`, for several; the columns, of the same names, by the job's id."""
+
     def update(self, job_id: str, **columns: Any) -> None:
         """Set columns other than the state."""
 
@@ -104,7 +111,12 @@ class Jobs(Protocol):
 class Attempts(Protocol):
     """Attempts, fenced."""
 
-    def insert_each(self, attempts: Sequence[AttemptRow], *, request_ids: Sequence[str]) -> None: ...
+    def begin_each(self, begun: Sequence[Beginning]) -> None:
+        """Insert the attempts, begin their bills, and write their events. No two are of one node.
+
+        Whatever else lives on an attempt's node, lapsed or not, shares the node's price with it from now on: the row
+        of the node must be held.
+        """
 
     def get(self, attempt_id: str) -> AttemptRow | None: ...
 
@@ -114,13 +126,10 @@ class Attempts(Protocol):
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         """The one attempt of the job that has not ended, lapsed or not."""
 
-    def live_of_nodes(self, node_ids: Sequence[str]) -> Sequence[tuple[str, str]]:
-        """(node id, attempt id) of every attempt of these nodes that has not ended, lapsed or not."""
-
     def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
         """The attempt that an earlier claim with this request id made."""
 
-    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], AttemptRow]:
+    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Earlier]:
         """As `of_request`, for several pairs of node id and request id."""
 
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
@@ -149,16 +158,13 @@ class Attempts(Protocol):
 
 
 class Ledger(Protocol):
-    """What an attempt costs: one row for each interval in which it is alive, and with whom it shares its node."""
+    """What an attempt costs: one row for each interval in which it is alive."""
 
     def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
         """Begin an interval of each of these attempts, whose jobs stand beside them."""
 
     def extend_each(self, attempt_ids: Sequence[str], *, to_ms: int) -> None:
         """Bill their latest interval up to `to_ms`; never less than it has been billed already."""
-
-    def share(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Note that the two attempts of each pair live on one node: while both are billed they share its price."""
 
 
 class Events(Protocol):
@@ -219,6 +225,9 @@ class Artifacts(Protocol):
     """Committed results of a job."""
 
     def of_job(self, job_id: str) -> Sequence[ArtifactRow]: ...
+
+    def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, Sequence[ArtifactRow]]:
+        """Those of several jobs, by job; a job without any is left out."""
 
     def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
         """Insert the row, or replace the one of that name."""
