@@ -37,7 +37,7 @@ def job_reply(
         recovering=job.state == JobState.QUEUED and job.interrupted,
         waiting_because=waiting_because or _paused_because(job, spent),
         phase=job.phase,
-        step=job.step,
+        step=max(job.step, job.committed_step),  # rows of before may lag behind their checkpoint
         total_steps=job.total_steps,
         committed_step=job.committed_step,
         interruptions=sum(_interrupted(attempt) for attempt in attempts),
