@@ -15,8 +15,9 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeRow, NodeSighting, Taking, Wanted
 from giornata.control.renew_lease import renew_lease
 from giornata.control.sighting import sighting
+from giornata.control.unusable_job import fail_begun, fail_unbegun
 from giornata.domain.attempt import lease_expires_at_ms
-from giornata.domain.errors import Conflict
+from giornata.domain.errors import Conflict, InvalidInput
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
@@ -142,8 +143,13 @@ def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: 
             continue
         _end_silent(tx, job, each.claim.node, at_ms=at_ms)
         attempt = _attempt(ctx, job, each.claim.node, taking.attempt_id, at_ms=at_ms)
+        try:
+            replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
+        except InvalidInput as unusable:
+            fail_unbegun(tx, job, unusable.faults, at_ms=at_ms)
+            replies[number] = _unusable(job)
+            continue
         begun.append(_Begun(job=job, attempt=attempt, request_id=each.claim.request_id))
-        replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
     _begin(tx, begun, at_ms=at_ms)
     return [_told(tx, each, let, reply) for each, let, reply in zip(asked, admitted, replies, strict=True) if reply]
 
@@ -247,9 +253,19 @@ def _again(ctx: Context, earlier: AttemptRow, *, at_ms: int) -> ClaimReply:
                 reason="claim-repeated-after-end",
                 detail="the attempt that this request id began has ended; claim with a new request id",
             )
+        try:
+            lease = build_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        except InvalidInput as unusable:
+            fail_begun(tx, job, attempt, unusable.faults, at_ms=at_ms)
+            return _unusable(job)
         # The node counts its lease from this request, so the server must not count from an earlier one.
-        renewed = renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
-        return ClaimReply(lease=build_lease(tx, ctx, job, renewed, at_ms=at_ms))
+        renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        return ClaimReply(lease=lease)
+
+
+def _unusable(job: JobRow) -> ClaimReply:
+    detail = f"the job {job.id} could not begin anywhere, and has failed; ask again for another"
+    return ClaimReply(reason="unusable-job", detail=detail)
 
 
 def _draining() -> ClaimReply:
