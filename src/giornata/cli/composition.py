@@ -20,6 +20,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
+from giornata.domain.money import MICRO_USD
 from giornata.domain.reaping import ReapPolicy
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
@@ -51,6 +52,10 @@ def policy_of(settings: Settings) -> Policy:
         max_pictures=settings.max_pictures,
         upload_url_s=settings.upload_url_s,
         garbage_after_s=settings.garbage_after_s,
+        # What this server says that its own nodes cost is no lie of theirs.
+        max_node_price_micro_usd_per_hour=round(
+            max(settings.max_node_price_usd_per_hour, settings.price_usd_per_hour) * MICRO_USD
+        ),
         health=HealthPolicy(
             burst_failures=settings.quarantine_failures,
             burst_s=settings.quarantine_within_s,

@@ -64,7 +64,7 @@ def _settle(
     tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, report: FailAttempt, *, at_ms: int
 ) -> JobState:
     # On a bad day of everybody's the job is not to blame that it comes to nothing.
-    bad_day = everybodys(tx, ctx, job, report.reason, at_ms=at_ms)
+    bad_day = everybodys(tx, ctx, job, attempt, report.reason, at_ms=at_ms)
     fruitless = job.fruitless if bad_day else fruitless_after(job, attempt)
     why = verdict(tx, ctx, job, attempt, reason=report.reason, fruitless=fruitless)
     if why is None and job.kind == CANARY_KIND:

@@ -21,6 +21,7 @@ from giornata.domain.health import (
     void_failures,
     weight_of,
 )
+from giornata.domain.machine_ids import owner_of
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND
 
@@ -39,14 +40,19 @@ class _Case:
         return self.failure.weight > 0 and self.failure.attempt_id not in self.void
 
 
-def everybodys(tx: Transaction, ctx: Context, job: JobRow, reason: Reason, *, at_ms: int) -> frozenset[str]:
+def everybodys(
+    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
+) -> frozenset[str]:
     """The machines that failed alike lately, if they are so many that neither they nor the jobs can be the cause;
     else none. The attempt that is asked about must have been ended in this transaction.
+
+    Machines of one owner say nothing about those of another.
     """
     policy = ctx.policy.health
     if job.kind != CANARY_KIND and not weight_of(reason, policy=policy):
         return frozenset()
-    like = tx.machines.outcomes(job.kind, reason, since_ms=at_ms - round(policy.burst_s * 1000))
+    since_ms = at_ms - round(policy.burst_s * 1000)
+    like = tx.machines.outcomes(job.kind, reason, owner=owner_of(attempt.machine_id), since_ms=since_ms)
     common = common_cause(failing=like.failing, fine=like.fine, jobs=like.jobs, policy=policy)
     return like.failing if common else frozenset()
 
@@ -92,7 +98,8 @@ def judge_success(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRo
     crashed = {
         each.id: each.machine_id
         for each in (tx.attempts.crashed(job.id) if job.attempt_count > 1 and not canary else ())
-        if each.machine_id != attempt.machine_id
+        # A project's own machines cannot make the operator's guilty by doing what those could not.
+        if each.machine_id != attempt.machine_id and owner_of(each.machine_id) == owner_of(attempt.machine_id)
     }
     if not canary:
         tx.machines.make_sure(newcomer(attempt.machine_id, job.kind, policy=policy, at_ms=at_ms))
@@ -125,7 +132,7 @@ def _case(
         void = void_failures(tx.machines.failures_of_job(job.id), alike_on=ctx.policy.max_crashed_machines)
     keys = tx.machines.of_canary(job.id) if canary else ((attempt.machine_id, job.kind),)
     counts = failure.weight > 0 and attempt.id not in void
-    alike = everybodys(tx, ctx, job, reason, at_ms=at_ms) if counts else frozenset[str]()
+    alike = everybodys(tx, ctx, job, attempt, reason, at_ms=at_ms) if counts else frozenset[str]()
     return _Case(failure=failure, keys=tuple(keys), void=void, alike=alike)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, waiting_because
+from giornata.control.machine_names import machine_names
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import AttemptRecord, JobRecord
@@ -53,18 +54,19 @@ def list_jobs(
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
-    return JobPage(items=tuple(job_reply(job, attempts[job.id], whole=False) for job in page), next=following)
+    return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in page), next=following)
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
     """The job as this transaction sees it. Raises NotFound."""
     job = own_job(tx, caller, job_id)
-    because = None
+    because, names = None, machine_names(tx, ctx, caller)
     if job.state == JobState.QUEUED:
         seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
-        because = waiting_because(job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
+        view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
+        because = waiting_because(job, view, names=names)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
-    return job_reply(job, attempts, waiting_because=because)
+    return job_reply(job, attempts, names=names, waiting_because=because)
 
 
 def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:

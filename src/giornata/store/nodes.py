@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import instances, nodes
+from giornata.store.schema import fleets, instances, nodes
 
 # Whatever process it is: on an instance that is to go nobody begins anything.
 _ON_LEAVING = sa.exists().where(
@@ -17,10 +17,26 @@ _ON_LEAVING = sa.exists().where(
     instances.c.leaving_at_ms.is_not(None),
 )
 _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
-_COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__)
+_LISTED = "listed_price_micro_usd_per_hour"
+_COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__ if name != _LISTED)
+# In the statement that reads the node, so that asking for it costs no query more.
+_LISTED_PRICE = sa.func.coalesce(
+    # An instance was listed at 0 while the provider did not say a price.
+    sa.select(sa.func.nullif(instances.c.price_micro_usd_per_hour, 0))
+    .where(instances.c.fleet == nodes.c.fleet, instances.c.id == nodes.c.instance_id)
+    .scalar_subquery(),
+    sa.select(fleets.c.price_micro_usd_per_hour).where(fleets.c.name == nodes.c.fleet).scalar_subquery(),
+).label(_LISTED)
 # Made once: building a statement costs more than running it.
+_wanted = nodes.c.id.in_(sa.bindparam("wanted", expanding=True))
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
-_OF_IDS = sa.select(*_COLUMNS).where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))
+_OF_IDS = sa.select(*_COLUMNS).where(_wanted)
+_SEEN = sa.select(*_COLUMNS, _LISTED_PRICE).where(_wanted)  # in the order of the fields of NodeRow
+_ON_MACHINE = (
+    sa.select(nodes.c.id)
+    .where(nodes.c.last_seen_at_ms >= sa.bindparam("since"), nodes.c.machine_id == sa.bindparam("machine"))
+    .limit(1)
+)
 _BEAT = (
     sa.update(nodes)
     .where(nodes.c.id == sa.bindparam("wanted"))
@@ -44,7 +60,14 @@ class Nodes:
         seen = {"first_seen_at_ms": at_ms, "last_seen_at_ms": at_ms}
         rows = [{**{name: getattr(node, name) for name in NodeSighting.__slots__}, **seen} for node in in_order]
         self._connection.execute(_see(self._dialect_name), rows)
-        return self._of_ids([node.id for node in in_order])
+        return self._of_ids([node.id for node in in_order], _SEEN)
+
+    def has_machine(self, machine_id: str, *, seen_since_ms: int) -> bool:
+        of_it = {"machine": machine_id, "since": seen_since_ms}
+        return self._connection.execute(_ON_MACHINE, of_it).first() is not None
+
+    def forget(self, node_id: str) -> None:
+        self._connection.execute(sa.delete(nodes).where(nodes.c.id == node_id))
 
     def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
         self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(checks=dict(checks)))
@@ -62,9 +85,9 @@ class Nodes:
         self._connection.execute(_BEAT, rows)
         return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
 
-    def _of_ids(self, node_ids: Sequence[str]) -> Mapping[str, NodeRow]:
-        found = self._connection.execute(_OF_IDS, {"wanted": node_ids})
-        return {row.id: NodeRow(**dict(zip(NodeRow.__slots__, row, strict=True))) for row in found}
+    def _of_ids(self, node_ids: Sequence[str], query: sa.Select[Any] = _OF_IDS) -> Mapping[str, NodeRow]:
+        found = self._connection.execute(query, {"wanted": node_ids})
+        return {row.id: NodeRow(**dict(zip(NodeRow.__slots__, row, strict=False))) for row in found}
 
 
 @functools.cache
