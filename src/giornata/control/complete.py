@@ -8,6 +8,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.errors import Conflict
 from giornata.domain.job import JobEvent
+from giornata.domain.machine_ids import proves_against
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import step_artifacts
@@ -31,7 +32,7 @@ def complete(ctx: Context, attempt_id: str, report: CompleteAttempt) -> AttemptE
             job,
             JobEvent.SUCCEED,
             ended_at_ms=now_ms,
-            step=report.step,
+            step=max(report.step, job.committed_step),
             result=report.summary,
             error=None,
             phase="",
@@ -60,5 +61,5 @@ def _require_artifacts(tx: Transaction, job: JobRow, attempt: AttemptRow, report
 def _blame_machines(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
     """The job turned out to be good: whoever it crashed on before has a fault of its own."""
     for crashed in tx.attempts.crashed(job.id):
-        if crashed.machine_id != attempt.machine_id:
+        if proves_against(attempt.machine_id, crashed.machine_id):
             tx.judgements.strike(crashed, Reason.CRASHED, at_ms=at_ms)

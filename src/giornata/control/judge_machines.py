@@ -21,7 +21,7 @@ from giornata.domain.health import (
     void_failures,
     weight_of,
 )
-from giornata.domain.machine_ids import owner_of
+from giornata.domain.machine_ids import owner_of, proves_against
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND
 
@@ -98,8 +98,7 @@ def judge_success(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRo
     crashed = {
         each.id: each.machine_id
         for each in (tx.attempts.crashed(job.id) if job.attempt_count > 1 and not canary else ())
-        # A project's own machines cannot make the operator's guilty by doing what those could not.
-        if each.machine_id != attempt.machine_id and owner_of(each.machine_id) == owner_of(attempt.machine_id)
+        if proves_against(attempt.machine_id, each.machine_id)
     }
     if not canary:
         tx.machines.make_sure(newcomer(attempt.machine_id, job.kind, policy=policy, at_ms=at_ms))

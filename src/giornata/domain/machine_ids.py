@@ -22,3 +22,11 @@ def owner_of(machine_id: str) -> str | None:
 def own_name(known_id: str, project_id: str) -> str:
     """What the project itself calls its machine or fleet."""
     return known_id.removesuffix(f"{AT}{project_id}")
+
+
+def proves_against(success_on: str, failure_on: str) -> bool:
+    """Whether a job that one machine has done shows that a failure of the other was that machine's own.
+
+    Machines of different owners prove nothing: a project could bring its own to make the operator's look guilty.
+    """
+    return success_on != failure_on and owner_of(success_on) == owner_of(failure_on)

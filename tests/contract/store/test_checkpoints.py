@@ -60,6 +60,8 @@ def test_a_job_is_never_shown_before_the_step_that_is_safe(shop: Workshop) -> No
     put_metrics(shop.ctx, lease.attempt_id, MetricBatch(points=(StepMetrics(step=35, values={"loss": 1.0}),)))
     shop.checkpoint(lease, 30)
     assert (shop.job(job_id)["step"], shop.job(job_id)["committed_step"]) == (35, 30)
+    complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=3))
+    assert (shop.job(job_id)["step"], shop.job(job_id)["committed_step"]) == (30, 30)
 
 
 def test_d14_bytes_that_nobody_committed_do_not_exist(shop: Workshop) -> None:

@@ -163,6 +163,7 @@ def test_what_a_projects_machine_can_do_makes_no_machine_of_the_operators_guilty
     (before,) = shop.rows(schema.machines, machine_id="machine-1")
     complete(shop.ctx, shop.lease(7, caller=ANNS_NODE).attempt_id, CompleteAttempt(step=1))
     assert shop.rows(schema.machines, machine_id="machine-1") == [before]
+    assert shop.rows(schema.strikes) == []
 
 
 def test_fast_machines_of_a_project_make_none_of_the_operators_slow(shop: Workshop) -> None:
