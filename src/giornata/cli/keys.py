@@ -62,7 +62,8 @@ def create_key(
             out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
             if scope is Scope.NODE:
                 invitation = Invitation(url=settings.public_url or server_url(settings), key=made.secret)
-                out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'")
+                joined = "" if fleet is None else f" --fleet {fleet}"
+                out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'{joined}")
             out.result(made)
 
 

@@ -28,8 +28,7 @@ def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
     if faults := [*_node_faults(ctx, caller, request)]:
         raise InvalidInput(faults)
     secret, key = draw_key(ctx, project_id=project_id, scope=request.scope, name=request.name)
-    limits = {"fleet": request.fleet, "max_price_micro_usd_per_hour": request.max_price_micro_usd_per_hour}
-    key = replace(key, **limits)
+    key = replace(key, fleet=request.fleet, max_price_micro_usd_per_hour=request.max_price_micro_usd_per_hour)
     with ctx.store.begin() as tx:
         if tx.projects.get(project_id) is None:
             raise NotFound(f"there is no project {project_id}")
