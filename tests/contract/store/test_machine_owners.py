@@ -199,6 +199,16 @@ def test_interruptions_of_a_projects_nodes_change_nobodys_cadence(shop: Workshop
         assert tx.attempts.history(since_ms=0) != before
 
 
+def test_the_pace_of_a_projects_machines_is_told_to_that_project_alone(shop: Workshop) -> None:
+    shop.add_job(project_id="ann", shape_key="a")
+    lease = shop.lease(7, caller=ANNS_NODE)
+    shop.clock.advance_s(5)
+    complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=1))
+    with shop.store.read() as tx:
+        known = {name: list(tx.forecasts.recent(project_id=name)) for name in (ROOT_PROJECT, "ann", "bob")}
+    assert known == {ROOT_PROJECT: [], "ann": ["a"], "bob": []}
+
+
 def test_the_canary_of_a_projects_machine_is_the_projects(shop: Workshop) -> None:
     """Otherwise the operator would pay what the node says that it costs."""
     shop.add_job(project_id="ann")
