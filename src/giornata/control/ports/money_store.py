@@ -85,8 +85,10 @@ class Forecasts(Protocol):
     """What stands between a new job and its end."""
 
     def recent(self, *, project_id: str) -> Mapping[str, Sequence[FinishedRecord]]:
-        """The latest succeeded attempts by the shape of their steps, on machines of the operator's and of the project's
-        own. The price is the node's whole."""
+        """The latest succeeded attempts on the operator's machines and the project's own, by their steps' shape.
+
+        The price is the node's whole.
+        """
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[Ahead]:
         """The queued jobs that go before one that is queued like this, by the shape of their steps."""
