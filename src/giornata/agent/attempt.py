@@ -5,6 +5,7 @@ does next is decided in one place: the loop in this file, which runs in the agen
 """
 
 import collections
+import contextlib
 import logging
 import queue
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ from giornata.agent.standing import Dropped, Ending, Finished, GivenBack, Standi
 from giornata.agent.surroundings import Surroundings
 from giornata.agent.watchdog import Watchdog, crash_of
 from giornata.agent.workplace import Room
-from giornata.domain.errors import InvalidInput, LeaseLost
+from giornata.domain.errors import GiornataError, InvalidInput, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import CacheAnswer, Start, Stop
 from giornata.protocol.work import Heartbeat, Lease
@@ -104,6 +105,7 @@ class Attempt:
             post=self._events.put,
             monotonic_s=self._now_s,
             patience_s=self._settings.transfer_patience_s,
+            deliver_points=self._journal.deliver_points,
         )
         self._fetching = Fetching(
             node=around.node,
@@ -342,10 +344,17 @@ class Attempt:
     def _report(self, ending: Ending) -> Ending:
         self._journal.stop()
         self._journal.flush()
+        if isinstance(ending, Finished):
+            # No attempt comes after this one: what has not arrived by its end never does.
+            with contextlib.suppress(GiornataError):
+                self._own_calls.persist(lambda _: self._journal.deliver_points(), until=self._report_by)
         tail = list(self._engine.tail) if self._engine is not None else []
         ending = explained(ending, tuple(self._muttered), self._lease)
         report = Report(self._around.node, self._own_calls, self._standing)
-        return report.send(ending, tail=tail, until=lambda: self._orders.leave_by() if self.told_to_leave else None)
+        return report.send(ending, tail=tail, until=self._report_by)
+
+    def _report_by(self) -> float | None:
+        return self._orders.leave_by() if self.told_to_leave else None
 
     def _close(self) -> None:
         self._heart.stop()

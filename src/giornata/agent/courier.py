@@ -86,7 +86,11 @@ class _Superseded(Exception):
 
 
 class Courier:
-    """Delivers parcels in order. Of the checkpoints that wait only the newest is delivered."""
+    """Delivers parcels in order. Of the checkpoints that wait only the newest is delivered.
+
+    `deliver_points` sends the metrics of every step so far. It is called before a checkpoint is committed: the steps
+    before a committed checkpoint are never done again, so a point that is lost then is lost for good.
+    """
 
     def __init__(
         self,
@@ -97,8 +101,10 @@ class Courier:
         post: Callable[[Event], None],
         monotonic_s: Monotonic,
         patience_s: float,
+        deliver_points: Callable[[], None],
     ) -> None:
         self._node, self._calls, self._storage, self._post = node, calls, storage, post
+        self._deliver_points = deliver_points
         self._monotonic_s, self._patience_s = monotonic_s, patience_s
         self._waiting: collections.deque[Parcel] = collections.deque()
         self._changed = threading.Condition()
@@ -230,6 +236,7 @@ class Courier:
         }
         match parcel:
             case Checkpoint():
+                self._deliver_points()
                 self._node.commit_checkpoint(lease, CommitCheckpoint(step=parcel.step, **said))
             case Artifact():
                 commit = CommitArtifact(name=parcel.name, media_type=parcel.media_type, **said)

@@ -36,6 +36,12 @@ class Backlog(Generic[T]):
             self._waiting.append(item)
             self._added += 1
 
+    @property
+    def added(self) -> int:
+        """How many were added so far."""
+        with self._lock:
+            return self._added
+
     def batch(self, most: int = BATCH) -> tuple[int, tuple[T, ...]]:
         """The number of the oldest, and as many as may go at once."""
         with self._lock:
@@ -81,27 +87,42 @@ class Journal:
 
     def flush(self) -> None:
         """Send what there is. What a passing error keeps from arriving is tried again next time."""
-        with self._sending:
+        for send in (self.deliver_lines, self.deliver_points):
             try:
-                self._send(self._lines, self._send_lines)
-                self._send(self._points, self._send_points)
+                send()
             except LeaseLost:
                 return
+            except GiornataError as error:
+                log.warning("log and metrics: %s", error)
+
+    def deliver_lines(self) -> None:
+        """Send every line that is there now. Raises LeaseLost, and a retryable error when a line has not arrived."""
+        with self._sending:
+            self._send(self._lines, self._send_lines)
+
+    def deliver_points(self) -> None:
+        """Send the metrics of every step that is there now; nothing when there are none.
+
+        Raises LeaseLost, and a retryable error when a point has not arrived.
+        """
+        with self._sending:
+            self._send(self._points, self._send_points)
 
     def _send(self, backlog: Backlog[T], send: Callable[[int, tuple[T, ...]], None]) -> None:
+        end = backlog.added  # an engine that is faster than the server adds without end
         while True:
             first, items = backlog.batch()
-            if not items:
+            if not items or first >= end:
                 return
             try:
                 send(first, items)
             except LeaseLost:
                 raise
             except GiornataError as error:
-                log.warning("log and metrics: %s", error)
                 if error.retryable:
-                    return
+                    raise
                 # Refused for good: it must not keep what comes after it from arriving.
+                log.warning("log and metrics: %s", error)
             backlog.sent(first + len(items))
 
     def _send_lines(self, first: int, lines: tuple[str, ...]) -> None:

@@ -13,7 +13,8 @@ from giornata.protocol.machines import MachinePage, QuarantineMachine
 
 router = APIRouter(prefix="/v1/machines", tags=["administration"])
 
-MachineId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+# `desk-1@ann` is the machine desk-1 of the project ann.
+MachineId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9._:-]{1,128}(@[a-z0-9-]{1,40})?$")]
 
 
 @router.get("", responses=USER)

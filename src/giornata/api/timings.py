@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from giornata.control.claim import Asked
 from giornata.control.durations import Durations
-from giornata.domain.errors import Conflict
+from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.histogram import Histogram
 from giornata.protocol.specs import OWN_KIND_PREFIX
 from giornata.protocol.work import ClaimReply
@@ -18,7 +18,7 @@ REQUEST_BOUNDS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 CLAIM_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 LEASED, CONFLICT, FAILED = "lease", "conflict", "error"
 
-ClaimVerb = Callable[[Sequence[Asked]], list[ClaimReply | Conflict]]
+ClaimVerb = Callable[[Sequence[Asked]], list[ClaimReply | Conflict | Forbidden]]
 
 
 class RequestTimes(Collector):
@@ -56,7 +56,7 @@ class ClaimTimes(Collector):
     def around(self, verb: ClaimVerb) -> ClaimVerb:
         """The verb, with its time noted for each claim that it answers."""
 
-        def timed(asked: Sequence[Asked]) -> list[ClaimReply | Conflict]:
+        def timed(asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
             began_s = time.perf_counter()
             try:
                 replies = verb(asked)
@@ -108,8 +108,8 @@ def kind_label(kind: str) -> str:
     return f"{OWN_KIND_PREFIX}*" if kind.startswith(OWN_KIND_PREFIX) else kind
 
 
-def _outcome(reply: ClaimReply | Conflict) -> str:
-    if isinstance(reply, Conflict):
+def _outcome(reply: ClaimReply | Conflict | Forbidden) -> str:
+    if isinstance(reply, Conflict | Forbidden):
         return CONFLICT
     return LEASED if reply.lease is not None else str(reply.reason)
 

@@ -26,7 +26,7 @@ from giornata.control.ports.clock import Clock
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, TooLarge, Unavailable
 
 OCTETS = "application/octet-stream"
-_ABANDONED_AFTER_MS = 24 * 3_600_000
+_ABANDONED_AFTER_MS = 24 * 3_600_000  # longer than any upload takes
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _NO_SUCH_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -46,7 +46,7 @@ class FilesystemBlobs:
         self._signer = UrlSigner(
             signing_key=signing_key, base_url=base_url if callable(base_url) else lambda: base_url, clock=clock
         )
-        self._sweep_aside()
+        self.sweep_leftovers()
 
     # ---- signing ----
 
@@ -122,6 +122,15 @@ class FilesystemBlobs:
         for key, upload, started_ms in self._uploads.begun(before_ms=before_ms):
             yield StaleUpload(key, upload, _EPOCH + timedelta(milliseconds=started_ms))
 
+    def sweep_leftovers(self) -> int:
+        swept, before_s = 0, (self._clock.now_ms() - _ABANDONED_AFTER_MS) / 1000
+        for path in self._aside.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # published or removed since it was listed
+                if path.stat().st_mtime < before_s:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    swept += 1
+        return swept
+
     # ---- objects ----
 
     def digest(self, key: str) -> Stored:
@@ -184,13 +193,6 @@ class FilesystemBlobs:
         if not self._objects.is_dir():
             return Unavailable(f"storage is away: there is no folder {self._objects}")
         return BlobMissing(f"{key} is not in storage")
-
-    def _sweep_aside(self) -> None:
-        """Remove what a crashed process left; a day is longer than any upload takes."""
-        for path in self._aside.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime * 1000 < self._clock.now_ms() - _ABANDONED_AFTER_MS:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _refuse_length(request: BlobRequest, size_bytes: int) -> None:

@@ -27,6 +27,7 @@ from giornata.control.put_admin_key import put_admin_key
 from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy
+from giornata.domain.money import MICRO_USD
 from giornata.domain.reaping import ReapPolicy
 from giornata.pictures.inspection import PictureLimits
 from giornata.store.database import Database, open_store
@@ -60,6 +61,10 @@ def policy_of(settings: Settings) -> Policy:
         upload_url_s=settings.upload_url_s,
         garbage_after_s=settings.garbage_after_s,
         backoff=BackoffPolicy(first_s=settings.retry_pause_s, longest_s=settings.longest_retry_pause_s),
+        # What this server says that its own nodes cost is no lie of theirs.
+        max_node_price_micro_usd_per_hour=round(
+            max(settings.max_node_price_usd_per_hour, settings.price_usd_per_hour) * MICRO_USD
+        ),
         health=HealthPolicy(
             burst_failures=settings.quarantine_failures,
             burst_s=settings.quarantine_within_s,

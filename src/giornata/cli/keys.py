@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.budget import NEGATIVE, money, monthly_money, project_budget
+from giornata.cli.budget import NEGATIVE, micro_usd, money, monthly_money, project_budget
 from giornata.cli.connection import connect, target_of
 from giornata.cli.hints import giornata
 from giornata.cli.join import Invitation
@@ -37,18 +37,34 @@ def create_key(
     scope: Annotated[Scope, typer.Option(help="What the key may do.")] = Scope.MEMBER,
     name: Annotated[str, typer.Option(help="For people.")] = "key",
     project: ProjectOption = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(help="Of a node's key: only for the operator's machines in this fleet.", show_default=False),
+    ] = None,
+    max_price: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD",
+            help="Of a node's key: highest price of an hour that its nodes may name. Default: the server's setting.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Make a key. Its secret is shown once."""
     with reporting(as_json, see=("project", "list")) as out:
-        check_message(CreateKey, name=("--name", name))
+        price = None if max_price is None else micro_usd(max_price, where="--max-price")
+        check_message(CreateKey, name=("--name", name), max_price_micro_usd_per_hour=("--max-price", price))
         with connect(settings := settings_of(context)) as client:
-            made = client.create_key(scope=scope, name=name, project_id=project)
+            made = client.create_key(
+                scope=scope, name=name, project_id=project, fleet=fleet, max_price_micro_usd_per_hour=price
+            )
             out.say(made.secret)
             out.hint("This is the only time that it is shown. Keep it: it cannot be asked for again.")
             if scope is Scope.NODE:
                 invitation = Invitation(url=settings.public_url or target_of(settings).url, key=made.secret)
-                out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'")
+                joined = "" if fleet is None else f" --fleet {fleet}"
+                out.hint(f"On each machine that is to work for it:\n  giornata node --join '{invitation}'{joined}")
             out.result(made)
 
 

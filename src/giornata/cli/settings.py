@@ -74,6 +74,13 @@ class Settings(BaseSettings):
     waiting_claims_per_key: int = Field(
         10_000, ge=1, description="Most claims of a node key that may wait at one time on a server."
     )
+    max_node_price_usd_per_hour: float = Field(
+        100.0,
+        ge=0,
+        le=100_000,
+        description="Highest price in dollars an hour that a node may name, unless its key says otherwise. A node "
+        "that names more gets no work. In fleets with a price of their own the node's word does not count.",
+    )
     new_machines: Literal["trusted", "probation"] = Field(
         "trusted",
         description="Whether a machine that nobody knows gets work at once, or a canary first.",

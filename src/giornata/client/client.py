@@ -374,10 +374,19 @@ class Client:
         return self._pages("/v1/keys", KeyPage)
 
     def create_key(
-        self, *, scope: Scope = Scope.MEMBER, name: str = "key", project_id: str | None = None
+        self,
+        *,
+        scope: Scope = Scope.MEMBER,
+        name: str = "key",
+        project_id: str | None = None,
+        fleet: str | None = None,
+        max_price_micro_usd_per_hour: int | None = None,
     ) -> CreatedKey:
-        """A new key. Keep its `secret`: it is not shown again."""
-        body = CreateKey(scope=scope, name=name, project_id=project_id)
+        """A new key. Keep its `secret`: it is not shown again. For `fleet` and the price see `CreateKey`."""
+        limits = {"fleet": fleet, "max_price_micro_usd_per_hour": max_price_micro_usd_per_hour}
+        # A server of before does not know them.
+        given = {name: value for name, value in limits.items() if value is not None}
+        body = CreateKey.model_validate({"scope": scope, "name": name, "project_id": project_id, **given})
         return self._connection.call("POST", "/v1/keys", CreatedKey, body=body, repeatable=False)
 
     def revoke_key(self, key_id: str) -> Key:

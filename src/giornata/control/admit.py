@@ -15,6 +15,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import Wanted
 from giornata.domain.admission import Admission, Answer, admit, unlimited
 from giornata.domain.health import MS_PER_HOUR, Health, newcomer
+from giornata.domain.machine_ids import owner_of
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
@@ -142,9 +143,15 @@ def _refusal(answers: Sequence[Admission], *, at_ms: int) -> ClaimReply:
 def _make_canary(tx: Transaction, ctx: Context, machine_id: str, *, at_ms: int) -> str:
     job_id = ctx.names.new("job")
     spec = CanarySpec().model_dump(mode="json")
+    project_id = owner_of(machine_id) or ROOT_PROJECT  # who owns the machine pays for its canary
     tx.machines.insert_canary(
-        job_id, machine_id=machine_id, spec=spec, at_ms=at_ms, deadline_at_ms=at_ms + CANARY_WAITS_MS
+        job_id,
+        project_id=project_id,
+        machine_id=machine_id,
+        spec=spec,
+        at_ms=at_ms,
+        deadline_at_ms=at_ms + CANARY_WAITS_MS,
     )
     data = {"kind": CANARY_KIND, "retry_of": None}
-    tx.events.add(job_id, ROOT_PROJECT, EventType.JOB_SUBMITTED, None, data, at_ms)
+    tx.events.add(job_id, project_id, EventType.JOB_SUBMITTED, None, data, at_ms)
     return job_id

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from giornata.control.context import Caller, Context
 from giornata.control.create_key import secret_hash
+from giornata.control.ports.records import KeyRecord
 from giornata.domain.errors import Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
@@ -46,10 +47,21 @@ def authenticate(ctx: Context, secret: str) -> Caller:
     if noted_ms is None or noted_ms < now_ms - USE_NOTED_EVERY_MS:
         _note_use(ctx, key.id, now_ms)
         noted_ms = now_ms
-    caller = Caller(project_id=key.project_id, scope=Scope(key.scope), key_id=key.id)
+    caller = _caller(ctx, key)
     until_ms = min(now_ms + KEPT_MS, noted_ms + USE_NOTED_EVERY_MS + 1)  # when its use is to be noted again
     ctx.memory.remember_caller(wanted, caller, while_ms=range(now_ms, until_ms), generation=generation)
     return caller
+
+
+def _caller(ctx: Context, key: KeyRecord) -> Caller:
+    most, usual = key.max_price_micro_usd_per_hour, ctx.policy.max_node_price_micro_usd_per_hour
+    return Caller(
+        project_id=key.project_id,
+        scope=Scope(key.scope),
+        key_id=key.id,
+        fleet=key.fleet,
+        max_price_micro_usd_per_hour=usual if most is None else most,
+    )
 
 
 def _workload(ctx: Context, token: str) -> Caller:
@@ -59,7 +71,13 @@ def _workload(ctx: Context, token: str) -> Caller:
         return known
     workload = ctx.identities.recognise(token)
     key_id = f"workload:{workload.fleet}:{workload.machine_id}"
-    caller = Caller(project_id=ROOT_PROJECT, scope=Scope.NODE, key_id=key_id, workload=workload)
+    caller = Caller(
+        project_id=ROOT_PROJECT,
+        scope=Scope.NODE,
+        key_id=key_id,
+        workload=workload,
+        max_price_micro_usd_per_hour=ctx.policy.max_node_price_micro_usd_per_hour,
+    )
     while_ms = range(now_ms, workload.expires_at_ms)
     ctx.memory.remember_caller(secret_hash(token), caller, while_ms=while_ms, generation=generation)
     return caller

@@ -23,7 +23,10 @@ ROLES = {"dataset": "instance", "class_dataset": "class"}
 
 
 def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> Lease:
-    """The lease of a live attempt. Asked again it says the same, with fresh URLs."""
+    """The lease of a live attempt. Asked again it says the same, with fresh URLs.
+
+    Raises InvalidInput when the job names a secret that is gone or cannot be unsealed.
+    """
     # At its very beginning a job has none, and that is what most claims ask for.
     fresh = attempt.number == 1 and job.committed_step == 0
     usable = () if fresh else tx.checkpoints.usable(job.id)
@@ -50,8 +53,9 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
 def _secret(tx: Transaction, ctx: Context, job: JobRow, field: str) -> SecretStr | None:
     """The only way by which a secret ever leaves the store."""
     name = job.spec.get(field) if job.kind == "train" else None
-    value = secret_value(tx, ctx, job.project_id, name) if isinstance(name, str) else None
-    return None if value is None else SecretStr(value)
+    if not isinstance(name, str):
+        return None
+    return SecretStr(secret_value(tx, ctx, job.project_id, name, where=f"spec.{field}"))
 
 
 def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:

@@ -4,13 +4,13 @@ Whatever came in while the database was at work is done in one transaction: its 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from giornata.control.admit import Admitted, admit_each, canary_of
 from giornata.control.build_lease import build_lease
 from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
-from giornata.control.permissions import require_node, require_same_workload
+from giornata.control.known_node import known_node, price_of, refusal_of
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import (
     AttemptRow,
@@ -25,8 +25,9 @@ from giornata.control.ports.work_rows import (
 )
 from giornata.control.renew_lease import renew_lease
 from giornata.control.sighting import sighting
+from giornata.control.unusable_job import fail_begun, fail_unbegun
 from giornata.domain.attempt import lease_expires_at_ms
-from giornata.domain.errors import Conflict
+from giornata.domain.errors import Conflict, Forbidden, InvalidInput
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.work import Claim, ClaimReply, NodeInfo, Order
@@ -37,15 +38,14 @@ SEEN_EVERY_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A claim, and whose it is. Raises Forbidden for a key that is no node's, or a token of another machine's."""
+    """A claim, and whose it is; `node` is the node as the server knows it. Raises as `known_node`."""
 
     caller: Caller
     claim: Claim
+    node: NodeInfo = field(init=False)
 
     def __post_init__(self) -> None:
-        require_node(self.caller)
-        node = self.claim.node
-        require_same_workload(self.caller, machine_id=node.machine_id, fleet=node.fleet)
+        object.__setattr__(self, "node", known_node(self.caller, self.claim.node))
 
     @property
     def node_id(self) -> str:
@@ -56,7 +56,7 @@ class Asked:
     def sighting(self) -> NodeSighting:
         """What is noted of that node."""
         claim = self.claim
-        return sighting(self.caller, claim.node, kinds=claim.kinds, held_models=claim.held_models)
+        return sighting(self.caller, self.node, kinds=claim.kinds, held_models=claim.held_models)
 
     @property
     def wanted(self) -> Wanted:
@@ -64,7 +64,7 @@ class Asked:
         return Wanted(
             kinds=self.claim.kinds,
             held_models=self.claim.held_models,
-            machine_id=self.claim.node.machine_id,
+            machine_id=self.node.machine_id,
             project_id=None if self.caller.serves_all_projects else self.caller.project_id,
             vram_bytes=self.claim.node.vram_bytes,
             joint_key=self.claim.joint_key,
@@ -78,7 +78,7 @@ def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:
     if nothing is not None:
         return nothing
     (reply,) = claim_each(ctx, [asked])
-    if isinstance(reply, Conflict):
+    if isinstance(reply, Conflict | Forbidden):
         raise reply
     return reply
 
@@ -104,11 +104,12 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
         return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
 
 
-def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict]:
+def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Conflict | Forbidden]:
     """For each a lease, or why there is none. No two of one node. Notes that the nodes were seen.
 
     Repeating a `request_id` whose attempt lives gives the same lease with the same token; repeating one whose
-    attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project.
+    attempt has ended gives nothing. The answer is Conflict when the node's id belongs to another project, and
+    Forbidden for another owner's machine or fleet, or a price above what the key allows.
     """
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
@@ -116,39 +117,48 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
         # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
         earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
         known = [
-            _known(each, nodes[each.node_id], earlier.get((each.node_id, each.claim.request_id))) for each in asked
+            refusal_of(tx, ctx, each.caller, each.claim.node, nodes[each.node_id], at_ms=now_ms)
+            or _known(nodes[each.node_id], earlier.get((each.node_id, each.claim.request_id)))
+            for each in asked
         ]
         new = [each for each, answer in zip(asked, known, strict=True) if answer is None]
-        taken = iter(_take_each(tx, ctx, new, at_ms=now_ms) if new else ())
+        taken = iter(_take_each(tx, ctx, new, nodes, at_ms=now_ms) if new else ())
         answers = [answer or next(taken) for answer in known]
     # In transactions that do not hold a node's row: heartbeats lock the job before the node.
     return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, Earlier) else answer for answer in answers]
 
 
-def _known(asked: Asked, node: NodeRow, earlier: Earlier | None) -> ClaimReply | Conflict | Earlier | None:
+def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | None:
     """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
-    if node.project_id != asked.caller.project_id:
-        return Conflict(f"the node id {node.id} belongs to another project; draw another one")
     return earlier or (_draining() if node.draining else None)
 
 
-def _take_each(tx: Transaction, ctx: Context, asked: Sequence[Asked], *, at_ms: int) -> list[ClaimReply]:
+def _take_each(
+    tx: Transaction, ctx: Context, asked: Sequence[Asked], nodes: Mapping[str, NodeRow], *, at_ms: int
+) -> list[ClaimReply]:
     admitted = admit_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
     replies = [each.refusal for each in admitted]
     begun: list[Beginning] = []
-    taken = _taken(tx, ctx, admitted, at_ms=at_ms)
-    for number, (taking, job) in taken.items():
+    handed_out: list[JobRow] = []
+    for number, (taking, job) in _taken(tx, ctx, admitted, at_ms=at_ms).items():
         each = asked[number]
         if job is None:
             replies[number] = replies[number] or _why_nothing(tx, taking.wanted)
             continue
-        _end_silent(tx, job, each.claim.node, at_ms=at_ms)
-        attempt = _attempt(ctx, job, each.claim.node, taking.attempt_id, at_ms=at_ms)
+        _end_silent(tx, job, each.node, at_ms=at_ms)
+        price = price_of(ctx, each.node, nodes[each.node_id])
+        attempt = _attempt(ctx, job, each.node, taking.attempt_id, price=price, at_ms=at_ms)
+        try:
+            replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
+        except InvalidInput as unusable:
+            fail_unbegun(tx, job, unusable.faults, at_ms=at_ms)
+            replies[number] = _unusable(job)
+            continue
         begun.append(Beginning(attempt=attempt, request_id=each.claim.request_id, event=_started(job, attempt)))
-        replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
+        handed_out.append(job)
     # Their nodes' rows are held: nothing else begins there now.
     tx.attempts.begin_each(begun)
-    ctx.durations.claimed([job for _, job in taken.values() if job is not None], at_ms=at_ms)
+    ctx.durations.claimed(handed_out, at_ms=at_ms)
     return [_told(tx, each, let, reply) for each, let, reply in zip(asked, admitted, replies, strict=True) if reply]
 
 
@@ -178,7 +188,7 @@ def _taken(
     return taken | {number: (rest[number], job) for number, job in zip(rest, jobs, strict=True)}
 
 
-def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_ms: int) -> AttemptRow:
+def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, price: int, at_ms: int) -> AttemptRow:
     return AttemptRow(
         id=attempt_id,
         job_id=job.id,
@@ -186,7 +196,7 @@ def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, at_m
         node_id=node.node_id,
         machine_id=node.machine_id,
         node_name=node.name,
-        price_micro_usd_per_hour=node.price_micro_usd_per_hour,
+        price_micro_usd_per_hour=price,
         started_at_ms=at_ms,
         first_step_at_ms=None,
         renewed_at_ms=at_ms,
@@ -239,9 +249,19 @@ def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
                 reason="claim-repeated-after-end",
                 detail="the attempt that this request id began has ended; claim with a new request id",
             )
+        try:
+            lease = build_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        except InvalidInput as unusable:
+            fail_begun(tx, job, attempt, unusable.faults, at_ms=at_ms)
+            return _unusable(job)
         # The node counts its lease from this request, so the server must not count from an earlier one.
-        renewed = renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
-        return ClaimReply(lease=build_lease(tx, ctx, job, renewed, at_ms=at_ms))
+        renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
+        return ClaimReply(lease=lease)
+
+
+def _unusable(job: JobRow) -> ClaimReply:
+    detail = f"the job {job.id} could not begin anywhere, and has failed; ask again for another"
+    return ClaimReply(reason="unusable-job", detail=detail)
 
 
 def _draining() -> ClaimReply:

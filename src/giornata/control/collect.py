@@ -24,6 +24,7 @@ class CollectReport:
     blobs: int = 0
     stray_objects: int = 0
     multiparts: int = 0
+    leftovers: int = 0
     requests: int = 0
 
     def __bool__(self) -> bool:
@@ -32,7 +33,8 @@ class CollectReport:
 
 def collect(ctx: Context) -> CollectReport:
     """Drop what is older than the policy says: uploads that nobody completed, bytes that nothing refers to, objects
-    without a row, parts without an upload, remembered requests. Raises Unavailable; repeat it later.
+    without a row, parts without an upload, remembered requests; and half-written files of servers that were killed.
+    Raises Unavailable; repeat it later.
     """
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - round(ctx.policy.garbage_after_s * 1000)
@@ -41,6 +43,7 @@ def collect(ctx: Context) -> CollectReport:
         blobs=_blobs(ctx, before_ms),
         stray_objects=_stray_objects(ctx, instant(before_ms)),
         multiparts=_multiparts(ctx, instant(before_ms)),
+        leftovers=ctx.blobs.sweep_leftovers(),
         requests=_requests(ctx, now_ms - round(ctx.policy.idempotency_kept_s * 1000)),
     )
 

@@ -104,4 +104,6 @@ def _accept(tx: Transaction, job: JobRow, attempt: AttemptRow, commit: CommitChe
     if tx.attempts.update_live(attempt.id, committed_step=highest, last_step=max(attempt.last_step, highest)) is None:
         raise LeaseLost(f"attempt {attempt.id} has ended")
     fruit = {"fruitless": 0} if commit.step > attempt.start_step else {}
-    tx.jobs.update(job.id, committed_step=max(job.committed_step, commit.step), **fruit)
+    safe = max(job.committed_step, commit.step)
+    # Commits may come before the beat that tells of their step.
+    tx.jobs.update(job.id, committed_step=safe, step=max(job.step, safe), **fruit)

@@ -11,6 +11,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, JobRow, NewEvent
 from giornata.domain.errors import Conflict, GiornataError
 from giornata.domain.job import JobEvent, JobState, next_state
+from giornata.domain.machine_ids import proves_against
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import step_artifacts
@@ -86,7 +87,7 @@ def _answer(
 
 def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> None:
     same = {"ended_at_ms": at_ms, "error": None, "phase": "", "fruitless": 0}
-    columns = {each.job.id: {"step": each.report.step, "result": each.report.summary, **same} for each in held}
+    columns = {each.job.id: {"step": _step_of(each), "result": each.report.summary, **same} for each in held}
     tx.jobs.change_each([each.job for each in held], JobEvent.SUCCEED, columns)
     endings = [
         Ending(job=each.job, attempt=each.attempt, reason=Reason.SUCCEEDED, alive=True, step=each.report.step)
@@ -98,6 +99,11 @@ def _succeed(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int
         if each.job.attempt_count > 1:
             _blame_machines(tx, each.job, each.attempt, at_ms=at_ms)
     judge_successes(tx, ctx, [(each.job, each.attempt) for each in held], at_ms=at_ms)
+
+
+def _step_of(held: _Held) -> int:
+    """The step that the node reports; never below what is committed."""
+    return max(held.report.step, held.job.committed_step)
 
 
 def _succeeded(held: _Held, *, at_ms: int) -> NewEvent:
@@ -128,5 +134,5 @@ def _require_artifacts(
 def _blame_machines(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
     """The job turned out to be good: whoever it crashed on before has a fault of its own."""
     for crashed in tx.attempts.crashed(job.id):
-        if crashed.machine_id != attempt.machine_id:
+        if proves_against(attempt.machine_id, crashed.machine_id):
             tx.judgements.strike(crashed, Reason.CRASHED, at_ms=at_ms)

@@ -44,17 +44,30 @@ class Context(Foundations):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose key came with the request. `workload` is given when it was a provider's token instead of a key."""
+    """Whose key came with the request. `workload` is given when it was a provider's token instead of a key.
+
+    A node's key may be bound to one `fleet`, and allows its nodes a price up to `max_price_micro_usd_per_hour`.
+    """
 
     project_id: str
     scope: Scope
     key_id: str
     workload: Workload | None = None
+    fleet: str | None = None
+    max_price_micro_usd_per_hour: int | None = None
 
     @property
     def serves_all_projects(self) -> bool:
         """A node of the operator works for everybody; a project's own node only for its project."""
         return self.scope is Scope.NODE and self.project_id == ROOT_PROJECT
+
+    @property
+    def owns_machines(self) -> str | None:
+        """The project whose own machines a node of this key is on; None: the operator's machines.
+
+        Only the operator binds a key to a fleet, and gives such a key to machines of that fleet.
+        """
+        return None if self.project_id == ROOT_PROJECT or self.fleet is not None else self.project_id
 
     @property
     def is_root_admin(self) -> bool:

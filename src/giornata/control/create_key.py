@@ -1,12 +1,15 @@
 """New keys."""
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
 
 from giornata.control.context import Caller, Context, Foundations
 from giornata.control.instants import instant
 from giornata.control.permissions import require_admin
 from giornata.control.ports.records import KeyRecord
-from giornata.domain.errors import NotFound
+from giornata.domain.errors import Fault, InvalidInput, NotFound
+from giornata.domain.money import format_usd
 from giornata.protocol.admin import CreatedKey, CreateKey, Key, Scope
 
 PREFIX_LENGTH = 8
@@ -15,18 +18,42 @@ PREFIX_LENGTH = 8
 def create_key(ctx: Context, caller: Caller, request: CreateKey) -> CreatedKey:
     """Make a key for the caller's project, or for another one if the caller governs the installation.
 
-    Raises Forbidden for a caller that is no admin, and NotFound for a project that the caller cannot see.
+    Raises Forbidden for a caller that is no admin, NotFound for a project that the caller cannot see, and
+    InvalidInput for what only a node's key, or only the operator's admin, may have.
     """
     require_admin(caller)
     project_id = request.project_id or caller.project_id
     if project_id != caller.project_id and not caller.is_root_admin:
         raise NotFound(f"there is no project {project_id}")
+    if faults := [*_node_faults(ctx, caller, request)]:
+        raise InvalidInput(faults)
     secret, key = draw_key(ctx, project_id=project_id, scope=request.scope, name=request.name)
+    key = replace(key, fleet=request.fleet, max_price_micro_usd_per_hour=request.max_price_micro_usd_per_hour)
     with ctx.store.begin() as tx:
         if tx.projects.get(project_id) is None:
             raise NotFound(f"there is no project {project_id}")
         tx.keys.add(key)
     return CreatedKey(**key_reply(key).model_dump(), secret=secret)
+
+
+def _node_faults(ctx: Context, caller: Caller, request: CreateKey) -> Iterator[Fault]:
+    price, most = request.max_price_micro_usd_per_hour, ctx.policy.max_node_price_micro_usd_per_hour
+    if request.scope is not Scope.NODE:
+        given = {"fleet": request.fleet, "max_price_micro_usd_per_hour": price}
+        hint = "leave it out, or make a key of scope node"
+        yield from (
+            Fault(where=name, message=f"a key of scope {request.scope} is no node's", hint=hint)
+            for name, value in given.items()
+            if value is not None
+        )
+        return
+    if request.fleet is not None and not caller.is_root_admin:
+        hint = "leave it out: the key is then for machines of the project's own"
+        yield Fault(where="fleet", message="only an admin key of the operator's project names a fleet", hint=hint)
+    if price is not None and price > most and not caller.is_root_admin:
+        hint = "ask the operator for such a key"
+        message = f"{format_usd(price)} an hour is more than the {format_usd(most)} that this installation allows"
+        yield Fault(where="max_price_micro_usd_per_hour", message=message, hint=hint)
 
 
 def draw_key(ctx: Foundations, *, project_id: str, scope: Scope, name: str) -> tuple[str, KeyRecord]:
@@ -67,4 +94,6 @@ def key_reply(key: KeyRecord) -> Key:
         created_at=instant(key.created_at_ms),
         revoked_at=instant(key.revoked_at_ms),
         last_used_at=instant(key.last_used_at_ms),
+        fleet=key.fleet,
+        max_price_micro_usd_per_hour=key.max_price_micro_usd_per_hour,
     )

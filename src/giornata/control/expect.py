@@ -31,7 +31,7 @@ def expect(
     is no forecast.
     """
     now_ms = ctx.clock.now_ms()
-    paces = _paces(tx)
+    paces = _paces(tx, job.project_id)
     ahead = tx.forecasts.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
     places = tx.forecasts.places(
         kind=job.kind,
@@ -60,8 +60,8 @@ def _words(places: Sequence[Place], free: Sequence[float], ahead: Sequence[Ahead
     )
 
 
-def _paces(tx: Transaction) -> Paces:
-    found = {shape: of_records(records) for shape, records in tx.forecasts.recent().items()}
+def _paces(tx: Transaction, project_id: str) -> Paces:
+    found = {shape: of_records(records) for shape, records in tx.forecasts.recent(project_id=project_id).items()}
     return {shape: known for shape, known in found.items() if known is not None}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from giornata.control.instants import instant
+from giornata.control.machine_names import MachineNames
 from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
 from giornata.domain.accounting import Seconds, account, run_of, total
 from giornata.domain.backoff import Obstacle, Outlook
@@ -18,11 +19,11 @@ def job_reply(
     job: JobRecord,
     attempts: Sequence[AttemptRecord],
     *,
+    names: MachineNames | None,
     waiting_because: str | None = None,
     next_try_at: datetime | None = None,
-    whole: bool = True,
 ) -> Job:
-    """The job with its money and time, summed over all attempts; `whole` lists the attempts too."""
+    """The job with its money and time, summed over all attempts; they are listed with these names of machines."""
     spent = sum(attempt.amount_micro_usd for attempt in attempts)
     seconds = _seconds(attempts)
     per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
@@ -45,7 +46,7 @@ def job_reply(
         waiting_because=waiting_because or _paused_because(job, spent),
         next_try_at=next_try_at,
         phase=job.phase,
-        step=job.step,
+        step=max(job.step, job.committed_step),  # rows of before may lag behind their checkpoint
         total_steps=job.total_steps,
         committed_step=job.committed_step,
         interruptions=sum(_interrupted(attempt) for attempt in attempts),
@@ -60,7 +61,7 @@ def job_reply(
         faults=tuple(FaultReply.model_validate(fault) for fault in job.faults),
         result=job.result,
         retry_of=job.retry_of,
-        attempts=tuple(map(_attempt_reply, attempts)) if whole else (),
+        attempts=() if names is None else tuple(_attempt_reply(each, names) for each in attempts),
         urls=_urls(job.id),
     )
 
@@ -70,15 +71,19 @@ def next_try_at(found: Outlook | None) -> datetime | None:
     return None if found is None or found.obstacle is Obstacle.TOO_SMALL else instant(found.at_ms)
 
 
-def waiting_because(job: JobRecord, view: QueueView, found: Outlook | None = None) -> str | None:
+def waiting_because(
+    job: JobRecord, view: QueueView, found: Outlook | None = None, *, names: MachineNames | None
+) -> str | None:
     """Why no node has a queued job, as far as the server knows; None for any other job.
 
-    `found`: what becomes of a job that no connected node may take.
+    `found`: what becomes of a job that no connected node may take. Only a job for one machine needs `names`.
     """
     if job.state != JobState.QUEUED:
         return None
     if view.live_nodes == 0:
-        only = "" if job.only_machine_id is None else f" on machine {job.only_machine_id}, which alone it is for,"
+        only = ""
+        if job.only_machine_id is not None and names is not None:
+            only = f" on machine {names.machine(job.only_machine_id)}, which alone it is for,"
         return f"no node for jobs of kind {job.kind}{only} is connected"
     if view.large_nodes == 0:
         needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9
@@ -144,14 +149,15 @@ def _interrupted(attempt: AttemptRecord) -> bool:
     return attempt.lapsed if attempt.reason is None else INTERRUPTION[Reason(attempt.reason)]
 
 
-def _attempt_reply(attempt: AttemptRecord) -> Attempt:
+def _attempt_reply(attempt: AttemptRecord, names: MachineNames) -> Attempt:
+    shown = names.node(node_id=attempt.node_id, machine_id=attempt.machine_id, name=attempt.node_name)
     reason = None if attempt.reason is None else Reason(attempt.reason)
     return Attempt(
         id=attempt.id,
         number=attempt.number,
-        node_id=attempt.node_id,
-        machine_id=attempt.machine_id,
-        node_name=attempt.node_name,
+        node_id=shown.node_id,
+        machine_id=shown.machine_id,
+        node_name=shown.name,
         started_at=instant(attempt.started_at_ms),
         first_step_at=instant(attempt.first_step_at_ms),
         ended_at=instant(attempt.ended_at_ms),

@@ -23,6 +23,7 @@ from giornata.domain.health import (
     void_failures,
     weight_of,
 )
+from giornata.domain.machine_ids import owner_of, proves_against
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND
 
@@ -51,14 +52,19 @@ class _Credit:
     canary: bool
 
 
-def everybodys(tx: Transaction, ctx: Context, job: JobRow, reason: Reason, *, at_ms: int) -> frozenset[str]:
+def everybodys(
+    tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, reason: Reason, *, at_ms: int
+) -> frozenset[str]:
     """The machines that failed alike lately, if they are so many that neither they nor the jobs can be the cause;
     else none. The attempt that is asked about must have been ended in this transaction.
+
+    Machines of one owner say nothing about those of another.
     """
     policy = ctx.policy.health
     if job.kind != CANARY_KIND and not weight_of(reason, policy=policy):
         return frozenset()
-    like = tx.machines.outcomes(job.kind, reason, since_ms=at_ms - round(policy.burst_s * 1000))
+    since_ms = at_ms - round(policy.burst_s * 1000)
+    like = tx.machines.outcomes(job.kind, reason, owner=owner_of(attempt.machine_id), since_ms=since_ms)
     common = common_cause(failing=like.failing, fine=like.fine, jobs=like.jobs, policy=policy)
     return like.failing if common else frozenset()
 
@@ -123,7 +129,7 @@ def _is_settled(health: Health | None) -> bool:
 def _credit(tx: Transaction, job: JobRow, attempt: AttemptRow) -> _Credit:
     canary = job.kind == CANARY_KIND
     crashed = tx.attempts.crashed(job.id) if job.attempt_count > 1 and not canary else ()
-    others = {each.id: each.machine_id for each in crashed if each.machine_id != attempt.machine_id}
+    others = {each.id: each.machine_id for each in crashed if proves_against(attempt.machine_id, each.machine_id)}
     keys = tx.machines.of_canary(job.id) if canary else ((attempt.machine_id, job.kind),)
     concerned = {*keys, *((machine_id, job.kind) for machine_id in others.values())}
     return _Credit(keys=frozenset(keys), concerned=frozenset(concerned), crashed=others, canary=canary)
@@ -149,7 +155,7 @@ def _case(
         void = void_failures(tx.machines.failures_of_job(job.id), alike_on=ctx.policy.max_crashed_machines)
     keys = tx.machines.of_canary(job.id) if canary else ((attempt.machine_id, job.kind),)
     counts = failure.weight > 0 and attempt.id not in void
-    alike = everybodys(tx, ctx, job, reason, at_ms=at_ms) if counts else frozenset[str]()
+    alike = everybodys(tx, ctx, job, attempt, reason, at_ms=at_ms) if counts else frozenset[str]()
     return _Case(failure=failure, keys=tuple(keys), void=void, alike=alike)
 
 

@@ -60,16 +60,23 @@ def delete_secret(ctx: Context, caller: Caller, name: str) -> Secret:
     return _reply(record)
 
 
-def secret_value(tx: Transaction, ctx: Context, project_id: str, name: str) -> str | None:
-    """What a node is told; None when the secret is gone, or was sealed with a key that this server has not."""
+def secret_value(tx: Transaction, ctx: Context, project_id: str, name: str, *, where: str) -> str:
+    """What a node is told. Raises InvalidInput, whose fault names the secret and stands at `where`, when it is gone
+    or cannot be unsealed: no job starts without its secret.
+    """
     record = tx.secrets.get(project_id, name)
     if record is None:
-        return None
+        message, hint = f"this project has no secret {name}", f"keep it first: giornata secrets set {name}"
+        raise InvalidInput([Fault(where=where, message=message, hint=hint)])
     try:
         owner, called, value = json.loads(ctx.sealer.unseal(record.sealed))
     except Unavailable:
-        return None
-    return str(value) if (owner, called) == (project_id, name) else None
+        owner, called, value = "", "", ""
+    if (owner, called) != (project_id, name):
+        message = f"the secret {name} cannot be opened: it was not sealed with this server's secrets_key"
+        hint = f"start the server with the key of before, or set it again: giornata secrets set {name}; then retry"
+        raise InvalidInput([Fault(where=where, message=message, hint=hint)])
+    return str(value)
 
 
 def _check_name(name: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from giornata.control.context import Caller, Context
 from giornata.control.instants import instant
+from giornata.control.machine_names import MachineNames, machine_names
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import NodeRecord
@@ -29,17 +30,20 @@ def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, 
             before=decode_cursor(cursor),
             limit=limit + 1,
         )
+        names = machine_names(tx, ctx, caller)
     page, following = cut(rows, limit, lambda node: (node.first_seen_at_ms, node.id))
     silent_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
-    return NodePage(items=tuple(_node_reply(node, silent_since_ms) for node in page), next=following)
+    return NodePage(items=tuple(_node_reply(node, names, silent_since_ms) for node in page), next=following)
 
 
-def _node_reply(node: NodeRecord, silent_since_ms: int) -> Node:
+def _node_reply(node: NodeRecord, names: MachineNames, silent_since_ms: int) -> Node:
+    shown = names.node(node_id=node.id, machine_id=node.machine_id, name=node.name)
+    operators = shown.node_id != node.id  # of the caller's project, and on a machine of the operator's
     return Node(
-        id=node.id,
-        machine_id=node.machine_id,
-        name=node.name,
-        fleet=node.fleet,
+        id=shown.node_id,
+        machine_id=shown.machine_id,
+        name=shown.name,
+        fleet=names.fleet(node.fleet),
         state=_state(node, silent_since_ms),
         job_ids=node.job_ids,
         pid=node.pid,
@@ -51,7 +55,7 @@ def _node_reply(node: NodeRecord, silent_since_ms: int) -> Node:
         first_seen_at=instant(node.first_seen_at_ms),
         last_seen_at=instant(node.last_seen_at_ms),
         strikes=node.strikes,
-        instance_id=node.instance_id,
+        instance_id=None if operators else node.instance_id,
         places=node.places,
         checks=_verdict(node.checks),
     )

@@ -14,9 +14,10 @@ FOLDER = "probes"
 
 
 def node_policy(ctx: Context, caller: Caller, fleet: str) -> NodePolicy:
-    """The thresholds of the fleet; none for one that the server does not govern. Raises Forbidden, Unavailable."""
+    """The thresholds of the fleet; none for one that the server does not govern, and none for machines of a
+    project's own. Raises Forbidden, Unavailable."""
     require_node(caller)
-    governed = ctx.fleets.get(fleet)
+    governed = ctx.fleets.get(fleet) if caller.owns_machines is None else None
     wanted = NodeThresholds() if governed is None else governed.thresholds
     down, up = wanted.min_download_bytes_per_s, wanted.min_upload_bytes_per_s
     return NodePolicy(

@@ -31,6 +31,15 @@ def require_same_workload(caller: Caller, *, machine_id: str, fleet: str) -> Non
         raise Forbidden(f"the token is of the fleet {workload.fleet}; the node says that it is in {fleet}")
 
 
+def require_bound_fleet(caller: Caller, fleet: str) -> None:
+    """Raises Forbidden when the key is bound to another fleet than the node says."""
+    if caller.fleet is not None and caller.fleet != fleet:
+        raise Forbidden(
+            f"this key is for nodes of the fleet {caller.fleet}; the node says that it is in {fleet}: "
+            f"start it with --fleet {caller.fleet}"
+        )
+
+
 def require_admin(caller: Caller) -> None:
     """Raises Forbidden unless the key governs its project."""
     if caller.scope is not Scope.ADMIN:

@@ -14,6 +14,7 @@ class Policy:
 
     lease_s: float = 90.0
     max_at_risk_s: float = 60.0
+    max_node_price_micro_usd_per_hour: int = 100_000_000  # that a node may name, unless its key says otherwise
     stop_grace_s: float = 300.0  # for a checkpoint, after a node heard that its job is wanted back
     upload_url_s: float = 900.0
     download_url_s: float = 3600.0

@@ -6,6 +6,7 @@ from typing import Any
 
 from giornata.control.context import Caller, Context
 from giornata.control.item_faults import count_faults
+from giornata.control.keep_secrets import secret_value
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
@@ -38,7 +39,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)
     faults += _file_faults(tx, caller, request)
-    faults += _secret_faults(tx, caller, request)
+    faults += _secret_faults(ctx, tx, caller, request)
     if faults or parsed is None:
         raise InvalidInput(faults)
     if isinstance(parsed, TrainSpec) and parsed.num_train_epochs is not None:
@@ -111,14 +112,15 @@ def missing_file(role: str, sha256: str) -> Fault:
     return Fault(where=f"spec.{role}", message=message, hint=hint)
 
 
-def _secret_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
+def _secret_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
     for field in SECRET_FIELDS if request.kind == "train" else ():
         name = request.spec.get(field)
         if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
             continue
-        if tx.secrets.get(caller.project_id, name) is None:
-            hint = f"keep it first: giornata secrets set {name}"
-            yield Fault(where=f"spec.{field}", message=f"this project has no secret {name}", hint=hint)
+        try:
+            secret_value(tx, ctx, caller.project_id, name, where=f"spec.{field}")
+        except InvalidInput as refusal:
+            yield from refusal.faults
 
 
 def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str) -> list[ItemRecord] | None:

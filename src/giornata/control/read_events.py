@@ -2,6 +2,7 @@
 
 from giornata.control.context import Caller, Context
 from giornata.control.instants import instant
+from giornata.control.machine_names import machine_names
 from giornata.control.pages import check_after, check_limit
 from giornata.control.permissions import require_user
 from giornata.control.read_jobs import own_job
@@ -18,6 +19,7 @@ def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: in
     check_after(after, where="after")
     with ctx.store.read() as tx:
         own_job(tx, caller, job_id)
+        names = machine_names(tx, ctx, caller)
         rows = tx.job_reads.events(job_id, project_id=caller.project_id, after=after, limit=limit + 1)
     events = tuple(
         Event(
@@ -26,7 +28,7 @@ def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: in
             type=row.type,
             at=instant(row.at_ms),
             attempt=row.attempt_number,
-            data=row.data,
+            data=names.event_data(row.data),
         )
         for row in rows[:limit]
     )

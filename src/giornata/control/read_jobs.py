@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, next_try_at, waiting_because
+from giornata.control.machine_names import machine_names
 from giornata.control.outlooks import Outlooks
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.permissions import require_user
@@ -64,20 +65,20 @@ def list_jobs(
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
-    return JobPage(items=tuple(job_reply(job, attempts[job.id], whole=False) for job in page), next=following)
+    return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in page), next=following)
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
     """The job as this transaction sees it. Raises NotFound."""
     job = own_job(tx, caller, job_id)
-    because, found = None, None
+    because, found, names = None, None, machine_names(tx, ctx, caller)
     if job.state == JobState.QUEUED:
         seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
         view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
         found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
-        because = waiting_because(job, view, found)
+        because = waiting_because(job, view, found, names=names)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
-    return job_reply(job, attempts, waiting_because=because, next_try_at=next_try_at(found))
+    return job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
 
 
 def _outlook(ctx: Context, tx: Transaction, job: JobRecord) -> Outlook | None:

@@ -113,7 +113,7 @@ def settle_failure(
     """Queue the job again, or fail it. The attempt must have been ended in this transaction."""
     # On a bad day of everybody's the job is not to blame that it comes to nothing. That is so once on each machine:
     # a cause that stays must not keep the job going round for ever.
-    bad_day = everybodys(tx, ctx, job, reason, at_ms=at_ms)
+    bad_day = everybodys(tx, ctx, job, attempt, reason, at_ms=at_ms)
     excused = bad_day and _on_machine(tx.attempts.failed_since_progress(job.id), attempt) <= 1
     fruitless = job.fruitless if excused else fruitless_after(job, attempt)
     why = verdict(tx, ctx, job, attempt, reason=reason, fruitless=fruitless)

@@ -8,6 +8,7 @@ from statistics import median
 from giornata.control.context import Context
 from giornata.control.order_release import order_release
 from giornata.control.ports.pace_store import PaceRow
+from giornata.domain.machine_ids import owner_of
 from giornata.domain.reasons import Reason
 from giornata.domain.stragglers import Member, is_as_usual, is_slow, is_stuck, move_pays, paces_s, wait_for_a_node_s
 from giornata.protocol.work import Order
@@ -16,7 +17,7 @@ HISTORY_MS = 7 * 24 * 3_600_000
 HISTORY_ROWS = 1000
 NODE_START_S = 600.0  # half of a provider's nodes are there after ten minutes
 
-Cohort = tuple[str, str, str, int]
+Cohort = tuple[str | None, str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,8 @@ def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, _Peers]:
 
 
 def _cohort(row: PaceRow) -> Cohort:
-    return row.device, row.kind, row.shape_key, row.width
+    # Whoever owns machines decides by them alone which of them are slow.
+    return owner_of(row.machine_id), row.device, row.kind, row.shape_key, row.width
 
 
 def _watched(ctx: Context, row: PaceRow) -> float | None:

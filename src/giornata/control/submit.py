@@ -191,7 +191,7 @@ def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job
                 kind=job.kind, interrupted=False, priority=job.priority, turn=job.turn, job_id=job.id
             )
             views[alike] = replace(views[alike], ahead=ahead)
-        replies.append(job_reply(job, (), waiting_because=waiting_because(job, views[alike])))
+        replies.append(job_reply(job, (), names=None, waiting_because=waiting_because(job, views[alike], names=None)))
     return replies
 
 

@@ -17,8 +17,8 @@ from giornata.fleets.opening import FleetOptions, Surroundings
 class Options(FleetOptions):
     """What can be said of machines that join by themselves."""
 
-    price_usd_per_hour: float = Field(
-        0.0, ge=0, le=1000, description="What an hour of one more would cost; nodes say their own price."
+    price_usd_per_hour: float | None = Field(
+        None, ge=0, le=1000, description="What an hour of each node costs. Default: each node says its own price."
     )
 
 
@@ -33,7 +33,8 @@ class StaticFleet:
     @property
     def limits(self) -> Limits:
         """None can be had for the asking."""
-        return Limits(most_nodes=0, reallocations_per_minute=0, moves=False)
+        own_prices = self.options.price_usd_per_hour is None
+        return Limits(most_nodes=0, reallocations_per_minute=0, moves=False, nodes_say_their_price=own_prices)
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
         """Fewer than there are is fine: those that are told to leave do. Raises FleetRefused for more."""
@@ -57,7 +58,7 @@ class StaticFleet:
 
     def price(self) -> Price:
         """As the settings say."""
-        return Price(micro_usd_per_hour=round(self.options.price_usd_per_hour * MICRO_USD), source="settings")
+        return Price(micro_usd_per_hour=round((self.options.price_usd_per_hour or 0) * MICRO_USD), source="settings")
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -80,6 +80,18 @@ class CreateKey(Message):
     scope: Scope = Scope.MEMBER
     project_id: str | None = Field(None, description="Another project than the caller's: root admin only.")
     name: Label = "key"
+    fleet: Label | None = Field(
+        None,
+        description="Of a node's key: it is for the operator's machines in this fleet and for no others; root admin "
+        "only. Default: a key of another project than the operator's is for machines of that project.",
+    )
+    max_price_micro_usd_per_hour: int | None = Field(
+        None,
+        ge=0,
+        le=100_000_000_000,
+        description="Of a node's key: the highest price that its nodes may name. Default: the setting "
+        "max_node_price_usd_per_hour, which only a root admin may exceed.",
+    )
 
 
 class Key(Reply):
@@ -93,6 +105,8 @@ class Key(Reply):
     created_at: datetime
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    fleet: str | None = None
+    max_price_micro_usd_per_hour: int | None = None
 
 
 class CreatedKey(Key):

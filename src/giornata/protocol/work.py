@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from giornata.domain.reasons import Reason
 from giornata.protocol.model import (
@@ -46,6 +46,13 @@ class NodeInfo(Message):
         description="Of all that its jobs use: a node before a cluster says the cluster's.",
     )
     versions: dict[str, str] = Field(default_factory=dict, max_length=32)
+
+    @field_validator("machine_id", mode="before")
+    @classmethod
+    def _says_its_own_id(cls, value: object) -> object:
+        if isinstance(value, str) and set("@~") & set(value):
+            raise ValueError("is a name that the server gave; say the machine's own id, without @ and ~")
+        return value
 
 
 class Claim(Message):

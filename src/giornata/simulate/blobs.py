@@ -32,6 +32,9 @@ class ModelledBlobs:
     def stale_multiparts(self, older_than: datetime) -> Iterator[StaleUpload]:
         return iter(())
 
+    def sweep_leftovers(self) -> int:
+        return 0
+
     def sign_get(
         self, key: str, *, expires_in_s: int, filename: str | None = None, media_type: str | None = None
     ) -> SignedRequest:

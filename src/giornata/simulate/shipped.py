@@ -13,7 +13,7 @@ from giornata.control.fleet_loops import fleet_loops
 from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.control.loops import DEFAULT_SCHEDULE, Loop, Loops
 from giornata.control.release import release
-from giornata.domain.errors import Conflict, LeaseLost
+from giornata.domain.errors import Conflict, Forbidden, LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import CANARY_KIND, model_key
 from giornata.protocol.work import (
@@ -158,8 +158,8 @@ def _claim(node: "ModelledNode") -> Claim:
     return Claim(request_id=f"request-{node.number}-{node.request}", node=info, kinds=KINDS, held_models=held)
 
 
-def _answer(reply: ClaimReply | Conflict, machine_id: str) -> Grant | Nothing:
-    if isinstance(reply, Conflict):
+def _answer(reply: ClaimReply | Conflict | Forbidden, machine_id: str) -> Grant | Nothing:
+    if isinstance(reply, Conflict | Forbidden):
         raise reply
     if reply.lease is None:
         return Nothing(reason=reply.reason or "", leave=reply.drain)

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow, Beginning, Earlier
+from giornata.domain.machine_ids import AT
 from giornata.domain.reasons import INTERRUPTION, Reason
 from giornata.store.beginnings import begin_each
 from giornata.store.row_list import ROWS, among, row_list, types_of, update_rows
@@ -57,7 +58,8 @@ AHEAD = (
 HISTORY_ROWS = 300
 _latest = (
     sa.select(attempts.c.started_at_ms, attempts.c.renewed_at_ms, attempts.c.reason)
-    .where(attempts.c.ended_at_ms > sa.bindparam("since"))
+    # Of the operator's machines: what a project's own nodes do is nobody else's pace.
+    .where(attempts.c.ended_at_ms > sa.bindparam("since"), ~attempts.c.machine_id.contains(AT))
     .order_by(attempts.c.ended_at_ms.desc())
     .limit(HISTORY_ROWS)
     .subquery()

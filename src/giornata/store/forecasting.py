@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.money_store import Ahead, AtWork, Place
 from giornata.control.ports.records import FinishedRecord
+from giornata.domain.machine_ids import AT, own_id
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.node_succession import replaced
@@ -24,11 +25,12 @@ class ForecastQueries:
     def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
         self._connection = connection
 
-    def recent(self) -> Mapping[str, list[FinishedRecord]]:
+    def recent(self, *, project_id: str) -> Mapping[str, list[FinishedRecord]]:
+        reached = ~attempts.c.machine_id.contains(AT) | attempts.c.machine_id.endswith(own_id("", project_id))
         query = (
             sa.select(jobs.c.shape_key, *columns(attempts, FinishedRecord))
             .join(jobs, jobs.c.id == attempts.c.job_id)
-            .where(attempts.c.reason == Reason.SUCCEEDED, attempts.c.ended_at_ms.is_not(None))
+            .where(attempts.c.reason == Reason.SUCCEEDED, attempts.c.ended_at_ms.is_not(None), reached)
             .order_by(attempts.c.ended_at_ms.desc())
             .limit(RECENT)
         )

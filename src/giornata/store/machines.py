@@ -11,8 +11,8 @@ from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Engagement, MachineKey, Outcomes, Reallocation, Seat
 from giornata.domain.health import Failure, Health, MachineState
 from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.machine_ids import AT, own_name, owner_of
 from giornata.domain.reasons import BLAME, Blame, Reason
-from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.dialect_insert import insert_for
 from giornata.store.row_list import ROWS, among, row_list, types_of
@@ -36,7 +36,8 @@ _OF_CANARY = sa.select(*_KEY).where(machines.c.canary_job_id == sa.bindparam("wa
 _IN_STATE = (
     sa.select(machines)
     .where(machines.c.state == sa.bindparam("in_state"))
-    .order_by(machines.c.since_ms, *_KEY)
+    # The operator's first: however many a project has of its own, they do not crowd them out.
+    .order_by(machines.c.machine_id.contains(AT), machines.c.since_ms, *_KEY)
     .limit(sa.bindparam("most", type_=sa.Integer()))
 )
 _STATE_OF_JOB = sa.select(jobs.c.state).where(jobs.c.id == sa.bindparam("wanted"))
@@ -114,14 +115,16 @@ class Machines:
         live = sum(1 for row in rows if row.live) + len(self._connection.execute(_ENGAGED_LONGER, of_it).all())
         return Engagement(live=live, at_stake_ms=tuple(row.started_at_ms for row in rows))
 
-    def outcomes(self, kind: str, reason: Reason, *, since_ms: int) -> Outcomes:
+    def outcomes(self, kind: str, reason: Reason, *, owner: str | None, since_ms: int) -> Outcomes:
         # Not a join: SQLite would begin it with all jobs there are.
         of_kind = sa.exists().where(jobs.c.id == attempts.c.job_id, jobs.c.kind == kind)
         lately = sa.select(
             attempts.c.machine_id, attempts.c.job_id, attempts.c.reason, attempts.c.first_step_at_ms
         ).where(of_kind)
-        ended = self._connection.execute(lately.where(attempts.c.ended_at_ms > since_ms)).all()
-        under_way = self._connection.execute(lately.where(_LIVE, attempts.c.first_step_at_ms > since_ms)).all()
+        all_ended = self._connection.execute(lately.where(attempts.c.ended_at_ms > since_ms))
+        all_under_way = self._connection.execute(lately.where(_LIVE, attempts.c.first_step_at_ms > since_ms))
+        ended = [row for row in all_ended if owner_of(row.machine_id) == owner]
+        under_way = [row for row in all_under_way if owner_of(row.machine_id) == owner]
         failing = frozenset(row.machine_id for row in ended if row.reason == reason)
         fine = {row.machine_id for row in under_way}
         fine |= {row.machine_id for row in ended if row.reason == Reason.SUCCEEDED}
@@ -162,14 +165,21 @@ class Machines:
         return frozenset(kind for kinds in found for kind in kinds)
 
     def insert_canary(
-        self, job_id: str, *, machine_id: str, spec: Mapping[str, Any], at_ms: int, deadline_at_ms: int
+        self,
+        job_id: str,
+        *,
+        project_id: str,
+        machine_id: str,
+        spec: Mapping[str, Any],
+        at_ms: int,
+        deadline_at_ms: int,
     ) -> None:
         self._connection.execute(
             sa.insert(jobs).values(
                 id=job_id,
-                project_id=ROOT_PROJECT,
+                project_id=project_id,
                 kind=CANARY_KIND,
-                name=f"canary of {machine_id}"[:128],
+                name=f"canary of {own_name(machine_id, project_id)}"[:128],
                 state=JobState.QUEUED,
                 spec=dict(spec),
                 only_machine_id=machine_id,

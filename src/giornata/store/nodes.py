@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.store.dialect_insert import insert_for
 from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of
-from giornata.store.schema import instances, nodes
+from giornata.store.schema import fleets, instances, nodes
 
 # Whatever process it is: on an instance that is to go nobody begins anything.
 _ON_LEAVING = sa.exists().where(
@@ -18,9 +18,28 @@ _ON_LEAVING = sa.exists().where(
     instances.c.leaving_at_ms.is_not(None),
 )
 _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
-_COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__)
+_LISTED = "listed_price_micro_usd_per_hour"
+_COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__ if name != _LISTED)
+# In the statement that reads the node, so that asking for it costs no query more.
+_LISTED_PRICE = sa.func.coalesce(
+    # An instance was listed at 0 while the provider did not say a price.
+    sa.select(sa.func.nullif(instances.c.price_micro_usd_per_hour, 0))
+    .where(instances.c.fleet == nodes.c.fleet, instances.c.id == nodes.c.instance_id)
+    .correlate(nodes)
+    .scalar_subquery(),
+    sa.select(fleets.c.price_micro_usd_per_hour)
+    .where(fleets.c.name == nodes.c.fleet)
+    .correlate(nodes)
+    .scalar_subquery(),
+).label(_LISTED)
+_WHOLE = (*_COLUMNS, _LISTED_PRICE)  # in the order of the fields of NodeRow
 # Made once: building a statement costs more than running it.
 _BY_ID = sa.select(*_COLUMNS).where(nodes.c.id == sa.bindparam("wanted"))
+_ON_MACHINE = (
+    sa.select(nodes.c.id)
+    .where(nodes.c.last_seen_at_ms >= sa.bindparam("since"), nodes.c.machine_id == sa.bindparam("machine"))
+    .limit(1)
+)
 _BEAT = ("last_seen_at_ms", "held_models", "engine_pid")
 
 
@@ -45,6 +64,13 @@ class Nodes:
         known = _by_id(self._connection.execute(_see_rows(), {ROWS: rows}))
         others = [node.id for node in in_order if node.id not in known]
         return {**known, **self._of_ids(others)} if others else known
+
+    def has_machine(self, machine_id: str, *, seen_since_ms: int) -> bool:
+        of_it = {"machine": machine_id, "since": seen_since_ms}
+        return self._connection.execute(_ON_MACHINE, of_it).first() is not None
+
+    def forget(self, node_id: str) -> None:
+        self._connection.execute(sa.delete(nodes).where(nodes.c.id == node_id))
 
     def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
         self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(checks=dict(checks)))
@@ -80,7 +106,7 @@ def _see_rows() -> Any:
     given = row_list("postgresql", types_of(nodes, *_SEEN))
     some = sa.select(*(given.c[name] for name in _SEEN)).order_by(given.c.id)
     insert = insert_for("postgresql", nodes).from_select(_SEEN, some, include_defaults=False)
-    return _or_refresh(insert).returning(*_COLUMNS)
+    return _or_refresh(insert).returning(*_WHOLE)
 
 
 def _or_refresh(insert: Any) -> Any:
@@ -100,7 +126,7 @@ def _beat(dialect_name: str) -> Any:
 
 @functools.cache
 def _of_ids(dialect_name: str) -> sa.Select[Any]:
-    return sa.select(*_COLUMNS).where(among(dialect_name, nodes.c.id, "wanted"))
+    return sa.select(*_WHOLE).where(among(dialect_name, nodes.c.id, "wanted"))
 
 
 def _by_id(rows: Any) -> dict[str, NodeRow]:

@@ -36,7 +36,10 @@ PRICES = (0, 1, 360_000, 777_777)  # micro-dollars an hour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a node lives; its processes come and go. Two places may share a machine."""
+    """Where a node lives; its processes come and go. Two places may share a machine.
+
+    `machine` is the id by which the server knows it: of a project's own it ends with the project, which no node says.
+    """
 
     number: int
     machine: str
@@ -51,7 +54,7 @@ class Place:
         """The node's n-th process."""
         return NodeInfo(
             node_id=f"node_{self.number:04d}x{incarnation:06d}",
-            machine_id=self.machine,
+            machine_id=self.machine.partition("@")[0],
             name=f"node-{self.number}",
             price_micro_usd_per_hour=PRICES[self.number % len(PRICES)],
         )
@@ -62,8 +65,8 @@ PLACES = (
     Place(number=1, machine="machine-1"),
     Place(number=2, machine="machine-1", kinds=("x-own",)),
     Place(number=3, machine="machine-2"),
-    Place(number=4, machine="machine-3", project="ann"),
-    Place(number=5, machine="machine-4", project="bob", kinds=("train",)),
+    Place(number=4, machine="machine-3@ann", project="ann"),
+    Place(number=5, machine="machine-3@bob", project="bob", kinds=("train",)),
 )
 
 

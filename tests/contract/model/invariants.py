@@ -16,6 +16,7 @@ from tests.contract.model.standing import check_standing
 from tests.contract.model.story import Story, Try
 
 from giornata.domain.job import TERMINAL
+from giornata.domain.machine_ids import proves_against
 from giornata.domain.money import cost_micro_usd
 from giornata.domain.reasons import BAN, STRIKE, Reason
 
@@ -130,6 +131,7 @@ class Witness:
         told = (story.state, story.committed_step, len(story.tries), story.retry_of, story.ended_at_ms, key)
         is_ = (job.state, job.committed_step, job.attempt_count, job.retry_of, job.ended_at_ms, job.joint_key)
         assert told == is_, f"{job.id} is {is_}, but its events say {told}"
+        assert job.step >= job.committed_step, f"{job.id} is at {job.step}, and {job.committed_step} is safe"
         said = [tuple(getattr(one, name) for name in TOLD) for one in story.tries.values()]
         rows = sorted(tries, key=lambda row: row.number)
         have = [tuple(getattr(row, name) for name in TOLD) for row in rows]
@@ -217,7 +219,7 @@ class Witness:
 
     def _done_elsewhere(self, attempt: Row, tries: dict[str, list[Row]]) -> bool:
         done = [row for row in tries[attempt.job_id] if row.reason == Reason.SUCCEEDED]
-        return any(row.machine_id != attempt.machine_id for row in done)
+        return any(proves_against(row.machine_id, attempt.machine_id) for row in done)
 
     def _check_bans(self, seen: Snapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
         due = set[tuple[str, str]]()

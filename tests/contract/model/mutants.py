@@ -81,6 +81,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a job is shown before the step that is safe",
+        patches=(
+            Patch(
+                file="control/commit_checkpoint.py",
+                old="committed_step=safe, step=max(job.step, safe), **fruit",
+                new="committed_step=safe, **fruit",
+            ),
+        ),
+    ),
+    Mutant(
         name="a bad job is held against machines",
         patches=(
             Patch(

@@ -14,8 +14,17 @@ from giornata.control.lapse import lapse_leases
 from giornata.control.ports.work_rows import BlobRow, CheckpointRow
 from giornata.control.reject_checkpoint import reject_checkpoint
 from giornata.control.release import release
+from giornata.control.report import put_metrics
 from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, NotFound
-from giornata.protocol.work import CommitArtifact, CommitCheckpoint, CompleteAttempt, Lease, ReleaseAttempt
+from giornata.protocol.work import (
+    CommitArtifact,
+    CommitCheckpoint,
+    CompleteAttempt,
+    Lease,
+    MetricBatch,
+    ReleaseAttempt,
+    StepMetrics,
+)
 from giornata.store import schema
 
 KEEP_ALL = {"checkpoints_keep_latest": 100}
@@ -41,6 +50,18 @@ def test_d14_d17_resume_goes_by_the_highest_committed_step(shop: Workshop) -> No
     assert steps(again) == [300, 200, 100]
     assert shop.attempt(again.attempt_id)["start_step"] == 300
     assert shop.events(job_id).count("checkpoint.committed") == 3
+
+
+def test_a_job_is_never_shown_before_the_step_that_is_safe(shop: Workshop) -> None:
+    job_id = shop.add_job(spec=KEEP_ALL)
+    lease = shop.lease(1)
+    shop.checkpoint(lease, 20)  # before any beat or metrics told of a step
+    assert (shop.job(job_id)["step"], shop.job(job_id)["committed_step"]) == (20, 20)
+    put_metrics(shop.ctx, lease.attempt_id, MetricBatch(points=(StepMetrics(step=35, values={"loss": 1.0}),)))
+    shop.checkpoint(lease, 30)
+    assert (shop.job(job_id)["step"], shop.job(job_id)["committed_step"]) == (35, 30)
+    complete(shop.ctx, lease.attempt_id, CompleteAttempt(step=3))
+    assert (shop.job(job_id)["step"], shop.job(job_id)["committed_step"]) == (30, 30)
 
 
 def test_d14_bytes_that_nobody_committed_do_not_exist(shop: Workshop) -> None:

@@ -149,7 +149,7 @@ BEAT: dict[str, Ask] = {
     "what is set aside": lambda tx: tx.spending.reserved("default"),
 }
 END: dict[str, Ask] = {
-    "who else failed": lambda tx: tx.machines.outcomes("train", Reason.CRASHED, since_ms=SINCE_MS),
+    "who else failed": lambda tx: tx.machines.outcomes("train", Reason.CRASHED, owner=None, since_ms=SINCE_MS),
     "the job's failures": lambda tx: tx.machines.failures_of_job("job_40100"),
     "whose canary it is": lambda tx: tx.machines.of_canary("job_40100"),
 }

@@ -260,3 +260,17 @@ def _rows(store: Database) -> set[str]:
     """sha256s that a row refers to."""
     with store.read() as tx:
         return {sha256 for table in REFERRERS for sha256 in tx.connection.scalars(sa.select(table.c.sha256))}
+
+
+def test_what_killed_servers_left_of_uploads_goes_while_the_server_runs(
+    ctx: Context, clock: ManualClock, tmp_path: Path
+) -> None:
+    left = tmp_path / "blobs" / "aside" / "half-an-upload"
+    left.write_bytes(b"half")
+    os.utime(left, (clock.now_ms() / 1000,) * 2)
+    clock.advance_s(DAY_S - 60)
+    assert collect(ctx).leftovers == 0
+    assert left.exists()
+    clock.advance_s(120)
+    assert collect(ctx).leftovers == 1
+    assert not left.exists()

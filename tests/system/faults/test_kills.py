@@ -73,3 +73,19 @@ def test_the_server_is_killed(rig, phase):
     go_on(scenario, trap, cut=True)
     scenario.finish()
     assert rig.node.process.poll() is None
+
+
+def test_no_metrics_are_missing_when_the_node_is_killed_right_after_a_commit(rig):
+    scenario = rig.scenario()
+    scenario.stop_at("written-10")
+    scenario.submit()
+    scenario.await_gate("written-10")
+    scenario.await_committed(10)
+    node = rig.node
+    node.kill_all()
+    assert [point.step for point in rig.client.metrics(scenario.job_id)] == list(range(1, 11))
+    scenario.open()
+    rig.start_node(work_dir=node.work_dir)
+    done = scenario.finish()
+    assert done.attempts[-1].start_step == 10
+    assert [point.step for point in rig.client.metrics(scenario.job_id)] == list(range(1, 31))

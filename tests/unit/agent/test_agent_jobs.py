@@ -219,3 +219,20 @@ def test_a_notice_whose_reply_was_lost_is_repeated_under_the_same_id(api: FakeNo
     node(script=NOTICING_ENGINE).run()
     first, again, second = (body["notice_id"] for body in api.bodies("notice"))
     assert first == again != second
+
+
+def test_metrics_arrive_before_the_commit_of_their_step_and_before_the_end(
+    api: FakeNodeApi, node: NodeFactory
+) -> None:
+    api.leases = [lease(spec={"steps": 13, "every": 5})]
+    api.answers["metrics"] = [AWAY, cut]
+    assert node().run() == ExitCode.DONE
+    arrived: set[int] = set()
+    for call in api.calls:
+        if call.route == "metrics":
+            arrived |= {point["step"] for point in call.body["points"]}
+        if call.route == "checkpoints":
+            assert arrived >= set(range(1, call.body["step"] + 1))
+        if call.route == "complete":
+            assert arrived == set(range(1, 14))
+    assert len(api.bodies("checkpoints")) > 0

@@ -264,7 +264,17 @@ def test_the_journal_is_bounded(api: FakeNodeApi, clock: Clock) -> None:
 # ---- the courier
 
 
-def courier(api: FakeNodeApi, mine: HeldLease, clock: Clock, events: list[Event]) -> Courier:
+def no_points() -> None:
+    """An engine that measures nothing."""
+
+
+def courier(
+    api: FakeNodeApi,
+    mine: HeldLease,
+    clock: Clock,
+    events: list[Event],
+    deliver_points: Callable[[], None] = no_points,
+) -> Courier:
     return Courier(
         node=node_client(api),
         calls=calls(clock, mine),
@@ -272,6 +282,7 @@ def courier(api: FakeNodeApi, mine: HeldLease, clock: Clock, events: list[Event]
         post=events.append,
         monotonic_s=clock,
         patience_s=600.0,
+        deliver_points=deliver_points,
     )
 
 
@@ -291,6 +302,40 @@ def test_of_the_checkpoints_that_wait_only_the_newest_is_delivered(
     assert api.checkpoints == {3: b"state 3"}
     assert events == [Delivered(what="checkpoint of step 3", checkpoint_step=3)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_is_committed_only_when_the_metrics_before_it_have_arrived(
+    api: FakeNodeApi, clock: Clock, tmp_path: Path
+) -> None:
+    lease_of_clock = held(clock)
+    journal = Journal(node_client(api), calls(clock, lease_of_clock))
+    made = courier(api, lease_of_clock, clock, [], journal.deliver_points)
+    for step in (1, 2):
+        journal.metrics(step, {"loss": 1.0 / step})
+    api.answers["metrics"] = [cut]  # the first try is lost on its way
+    (tmp_path / "c").write_text("state")
+    made.take(Checkpoint(step=2, path=tmp_path / "c"))
+    made.start()
+    while not made.is_idle():
+        pass
+    made.stop(wait_s=10)
+    assert api.routes(without=()) == ["uploads", "metrics", "metrics", "checkpoints"]
+    assert [point["step"] for point in api.bodies("metrics")[-1]["points"]] == [1, 2]
+
+
+def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
+    api: FakeNodeApi, clock: Clock, tmp_path: Path
+) -> None:
+    lease_of_clock = held(clock)
+    journal = Journal(node_client(api), calls(clock, lease_of_clock))
+    made = courier(api, lease_of_clock, clock, [], journal.deliver_points)
+    (tmp_path / "c").write_text("state")
+    made.take(Checkpoint(step=2, path=tmp_path / "c"))
+    made.start()
+    while not made.is_idle():
+        pass
+    made.stop(wait_s=10)
+    assert api.routes(without=()) == ["uploads", "checkpoints"]
 
 
 def test_bytes_that_arrive_spoilt_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:

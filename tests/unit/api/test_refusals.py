@@ -197,6 +197,69 @@ def test_another_projects_things_cannot_be_named_in_a_body(served: Served, tmp_p
     assert ask(served, "POST /v1/keys", served.keys.other_admin, {}, wish).status_code in (403, 404)
 
 
+def of_other(served: Served, node: dict[str, Any], request: str = "request-other") -> httpx.Response:
+    """The other project's node asks for work."""
+    claim = {"request_id": request, "node": node, "kinds": ["x-count"]}
+    return served.call("POST", "/v1/node/claim", served.keys.other_node, json=claim)
+
+
+def test_a_projects_node_cannot_speak_for_the_operators_machine(served: Served) -> None:
+    lease(served)  # on m-1, with the operator's key
+    served.call("POST", "/v1/jobs", served.keys.other_admin, json=JOB)
+    liar = {**NODE, "node_id": "node_00000009"}
+    assert is_problem(of_other(served, liar), 403, "forbidden")
+    checks = served.call("POST", "/v1/node/checks", served.keys.other_node, json={"node": liar})
+    assert is_problem(checks, 403, "forbidden")
+    for name in ("m-1@default", "operator~0123456789abcdef"):
+        assert is_problem(of_other(served, {**liar, "machine_id": name}), 400, "invalid-input")
+    assert [node["machine_id"] for node in served.call("GET", "/v1/nodes", served.keys.admin).json()["items"]] == [
+        "m-1"
+    ]
+
+
+def test_a_project_is_not_told_which_machines_of_the_operators_did_its_job(served: Served) -> None:
+    job_id = served.call("POST", "/v1/jobs", served.keys.other_admin, json=JOB).json()["id"]
+    node = {**NODE, "name": "attic"}
+    claim = {"request_id": "request-1", "node": node, "kinds": ["x-count"]}
+    held = served.call("POST", "/v1/node/claim", served.keys.node, json=claim).json()["lease"]
+    assert held["job_id"] == job_id
+    served.call("POST", f"/v1/jobs/{job_id}/cancel", served.keys.other_admin)
+    own = f"/v1/jobs/{job_id}"
+    paths = [own, "/v1/jobs", f"{own}/events", f"{own}/logs", f"{own}/artifacts", f"{own}/checkpoints", "/v1/costs"]
+    told = [served.call("GET", path, served.keys.other_admin) for path in [*paths, "/v1/nodes"]]
+    stream = {"Accept": "text/event-stream"}
+    told.append(served.call("GET", f"{own}/events", served.keys.other_admin, headers=stream))
+    for reply in told:
+        assert reply.is_success, reply.url
+        assert not {"attic", "m-1", NODE["node_id"]} & set(re.findall(r"[\w-]+", reply.text)), reply.url
+    (attempt,) = told[0].json()["attempts"]
+    assert attempt["machine_id"] in told[-1].text
+    assert is_problem(of_other(served, {**node, "machine_id": attempt["machine_id"]}), 400, "invalid-input")
+
+
+def test_a_projects_node_key_quarantines_its_own_machine_and_no_other(served: Served) -> None:
+    client = served.client(served.keys.other_admin)
+    for number in range(2):
+        client.submit(JOB["spec"], kind="x-count")
+        held = of_other(served, {**NODE, "node_id": "node_00000009"}, f"request-{number}").json()["lease"]
+        path = f"/v1/node/attempts/{held['attempt_id']}/fail"
+        served.call("POST", path, held["token"], json={"reason": "node_driver", "message": "it broke"})
+    (machine,) = served.client(served.keys.admin).machines()
+    assert (machine.machine_id, machine.state) == ("m-1@other", "quarantined")
+    assert lease(served)["job_id"], "the operator's machine m-1 works on"
+    served.client(served.keys.admin).release_machine("m-1@other")
+
+
+def test_a_node_that_names_a_price_beyond_its_key_is_refused(served: Served) -> None:
+    served.call("POST", "/v1/jobs", served.keys.member, json=JOB)
+    dear = {**NODE, "price_micro_usd_per_hour": 100_000_000_000}
+    claim = {"request_id": "request-1", "node": dear, "kinds": ["x-count"]}
+    for key in (served.keys.node, served.keys.other_node):
+        reply = served.call("POST", "/v1/node/claim", key, json=claim)
+        assert is_problem(reply, 403, "forbidden")
+        assert "this key allows $100.00" in reply.json()["detail"]
+
+
 def test_lists_hold_nothing_of_another_project(served: Served, tmp_path: Path) -> None:
     own_things(served, tmp_path)
     for path in ("/v1/jobs", "/v1/datasets", "/v1/nodes", "/v1/secrets"):

@@ -14,19 +14,25 @@ from giornata.cli.sealing import FernetSealer, new_key
 from giornata.client.node import NodeClient
 from giornata.control.ports.sealing import NoSealer
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable
-from giornata.protocol.work import Claim, Lease, NodeInfo
+from giornata.protocol.work import Claim, ClaimReply, Lease, NodeInfo
 
 VALUE = "hf_NobodyMayEverReadThis/0123456789+="
 OTHER = "hf_AnotherOneThatIsNobodysBusiness"
 
 
 def claim(served: Served, key: str | None = None, *, request_id: str = "request-1", machine: str = "m-1") -> Lease:
+    lease = claim_reply(served, key, request_id=request_id, machine=machine).lease
+    assert lease is not None
+    return lease
+
+
+def claim_reply(
+    served: Served, key: str | None = None, *, request_id: str = "request-1", machine: str = "m-1"
+) -> ClaimReply:
     node = NodeInfo(node_id=f"node_{machine.replace('-', '0'):0>8}", machine_id=machine, name=machine)
     with httpx.Client(base_url=served.url) as http:
         wanted = Claim(request_id=request_id, node=node, kinds=("train",))
-        lease = NodeClient(http, node_key=key or served.keys.node).claim(wanted).lease
-    assert lease is not None
-    return lease
+        return NodeClient(http, node_key=key or served.keys.node).claim(wanted)
 
 
 def spec(served: Served, directory: Path, **fields: Any) -> dict[str, Any]:
@@ -156,29 +162,80 @@ def test_jobs_that_name_none_get_none(served: Served, tmp_path: Path) -> None:
     assert claim(served).hub_token is None
 
 
-def test_a_secret_that_is_gone_does_not_keep_the_job_from_its_node(served: Served, tmp_path: Path) -> None:
-    """The engine then says what is missing."""
-    client = served.client(served.keys.admin)
-    client.set_secret("HUB", VALUE)
-    client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
-    client.delete_secret("HUB")
-    assert claim(served).hub_token is None
+SEALED_FOR_ANOTHER = "(SELECT sealed FROM project_secrets WHERE project_id = 'other')"
 
 
-def test_a_row_that_was_moved_or_sealed_with_another_key_opens_for_nobody(served: Served, tmp_path: Path) -> None:
+def sealed_anew() -> str:
+    """With a key that the server does not have."""
+    return f"'{FernetSealer(new_key()).seal(json.dumps(['default', 'HUB', OTHER]))}'"
+
+
+def spoil_secret(tmp_path: Path, sealed: str) -> None:
+    with sqlite3.connect(tmp_path / "giornata.db") as database:
+        database.execute(f"UPDATE project_secrets SET sealed = {sealed} WHERE project_id = 'default'")  # noqa: S608
+
+
+def test_a_job_whose_secret_cannot_be_opened_fails_before_any_machine_has_it(served: Served, tmp_path: Path) -> None:
     client, other = served.client(served.keys.admin), served.client(served.keys.other_admin)
     client.set_secret("HUB", VALUE)
     other.set_secret("HUB", OTHER)
-    for number, sealed in enumerate(
-        (
-            "(SELECT sealed FROM project_secrets WHERE project_id = 'other')",
-            f"'{FernetSealer(new_key()).seal(json.dumps(['default', 'HUB', OTHER]))}'",
-        )
-    ):
+    for number, sealed in enumerate((SEALED_FOR_ANOTHER, sealed_anew())):
+        client.set_secret("HUB", VALUE)
+        job = client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
+        spoil_secret(tmp_path, sealed)
+        reply = claim_reply(served, request_id=f"request-{number}", machine=f"m-{number}")
+        assert (reply.lease, reply.reason) == (None, "unusable-job")
+        failed = client.get_job(job.id)
+        assert (failed.state, failed.attempts, failed.cost_micro_usd) == ("failed", (), 0)
+        assert failed.started_at is None
+        assert [fault.where for fault in failed.faults] == ["spec.hub_token_secret"]
+        assert "the secret HUB cannot be opened" in (failed.error or "")
+        assert "secrets_key" in (failed.error or "")
+        assert "giornata secrets set HUB" in (failed.error or "")
+        assert not list(client.machines())
+
+
+def test_when_the_secret_is_set_again_the_job_can_be_retried(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    job = client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
+    spoil_secret(tmp_path, sealed_anew())
+    assert claim_reply(served).reason == "unusable-job"
+    client.set_secret("HUB", OTHER)
+    again = client.retry(job.id)
+    lease = claim(served, request_id="request-2")
+    assert (lease.job_id, lease.attempt) == (again.id, 1)
+    assert lease.hub_token is not None and lease.hub_token.get_secret_value() == OTHER
+
+
+def test_a_job_whose_secret_was_deleted_fails_and_says_so(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    job = client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
+    client.delete_secret("HUB")
+    assert claim_reply(served).lease is None
+    assert "this project has no secret HUB" in (client.get_job(job.id).error or "")
+
+
+def test_a_lease_that_is_asked_for_again_is_not_given_without_its_secret(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    job = client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
+    claim(served)  # its reply got lost, and the server was started with another key
+    spoil_secret(tmp_path, sealed_anew())
+    assert claim_reply(served).lease is None
+    failed = client.get_job(job.id)
+    assert failed.state == "failed"
+    assert [(each.reason, each.blame) for each in failed.attempts] == [("released", "platform")]
+
+
+def test_a_job_is_refused_while_its_secret_cannot_be_opened(served: Served, tmp_path: Path) -> None:
+    client = served.client(served.keys.admin)
+    client.set_secret("HUB", VALUE)
+    spoil_secret(tmp_path, sealed_anew())
+    with pytest.raises(InvalidInput) as refusal:
         client.submit(spec(served, tmp_path, hub_token_secret="HUB"))
-        with sqlite3.connect(tmp_path / "giornata.db") as database:
-            database.execute(f"UPDATE project_secrets SET sealed = {sealed} WHERE project_id = 'default'")  # noqa: S608
-        assert claim(served, request_id=f"request-{number}", machine=f"m-{number}").hub_token is None
+    assert "cannot be opened" in refusal.value.faults[0].message
 
 
 def test_an_installation_without_a_key_keeps_none(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ BEFORE_A_SERVER = [
     (("project", "budget", "acme", "much"), {"USD"}),
     (("project", "create", "Acme!", "--name", ""), {"ID", "--name"}),
     (("key", "create", "--name", ""), {"--name"}),
+    (("key", "create", "--scope", "node", "--max-price", "much"), {"--max-price"}),
+    (("key", "create", "--scope", "node", "--max-price", "100001"), {"--max-price"}),
     (("machines", "quarantine", "m-1", "--reason", ""), {"--reason"}),
     (("secrets", "set", "HUB"), {"standard input"}),
     (("download", "job_1", "-o", __file__, "--format", "kohya"), {"--output", "--format"}),
@@ -146,6 +148,21 @@ def test_keys_are_shown_once_listed_and_revoked(run):
     refused = run("jobs", key=made["secret"])
     assert refused.status == 1
     assert "GIORNATA_API_KEY" in refused.errors
+
+
+def test_a_nodes_key_may_have_a_highest_price_and_a_fleet(run):
+    made = run("key", "create", "--scope", "node", "--max-price", "0.50", "--fleet", "gpu", "--json").json
+    assert (made["max_price_micro_usd_per_hour"], made["fleet"]) == (500_000, "gpu")
+    assert "--fleet gpu" in run("key", "create", "--scope", "node", "--fleet", "gpu").output
+    refused = run("key", "create", "--scope", "member", "--max-price", "1")
+    assert refused.status != 0
+    assert "no node's" in refused.errors
+
+
+def test_the_operator_releases_a_projects_machine_by_the_name_that_is_shown(run):
+    done = run("machines", "release", "desk-1@atelier")
+    assert done.status == 1
+    assert "nothing is held against a machine desk-1@atelier" in done.errors
 
 
 def test_projects_keep_to_themselves(run, served, job):

@@ -79,6 +79,12 @@ class Blobs(Protocol):
     def stale_multiparts(self, older_than: datetime) -> Iterator[StaleUpload]:
         """Uploads begun before `older_than` that nobody completed or aborted, on all pages."""
 
+    def sweep_leftovers(self) -> int:
+        """Remove half-written files that servers which were killed have left, a day after the last byte; how many.
+
+        Storage that keeps nothing of a broken write has none.
+        """
+
     def sign_get(
         self, key: str, *, expires_in_s: int, filename: str | None = None, media_type: str | None = None
     ) -> SignedRequest:

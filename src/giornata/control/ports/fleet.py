@@ -51,6 +51,7 @@ class Limits:
     reallocations_per_minute: int | None = None
     excluded_after_reallocation_s: float = 0.0  # for how long a reallocated machine does not come back
     moves: bool = True  # what is reallocated comes back on another machine
+    nodes_say_their_price: bool = False  # nobody here knows what a node costs: its own word counts
 
 
 class Fleet(Protocol):

@@ -82,7 +82,8 @@ class Machines(Protocol):
 
     def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement: ...
 
-    def outcomes(self, kind: str, reason: Reason, *, since_ms: int) -> Outcomes: ...
+    def outcomes(self, kind: str, reason: Reason, *, owner: str | None, since_ms: int) -> Outcomes:
+        """On the machines of this owner; None: the operator."""
 
     def failures_of_job(self, job_id: str) -> Sequence[tuple[str, str, Reason]]:
         """(attempt, machine, reason) of the job's ends that a machine may have been to blame for."""
@@ -103,9 +104,16 @@ class Machines(Protocol):
         """The kinds that nodes on it offered when last heard of."""
 
     def insert_canary(
-        self, job_id: str, *, machine_id: str, spec: Mapping[str, Any], at_ms: int, deadline_at_ms: int
+        self,
+        job_id: str,
+        *,
+        project_id: str,
+        machine_id: str,
+        spec: Mapping[str, Any],
+        at_ms: int,
+        deadline_at_ms: int,
     ) -> None:
-        """A queued job of kind canary, in the operator's project, which only this machine may have."""
+        """A queued job of kind canary, in the project of the machine's owner, which only this machine may have."""
 
     def is_live(self, job_id: str) -> bool:
         """Whether the job has not ended."""

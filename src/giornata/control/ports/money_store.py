@@ -87,8 +87,11 @@ class Place:
 class Forecasts(Protocol):
     """What stands between a new job and its end."""
 
-    def recent(self) -> Mapping[str, Sequence[FinishedRecord]]:
-        """The fleet's latest succeeded attempts by the shape of their steps. The price is the node's whole."""
+    def recent(self, *, project_id: str) -> Mapping[str, Sequence[FinishedRecord]]:
+        """The latest succeeded attempts on the operator's machines and the project's own, by their steps' shape.
+
+        The price is the node's whole.
+        """
 
     def ahead(self, *, kind: str, interrupted: bool, priority: int, turn: int, job_id: str) -> Sequence[Ahead]:
         """The queued jobs that go before one that is queued like this, by the shape of their steps."""

@@ -34,6 +34,8 @@ class KeyRecord:
     created_at_ms: int
     revoked_at_ms: int | None
     last_used_at_ms: int | None
+    fleet: str | None = None
+    max_price_micro_usd_per_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

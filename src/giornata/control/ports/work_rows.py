@@ -129,13 +129,19 @@ class NodeBeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """What the claim needs to remember of a node."""
+    """What the claim needs to remember of a node.
+
+    Of a node that was just seen also the price at which its instance, or one more of its fleet, was listed last;
+    None when neither ever was.
+    """
 
     id: str
     project_id: str
     draining: bool
     vram_bytes: int | None
+    first_seen_at_ms: int
     last_seen_at_ms: int
+    listed_price_micro_usd_per_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

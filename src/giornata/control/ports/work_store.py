@@ -39,6 +39,12 @@ class Nodes(Protocol):
         No two with one id.
         """
 
+    def has_machine(self, machine_id: str, *, seen_since_ms: int) -> bool:
+        """Whether a node on the machine of exactly this id was heard of since then."""
+
+    def forget(self, node_id: str) -> None:
+        """Delete the row of a node that was not let in."""
+
     def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
         """Keep what the node found out about itself, in place of what it said before."""
 

@@ -34,6 +34,8 @@ keys = Table(
     Column("name", String(128), nullable=False),
     Column("prefix", String(16), nullable=False),
     Column("secret_sha256", String(64), nullable=False, unique=True),
+    Column("fleet", String(128)),  # of a node's key: the operator's fleet whose nodes it is for
+    Column("max_price_micro_usd_per_hour", BigInteger),  # ... and what they may say that they cost
     at("created_at_ms"),
     at("revoked_at_ms", nullable=True),
     at("last_used_at_ms", nullable=True),

@@ -1,0 +1,32 @@
+"""Whose machine it is, as its id says: `desk-1` is the operator's, `desk-1@ann` is the project ann's own.
+
+The server adds the project to the id of every machine that a project's own key speaks for. A node cannot say an id
+with an `@`, so no key can name a machine of another owner. Fleets of a project's own nodes are named alike.
+"""
+
+AT = "@"
+LONGEST_ID = 128
+
+
+def own_id(name: str, project_id: str) -> str:
+    """How the server knows a machine, or a fleet, of the project's own."""
+    return f"{name}{AT}{project_id}"
+
+
+def owner_of(machine_id: str) -> str | None:
+    """The project whose own machine it is; None: the operator's."""
+    _, found, project_id = machine_id.rpartition(AT)
+    return project_id if found else None
+
+
+def own_name(known_id: str, project_id: str) -> str:
+    """What the project itself calls its machine or fleet."""
+    return known_id.removesuffix(f"{AT}{project_id}")
+
+
+def proves_against(success_on: str, failure_on: str) -> bool:
+    """Whether a job that one machine has done shows that a failure of the other was that machine's own.
+
+    Machines of different owners prove nothing: a project could bring its own to make the operator's look guilty.
+    """
+    return success_on != failure_on and owner_of(success_on) == owner_of(failure_on)
