@@ -14,7 +14,7 @@ from giornata.control.outlooks import Outlooks
 from giornata.control.ports.ban_store import BannedJob
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow
+from giornata.control.ports.work_rows import JobRow
 from giornata.control.requeue import fail_job
 from giornata.domain.backoff import Obstacle, Outlook
 from giornata.domain.job import JobState
@@ -92,7 +92,8 @@ def _give_up(ctx: Context, job: BannedJob, found: Outlook) -> bool:
         why = f"none of the {found.hosts} connected nodes has the {job.min_vram_bytes / 1e9:.1f} GB that it needs"
         error = f"{_last_words(tx, row)} ({Reason.NODE_TOO_SMALL}: {why})"
         fail_job(tx, ctx, row, attempt, error=error, faults=(), at_ms=now_ms)
-        _clear_machines(tx, ctx, row, attempt, at_ms=now_ms)
+        # Crashes of a job that failed in the end say nothing against machines.
+        judge_failure(tx, ctx, row, attempt, Reason.NODE_TOO_SMALL, at_ms=now_ms, job_failed=True)
         return True
 
 
@@ -111,8 +112,3 @@ def _last_words(tx: Transaction, job: JobRow) -> str:
         if each.reason == Reason.NODE_TOO_SMALL and each.message
     ]
     return said[-1] if said else "the job needs more GPU memory than the node has"
-
-
-def _clear_machines(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
-    """Crashes of a job that failed in the end say nothing against machines."""
-    judge_failure(tx, ctx, job, attempt, Reason.NODE_TOO_SMALL, at_ms=at_ms, job_failed=True)

@@ -257,6 +257,19 @@ def test_a_job_that_no_connected_node_is_large_enough_for_fails_with_what_its_en
     assert job["error"].startswith("last words 1 (node_too_small: none of the 1 connected nodes has the 12.8 GB")
 
 
+def test_a_job_that_is_too_large_for_all_that_are_left_fails_and_its_silent_attempt_ends(shop: Workshop) -> None:
+    """The node that might have been large enough is gone."""
+    job_id = shop.add_job()
+    broken(shop, shop.lease(small(shop)), Reason.NODE_TOO_SMALL)
+    shop.lease(2)
+    shop.clock.advance_s(1000)
+    lapse_leases(shop.ctx)
+    shop.claim(small(shop))
+    assert lift_bans(shop.ctx).failed == 1
+    assert shop.job(job_id)["state"] == "failed"
+    assert [row["reason"] for row in shop.rows(schema.attempts)] == ["node_too_small", "lease_expired"]
+
+
 def test_a_larger_node_that_comes_in_time_takes_it(shop: Workshop) -> None:
     job_id = shop.add_job()
     broken(shop, shop.lease(small(shop)), Reason.NODE_TOO_SMALL)
