@@ -14,11 +14,16 @@ BESIDE = ("", "-wal", "-shm", "-journal", ".lock")
 def private_database(path: Path) -> None:
     """Make an empty database of mode 0600 where there is none, and take the rights of others from existing files.
 
-    Raises InvalidInput for a file of another user that is open to others, and for a folder to which others may write.
+    Raises InvalidInput for what cannot be written, for a file of another user that is open to others, and for a
+    folder to which others may write.
     """
-    path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-    _check_folder(path.parent)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))
+    try:
+        path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        _check_folder(path.parent)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))
+    except OSError as error:
+        message = f"cannot open {path}: {error.strerror}"
+        raise InvalidInput([Fault(where="database", message=message, hint="name a file to write to")]) from None
     for file in (path.with_name(path.name + suffix) for suffix in BESIDE):
         try:
             status = file.stat()

@@ -167,6 +167,11 @@ def test_what_a_server_process_makes_is_closed(tmp_path: Path) -> None:
         os.umask(before)
 
 
+def test_a_database_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="Is a directory"):
+        migrate(f"sqlite:///{tmp_path}")
+
+
 # ---- the signing key
 
 
