@@ -13,6 +13,7 @@ from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.express import Express
 from giornata.api.health import Check, health_routes
 from giornata.api.intake import Intake
+from giornata.api.lists import Lists
 from giornata.api.metrics import Metrics
 from giornata.api.observed import Observed
 from giornata.api.openapi import install_openapi
@@ -78,6 +79,7 @@ def create_app(
     )
     app.state.claims = Together(partial(claim_each, ctx), key=lambda asked: asked.node_id)
     app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
+    app.state.lists = Lists(threads=settings.list_threads)
     app.state.streams = Seats("streams", most=settings.streams_per_key)
     app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)

@@ -91,27 +91,30 @@ class Stream:
         """
         with ExitStack() as held:
             held.enter_context(self._seat)
-            items, over = await self._wakeup.look(self._next)
-            if over and not items:
+            sent, over = await self._wakeup.look(self._next)
+            if over and not sent:
                 return Response(status_code=204)
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            messages = self._messages(items, over)
+            messages = self._messages(sent, over)
             return _Seated(messages, media_type=MEDIA_TYPE, headers=headers, seat=held.pop_all())
 
-    def _next(self) -> tuple[Sequence[Item], bool]:
+    def _next(self) -> tuple[bytes, bool]:
+        """The messages that are to be sent next, and whether the job has ended. For a thread: a page is work."""
         # The end is looked for first, so that nothing written between the two reads is missed.
         over = self._ending.reached()
         items = self._read_page(self._after, PAGE).items
-        return items, over
+        if items:
+            self._after = items[-1].id
+        return b"".join(map(_message, items)), over
 
-    async def _messages(self, items: Sequence[Item], over: bool) -> AsyncIterator[bytes]:
+    async def _messages(self, sent: bytes, over: bool) -> AsyncIterator[bytes]:
         silent_s = 0.0
         yield KEEP_ALIVE
         with self._wakeup.listen() as listener:
             while not self._wakeup.closed:
-                if items:
-                    yield b"".join(map(_message, items))
-                    self._after, silent_s = items[-1].id, 0.0
+                if sent:
+                    yield sent
+                    silent_s = 0.0
                 elif over:
                     yield END_MESSAGE
                     return
@@ -121,7 +124,7 @@ class Stream:
                     if silent_s >= self._settings.keep_alive_s:
                         yield KEEP_ALIVE
                         silent_s = 0.0
-                items, over = await self._wakeup.look(self._next)
+                sent, over = await self._wakeup.look(self._next)
 
 
 class _Seated(StreamingResponse):

@@ -1,11 +1,12 @@
 """Routes of jobs: submit, read, end."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Header, Query, Response, status
 
-from giornata.api.callers import Ctx, User, Wake
+from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.paging import Cursor, JobId, Limit
 from giornata.control import cancel as canceling
@@ -17,9 +18,11 @@ from giornata.control import set_budget as budgeting
 from giornata.control import submit as submitting
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, SubmitJob
+from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
+
+E = TypeVar("E", bound=StrEnum)
 
 IdempotencyKey = Annotated[
     str | None,
@@ -62,20 +65,38 @@ def estimate(ctx: Ctx, caller: User, body: SubmitJob) -> Estimate:
     return estimating.estimate(ctx, caller, body)
 
 
-@router.get("/jobs", responses=USER)
-def list_jobs(
+@router.get("/jobs", responses=USER, response_model=JobPage)
+async def list_jobs(
     *,
     ctx: Ctx,
+    lists: ReadLists,
     caller: User,
     state: Annotated[list[str] | None, Query(max_length=32, description="Repeated, or a comma list.")] = None,
     label: Annotated[list[str] | None, Query(max_length=32, description="`key:value`; all must match.")] = None,
     kind: Annotated[str | None, Query(max_length=32)] = None,
+    include: Annotated[
+        list[str] | None,
+        Query(max_length=8, description="`spec`, `result`: left out otherwise. Repeated, or a comma list."),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> JobPage:
-    """Newest first, without their attempts."""
-    states, labels = wanted(state or (), label or ())
-    return read_jobs.list_jobs(ctx, caller, states=states, labels=labels, kind=kind, cursor=cursor, limit=limit)
+) -> Response:
+    """Newest first, without their attempts; with `spec` and `result` only if `include` names them.
+
+    A page may end before its `limit`, when its jobs are large; `next` goes on.
+    """
+    states, labels, parts = wanted(state or (), label or (), include or ())
+    return await lists.page(
+        read_jobs.list_jobs,
+        ctx,
+        caller,
+        states=states,
+        labels=labels,
+        kind=kind,
+        include=parts,
+        cursor=cursor,
+        limit=limit,
+    )
 
 
 @router.get("/jobs/{job_id}", responses=USER_ITEM)
@@ -131,16 +152,13 @@ def continue_job(
     return job
 
 
-def wanted(states: Sequence[str], labels: Sequence[str]) -> tuple[tuple[JobState, ...], dict[str, str]]:
+def wanted(
+    states: Sequence[str], labels: Sequence[str], include: Sequence[str] = ()
+) -> tuple[tuple[JobState, ...], dict[str, str], frozenset[JobPart]]:
     """The filters as typed values. Raises InvalidInput with every fault."""
-    names = [name.strip() for item in states for name in item.split(",") if name.strip()]
-    known = [state.value for state in JobState]
-    hint = f"use {', '.join(known)}"
-    faults = [
-        Fault(where="query.state", message=f"{name[:40]!r} is not a state", hint=hint)
-        for name in names
-        if name not in known
-    ]
+    faults: list[Fault] = []
+    found_states = _each_of(JobState, states, "state", "a state", faults)
+    found_parts = _each_of(JobPart, include, "include", "a part that lists leave out", faults)
     pairs = [label.partition(":") for label in labels]
     faults += [
         Fault(where="query.label", message=f"{key[:40]!r} is not a label", hint="use key:value")
@@ -149,4 +167,17 @@ def wanted(states: Sequence[str], labels: Sequence[str]) -> tuple[tuple[JobState
     ]
     if faults:
         raise InvalidInput(faults)
-    return tuple(JobState(name) for name in names), {key: value for key, _, value in pairs}
+    return tuple(found_states), {key: value for key, _, value in pairs}, frozenset(found_parts)
+
+
+def _each_of(kind: type[E], given: Sequence[str], name: str, what: str, faults: list[Fault]) -> list[E]:
+    """The values that are named, one by one or in comma lists; what is none is added to `faults`."""
+    names = [part.strip() for item in given for part in item.split(",")]
+    known = [str(value) for value in kind]
+    hint = f"use {', '.join(known)}"
+    faults += [
+        Fault(where=f"query.{name}", message=f"{part[:40]!r} is not {what}", hint=hint)
+        for part in names
+        if part not in known
+    ]
+    return [kind(part) for part in names if part in known]

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 
-from giornata.api.callers import Ctx, User
+from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM
 from giornata.api.paging import Cursor, Limit, UploadId
 from giornata.control import complete_upload as completing
@@ -42,13 +42,17 @@ def create_dataset(ctx: Ctx, caller: User, body: CreateDataset) -> Dataset:
     return creating.create_dataset(ctx, caller, body)
 
 
-@router.get("/datasets", responses=USER)
-def list_datasets(ctx: Ctx, caller: User, cursor: Cursor = None, limit: Limit = 50) -> DatasetPage:
+@router.get("/datasets", responses=USER, response_model=DatasetPage)
+async def list_datasets(
+    ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 50
+) -> Response:
     """Newest first, without their items."""
-    return read_datasets.list_datasets(ctx, caller, cursor, limit)
+    return await lists.page(read_datasets.list_datasets, ctx, caller, cursor, limit)
 
 
-@router.get("/datasets/{dataset_id}", responses=USER_ITEM)
-def get_dataset(ctx: Ctx, caller: User, dataset_id: Annotated[str, Path(max_length=64)]) -> Dataset:
+@router.get("/datasets/{dataset_id}", responses=USER_ITEM, response_model=Dataset)
+async def get_dataset(
+    ctx: Ctx, lists: ReadLists, caller: User, dataset_id: Annotated[str, Path(max_length=64)]
+) -> Response:
     """One dataset with its items."""
-    return read_datasets.get_dataset(ctx, caller, dataset_id)
+    return await lists.page(read_datasets.get_dataset, ctx, caller, dataset_id)

@@ -47,6 +47,7 @@ from giornata.protocol.jobs import (
     EventPage,
     Job,
     JobPage,
+    JobPart,
     LogLine,
     LogPage,
     MetricPage,
@@ -172,12 +173,17 @@ class Client:
         states: Iterable[JobState] = (),
         labels: Mapping[str, str] | None = None,
         kind: str | None = None,
+        include: Iterable[JobPart] = (),
     ) -> Iterator[Job]:
-        """Jobs, newest first, without their attempts; pages are fetched as they are needed."""
+        """Jobs, newest first, without their attempts; pages are fetched as they are needed.
+
+        `spec` and `result` are empty unless `include` names them.
+        """
         params = {
             "state": [str(state) for state in states],
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
             "kind": kind,
+            "include": [str(part) for part in include],
         }
         return self._pages("/v1/jobs", JobPage, params)
 

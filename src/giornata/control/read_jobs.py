@@ -1,18 +1,18 @@
 """Looking at jobs."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, waiting_because
-from giornata.control.pages import check_limit, cut, decode_cursor
+from giornata.control.pages import check_limit, decode_cursor, encode_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.texts import is_id, label_faults
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import Job, JobPage
+from giornata.protocol.jobs import Job, JobPage, JobPart
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
@@ -29,12 +29,14 @@ def list_jobs(
     states: Sequence[JobState],
     labels: Mapping[str, str],
     kind: str | None,
+    include: Collection[JobPart] = (),
     cursor: str | None,
     limit: int,
 ) -> JobPage:
     """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first.
 
-    Attempts, and why a job waits, are said by `get_job` only. Raises Forbidden, InvalidInput.
+    Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
+    them. A page may end before `limit`, for its bytes. Raises Forbidden, InvalidInput.
     """
     require_user(caller)
     check_limit(limit)
@@ -46,14 +48,22 @@ def list_jobs(
     place = decode_cursor(cursor)
     with ctx.store.read() as tx:
         rows = tx.job_reads.page(
-            project_id=caller.project_id, states=states, labels=labels, kind=kind, before=place, limit=limit + 1
+            project_id=caller.project_id,
+            states=states,
+            labels=labels,
+            kind=kind,
+            before=place,
+            include=include,
+            limit=limit,
+            most_bytes=ctx.policy.max_page_bytes,
         )
-        page, following = cut(rows, limit, lambda job: (job.created_at_ms, job.id))
-        found = tx.job_reads.attempts([job.id for job in page], project_id=caller.project_id)
+        ids = [job.id for job in rows.items]
+        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
-    return JobPage(items=tuple(job_reply(job, attempts[job.id], whole=False) for job in page), next=following)
+    following = encode_cursor(rows.items[-1].created_at_ms, rows.items[-1].id) if rows.more else None
+    return JobPage(items=tuple(job_reply(job, attempts[job.id], whole=False) for job in rows.items), next=following)
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
@@ -73,3 +83,9 @@ def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
     if job is None:
         raise NotFound(f"there is no job {job_id}")
     return job
+
+
+def require_job(tx: Transaction, caller: Caller, job_id: str) -> None:
+    """Raises NotFound unless the caller's project has this job. Reads nothing of the job."""
+    if not is_id(job_id) or not tx.job_reads.exists(job_id, project_id=caller.project_id):
+        raise NotFound(f"there is no job {job_id}")

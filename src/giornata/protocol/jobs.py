@@ -1,6 +1,7 @@
 """Jobs as their owners see them."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -19,6 +20,13 @@ MinVram = Annotated[
         description="GPU memory that a node needs at least, in bytes; raised when it turns out to be more.",
     ),
 ]
+
+
+class JobPart(StrEnum):
+    """What lists of jobs leave out unless it is asked for."""
+
+    SPEC = "spec"
+    RESULT = "result"
 
 
 class SubmitJob(Message):
@@ -143,7 +151,10 @@ class Job(Reply):
 
 
 class JobPage(Reply):
-    """`GET /v1/jobs`; newest first. `next` is an opaque cursor. Attempts are left out of lists."""
+    """`GET /v1/jobs`; newest first. `next` is an opaque cursor. A page may end before its `limit`.
+
+    Attempts are left out of lists. `spec` and `result` are empty objects unless `include` names them.
+    """
 
     items: tuple[Job, ...]
     next: str | None = None
