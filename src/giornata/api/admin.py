@@ -25,6 +25,7 @@ from giornata.protocol.admin import (
     ProjectPage,
     SetBudget,
 )
+from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["administration"])
 
@@ -44,7 +45,7 @@ async def list_nodes(
 
 
 @router.post("/projects", status_code=status.HTTP_201_CREATED, responses=refusals(401, 403, 409))
-def create_project(ctx: Ctx, caller: User, body: CreateProject) -> Project:
+def create_project(ctx: Ctx, caller: User, body: Json[CreateProject]) -> Project:
     """A new tenant."""
     return creating_project.create_project(ctx, caller, body)
 
@@ -59,7 +60,7 @@ async def list_projects(
 
 @router.put("/projects/{project_id}/budget", responses=USER_ITEM)
 def set_budget(
-    ctx: Ctx, caller: User, wakeup: Wake, project_id: Annotated[str, Path(max_length=64)], body: SetBudget
+    ctx: Ctx, caller: User, wakeup: Wake, project_id: Annotated[str, Path(max_length=64)], body: Json[SetBudget]
 ) -> Project:
     """What all jobs of the project may cost. Jobs that waited for the money go on."""
     project = budgeting.set_project_budget(ctx, caller, project_id, body)
@@ -68,7 +69,7 @@ def set_budget(
 
 
 @router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)
-def create_key(ctx: Ctx, caller: User, body: CreateKey) -> CreatedKey:
+def create_key(ctx: Ctx, caller: User, body: Json[CreateKey]) -> CreatedKey:
     """A new key. Its secret is shown this once."""
     return creating_key.create_key(ctx, caller, body)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
@@ -11,8 +11,10 @@ from giornata import __version__
 from giornata.api import admin, costs, fleets, histories, jobs, machines, node, secrets, uploads
 from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.express import Express
+from giornata.api.head import Head
 from giornata.api.health import Check, health_routes
 from giornata.api.intake import Intake
+from giornata.api.known_query import KnownQuery, only_known_query
 from giornata.api.lists import Lists
 from giornata.api.metrics import Metrics
 from giornata.api.observed import Observed
@@ -34,6 +36,9 @@ DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 
 Every error is an `application/problem+json` document with a stable `code`; invalid input lists every fault.
 """
+_USERS = (uploads.router, jobs.router, histories.router, admin.router, costs.router, secrets.router)
+_OPERATORS = (fleets.router, machines.router)
+_ROUTERS = (*_USERS, *_OPERATORS, node.router, node.attempts)
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Range", "X-API-Key"]
 _CORS_REPLY = ["Content-Range", "ETag", "Location", "Retry-After", "X-Request-Id"]
 
@@ -59,6 +64,7 @@ def create_app(
         loops_status=loops_status,
         kept_s=settings.gauges_kept_s,
     )
+    routers = (*_ROUTERS, health_routes({"store": partial(_ask_store, ctx), **(checks or {})}, loops_status))
     app = FastAPI(
         title="Giornata",
         version=__version__,
@@ -66,8 +72,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(only_known_query)],
         middleware=[
             *_middleware(settings, metrics),
+            Middleware(KnownQuery, routers=routers),
             Middleware(Express, ctx=ctx, routers=(node.router, node.attempts)),
         ],
     )
@@ -83,13 +91,10 @@ def create_app(
     app.state.streams = Seats("streams", most=settings.streams_per_key)
     app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
-    users = (uploads.router, jobs.router, histories.router, admin.router, costs.router, secrets.router)
-    operators = (fleets.router, machines.router)
-    for routes in (*users, *operators, node.router, node.attempts):
-        app.include_router(routes)
+    for router in routers:
+        app.include_router(router)
     if serves_blobs(ctx.blobs):
         app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))
-    app.include_router(health_routes({"store": partial(_ask_store, ctx), **(checks or {})}, loops_status))
     install_openapi(app, settings)
     return app
 
@@ -98,7 +103,7 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
     cross_origin = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.allowed_origins),
-        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=_CORS_REQUEST,
         expose_headers=_CORS_REPLY,
         max_age=3600,
@@ -106,6 +111,7 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
     return [
         *([cross_origin] if settings.allowed_origins else []),
         Middleware(Observed, metrics=metrics),
+        Middleware(Head),
         Middleware(
             Intake,
             max_json_bytes=settings.max_json_bytes,

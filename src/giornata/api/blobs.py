@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeGuard
 
@@ -52,6 +53,12 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
     def get(request: Request, key: str) -> FileResponse:
         """The bytes at the signed URL, or a range of them."""
         opened = storage.open_get(_asked(request, key))
+        return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
+
+    @router.head("/{key:path}", include_in_schema=False)
+    def head(request: Request, key: str) -> FileResponse:
+        """What a GET would answer, without the bytes. The URL is one that was signed for GET."""
+        opened = storage.open_get(replace(_asked(request, key), method="GET"))
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
 
     return router

@@ -13,6 +13,7 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from giornata.api.head import is_head
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.protocol.events import EventType
@@ -141,7 +142,7 @@ class _Seated(StreamingResponse):
 
 def wants_stream(request: Request) -> bool:
     """Whether the client asked for events rather than a page."""
-    return MEDIA_TYPE in request.headers.get("accept", "")
+    return MEDIA_TYPE in request.headers.get("accept", "") and not is_head(request)
 
 
 def _message(item: Item) -> bytes:

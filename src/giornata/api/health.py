@@ -1,5 +1,6 @@
 """`/healthz`, `/readyz` and `/metrics`: for whoever keeps the server running. None of them needs a key."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import APIRouter, Request, Response
@@ -10,6 +11,8 @@ from giornata.api.openapi import refusals
 from giornata.control.loops import LoopStatus
 from giornata.domain.errors import GiornataError
 from giornata.protocol.model import Reply
+
+log = logging.getLogger("giornata.api")
 
 Check = Callable[[], None]
 
@@ -75,7 +78,8 @@ def _asked(check: Check) -> str:
     try:
         check()
     except GiornataError as error:
-        return str(error)
+        log.warning("not ready: %s", error)
+        return error.public
     return "ok"
 
 

@@ -19,6 +19,7 @@ from giornata.control import submit as submitting
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob
+from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -48,7 +49,7 @@ def submit(
     caller: User,
     wakeup: Wake,
     response: Response,
-    body: SubmitJob,
+    body: Json[SubmitJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Ask for a job. The spec is checked whole before anything is stored."""
@@ -60,7 +61,7 @@ def submit(
 
 
 @router.post("/jobs:estimate", responses=USER)
-def estimate(ctx: Ctx, caller: User, body: SubmitJob) -> Estimate:
+def estimate(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """What submitting this would do and cost, without doing it."""
     return estimating.estimate(ctx, caller, body)
 
@@ -106,7 +107,7 @@ def get_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
 
 
 @router.patch("/jobs/{job_id}", responses=refusals(401, 402, 403, 404, 409))
-def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: ChangeJob) -> Job:
+def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[ChangeJob]) -> Job:
     """Set the budget. A job that was paused for want of it is in the queue again."""
     job = budgeting.change_job(ctx, caller, job_id, body)
     wakeup.notify()
@@ -141,7 +142,7 @@ def continue_job(
     wakeup: Wake,
     response: Response,
     job_id: JobId,
-    body: ContinueJob,
+    body: Json[ContinueJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """A new job that starts from the weights of one that has ended, with a fresh optimizer."""

@@ -10,6 +10,7 @@ from giornata.api.paging import Cursor, Limit
 from giornata.control import machine_hand
 from giornata.domain.health import MachineState
 from giornata.protocol.machines import MachinePage, QuarantineMachine
+from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1/machines", tags=["administration"])
 
@@ -31,7 +32,7 @@ async def list_machines(
 
 
 @router.post("/{machine_id}/quarantine", responses=USER_ITEM)
-def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: QuarantineMachine) -> MachinePage:
+def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
     """No more work for it until it is released. What it is at goes on to its end. Root admin only."""
     return machine_hand.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
 

@@ -17,6 +17,7 @@ from giornata.control import note_checks as noting_checks
 from giornata.control import reject_checkpoint as rejecting_checkpoint
 from giornata.control.context import Caller
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
+from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
     AttemptEnded,
@@ -49,7 +50,7 @@ LONGEST_POLL_S = 5.0
 
 @router.post("/claim", responses=refusals(401, 403, 409, 429))
 async def claim_job(
-    *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Claim
+    *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Json[Claim]
 ) -> ClaimReply:
     """A job, or why there is none; waits up to `wait_s` for one.
 
@@ -91,50 +92,50 @@ def policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] 
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))
-def checks(ctx: Ctx, caller: User, body: NodeChecks) -> ChecksNoted:
+def checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
     """Say what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
     return noting_checks.note_checks(ctx, caller, body)
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT)
-async def beat(request: Request, attempt_id: Attempt, body: Heartbeat) -> HeartbeatReply:
+async def beat(request: Request, attempt_id: Attempt, body: Json[Heartbeat]) -> HeartbeatReply:
     """Renew the lease. 409 `lease-lost`: the job is another's, or over; drop it at once."""
     reply: HeartbeatReply = await request.app.state.beats.ask(heartbeat.Beat(attempt_id=attempt_id, said=body))
     return reply
 
 
 @attempts.post("/log", status_code=NO_BODY, responses=ATTEMPT)
-def log(ctx: Ctx, attempt_id: Attempt, body: LogLines) -> None:
+def log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
     """Append lines to the job's log. Lines that are there already are not added again."""
     report.add_log_lines(ctx, attempt_id, body)
 
 
 @attempts.post("/metrics", status_code=NO_BODY, responses=ATTEMPT)
-def metrics(ctx: Ctx, attempt_id: Attempt, body: MetricBatch) -> None:
+def metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
     """Record metrics by step."""
     report.put_metrics(ctx, attempt_id, body)
 
 
 @attempts.post("/notice", status_code=NO_BODY, responses=ATTEMPT)
-def notice(ctx: Ctx, attempt_id: Attempt, body: NoticeReport) -> None:
+def notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
     """Put something into the job's events."""
     report.add_notice(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads", responses=ATTEMPT)
-def request_uploads(ctx: Ctx, attempt_id: Attempt, body: UploadRequest) -> UploadReply:
+def request_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
     """Ask where to put files."""
     return attempt_uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
-def renew_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: RenewParts) -> UploadTicket:
+def renew_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
     return attempt_uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
 
 
 @attempts.post("/checkpoints", responses=ATTEMPT)
-def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: CommitCheckpoint) -> Committed:
+def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: Json[CommitCheckpoint]) -> Committed:
     """Make an uploaded checkpoint exist, after verifying its bytes. May be repeated."""
     return committing_checkpoint.commit_checkpoint(ctx, attempt_id, body)
 
@@ -154,7 +155,7 @@ def reject_checkpoint(
 
 
 @attempts.post("/artifacts", responses=ATTEMPT)
-def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: CommitArtifact) -> Committed:
+def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: Json[CommitArtifact]) -> Committed:
     """Make an uploaded artifact exist, after verifying its bytes. May be repeated."""
     return committing_artifact.commit_artifact(ctx, attempt_id, body)
 
@@ -166,19 +167,19 @@ def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
 
 
 @attempts.put("/cache/{key:path}", responses=ATTEMPT)
-def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: CommitCache) -> Committed:
+def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[CommitCache]) -> Committed:
     """Leave uploaded bytes under this key. The first commit stands."""
     return cache.commit_cache(ctx, attempt_id, key, body)
 
 
 @attempts.post("/complete", responses=ATTEMPT)
-def complete_attempt(ctx: Ctx, attempt_id: Attempt, body: CompleteAttempt) -> AttemptEnded:
+def complete_attempt(ctx: Ctx, attempt_id: Attempt, body: Json[CompleteAttempt]) -> AttemptEnded:
     """The job is done. May be repeated."""
     return complete.complete(ctx, attempt_id, body)
 
 
 @attempts.post("/fail", responses=ATTEMPT)
-def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: FailAttempt) -> AttemptEnded:
+def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[FailAttempt]) -> AttemptEnded:
     """The attempt cannot go on. May be repeated; it counts once."""
     ended = fail.fail(ctx, attempt_id, body)
     wakeup.notify()
@@ -186,7 +187,7 @@ def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: FailAttempt)
 
 
 @attempts.post("/release", responses=ATTEMPT)
-def release_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: ReleaseAttempt) -> AttemptEnded:
+def release_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[ReleaseAttempt]) -> AttemptEnded:
     """Give the job back; another node goes on with it. May be repeated."""
     ended = release.release(ctx, attempt_id, body)
     wakeup.notify()

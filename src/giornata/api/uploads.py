@@ -13,31 +13,32 @@ from giornata.control import read_datasets
 from giornata.control import renew_upload as renewing
 from giornata.control import request_uploads as requesting
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetPage
+from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import Blob, CompleteUpload, RenewParts, UploadReply, UploadRequest, UploadTicket
 
 router = APIRouter(prefix="/v1", tags=["data"])
 
 
 @router.post("/uploads", responses=USER)
-def request_uploads(ctx: Ctx, caller: User, body: UploadRequest) -> UploadReply:
+def request_uploads(ctx: Ctx, caller: User, body: Json[UploadRequest]) -> UploadReply:
     """Ask which files are missing, and where to put them."""
     return requesting.request_uploads(ctx, caller, body)
 
 
 @router.post("/uploads/{upload_id}/urls", responses=USER_CHANGE)
-def renew_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: RenewParts) -> UploadTicket:
+def renew_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
     return renewing.renew_upload(ctx, caller, upload_id, body)
 
 
 @router.post("/uploads/{upload_id}/complete", responses=USER_CHANGE)
-def complete_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: CompleteUpload) -> Blob:
+def complete_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[CompleteUpload]) -> Blob:
     """Have the server verify what was put. May be repeated."""
     return completing.complete_upload(ctx, caller, upload_id, body)
 
 
 @router.post("/datasets", responses=USER)
-def create_dataset(ctx: Ctx, caller: User, body: CreateDataset) -> Dataset:
+def create_dataset(ctx: Ctx, caller: User, body: Json[CreateDataset]) -> Dataset:
     """Name a set of uploaded pictures, after looking at every one. The same items give the same id."""
     return creating.create_dataset(ctx, caller, body)
 

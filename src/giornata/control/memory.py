@@ -4,13 +4,14 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from giornata.control.context import Caller
 
 MOST_CALLERS = 4096
+MOST_MEASURED_JOBS = 4096
 READERS = 2
 
 
@@ -20,6 +21,14 @@ class Settled:
 
     before_ms: int
     micro_usd: int
+
+
+@dataclass(slots=True)
+class MetricNames:
+    """Under which names a job has measured. `complete`: also before this process heard of the job."""
+
+    names: set[str] = field(default_factory=set)
+    complete: bool = False
 
 
 class Memory:
@@ -34,6 +43,7 @@ class Memory:
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
         self._settled: dict[str | None, Settled] = {}
+        self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
 
     @property
@@ -80,6 +90,16 @@ class Memory:
     def remember_settled(self, project_id: str | None, settled: Settled) -> None:
         """Two that work it out at once may each remember theirs."""
         self._settled[project_id] = settled
+
+    def metric_names(self, job_id: str) -> MetricNames:
+        """What is known of the names of a job's metrics; to be changed by whoever holds the job's row."""
+        found = self._measured.get(job_id)
+        if found is None:
+            with self._lock:
+                if len(self._measured) >= MOST_MEASURED_JOBS:
+                    self._measured.clear()
+                found = self._measured.setdefault(job_id, MetricNames())
+        return found
 
     def awake_since_ms(self, *, at_ms: int, break_ms: int) -> int:
         """Since when this process has looked at its fleets without a break longer than `break_ms`; this is a look.

@@ -34,7 +34,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
-    parsed, faults = parse_spec(request.kind, request.spec)
+    parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
     faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)

@@ -102,7 +102,7 @@ def test_the_access_log_is_json_without_secrets(served: Served, access_log: "que
     record = access_log.get(timeout=10)
     assert access_log.empty()
     line = json.loads(record.getMessage())
-    assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 404)
+    assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 400)
     assert line["request_id"] == response.headers["x-request-id"]
     assert "hush" not in record.getMessage()
     assert served.keys.member not in record.getMessage()
