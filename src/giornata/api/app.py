@@ -25,6 +25,7 @@ from giornata.api.seats import Seats
 from giornata.api.settings import ApiSettings
 from giornata.api.together import Together
 from giornata.api.wakeup import Wakeup
+from giornata.control.check_storage import StorageCheck
 from giornata.control.claim import claim_each
 from giornata.control.context import Context
 from giornata.control.heartbeat import heartbeat_each
@@ -53,7 +54,7 @@ def create_app(
     """The app over `ctx`.
 
     `loops_status` is `Loops.status` of the loops that run beside it. `checks` are what `/readyz` asks besides the
-    store; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting nodes that a
+    store and the blobs; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting nodes that a
     job may be there.
     """
     settings = settings or ApiSettings()
@@ -64,7 +65,7 @@ def create_app(
         loops_status=loops_status,
         kept_s=settings.gauges_kept_s,
     )
-    routers = (*_ROUTERS, health_routes({"store": partial(_ask_store, ctx), **(checks or {})}, loops_status))
+    routers = (*_ROUTERS, health_routes({**_own_checks(ctx), **(checks or {})}, loops_status))
     app = FastAPI(
         title="Giornata",
         version=__version__,
@@ -118,6 +119,10 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
             pace=Pace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
         ),
     ]
+
+
+def _own_checks(ctx: Context) -> dict[str, Check]:
+    return {"store": partial(_ask_store, ctx), "blobs": StorageCheck(ctx)}
 
 
 def _ask_store(ctx: Context) -> None:

@@ -2,7 +2,7 @@
 
 Each item is one message with its `id`; `Last-Event-ID` takes a stream up again behind it. A comment line is sent
 when nothing else was for a while. After the job's end, or when it is paused, and everything was sent, comes a message
-named `end`; a stream that closes without one is to be taken up again.
+named `end`; a stream that closes without one is to be taken up again. A stream whose key was revoked closes so too.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from giornata.api.head import is_head
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
+from giornata.domain.errors import Unauthenticated
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import EventPage
 
@@ -67,9 +68,10 @@ class Ending:
 
 
 class Stream:
-    """One client that follows one job. `read_page` takes (after, limit); both callables are synchronous.
+    """One client that follows one job. `read_page` takes (after, limit); the callables are synchronous.
 
-    `seat` is held until the last byte is sent or the client is gone.
+    `require_standing` raises Unauthenticated when the client's key is good no more. `seat` is held until the last
+    byte is sent or the client is gone.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class Stream:
         *,
         read_page: Callable[[int, int], Page],
         ending: Ending,
+        require_standing: Callable[[], None],
         after: int,
         settings: ApiSettings,
         wakeup: Wakeup,
         seat: AbstractContextManager[None],
     ) -> None:
         self._read_page, self._ending, self._after = read_page, ending, after
+        self._require_standing = require_standing
         self._settings, self._wakeup, self._seat = settings, wakeup, seat
 
     async def respond(self) -> Response:
@@ -101,6 +105,7 @@ class Stream:
 
     def _next(self) -> tuple[bytes, bool]:
         """The messages that are to be sent next, and whether the job has ended. For a thread: a page is work."""
+        self._require_standing()
         # The end is looked for first, so that nothing written between the two reads is missed.
         over = self._ending.reached()
         items = self._read_page(self._after, PAGE).items
@@ -125,7 +130,10 @@ class Stream:
                     if silent_s >= self._settings.keep_alive_s:
                         yield KEEP_ALIVE
                         silent_s = 0.0
-                sent, over = await self._wakeup.look(self._next)
+                try:
+                    sent, over = await self._wakeup.look(self._next)
+                except Unauthenticated:
+                    return  # whoever takes the stream up again is told
 
 
 class _Seated(StreamingResponse):

@@ -52,7 +52,7 @@ def health_routes(checks: Mapping[str, Check], loops_status: Callable[[], Sequen
 
     @router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready; the body says why."}})
     def readyz(response: Response) -> Readiness:
-        """The store answers, its schema is current, and no loop is late that the server cannot do without."""
+        """The store answers, its schema is current, blobs can be written, and no vital loop is late."""
         said = {name: _asked(check) for name, check in checks.items()}
         loops = tuple(_loop_health(status) for status in loops_status())
         ready = all(answer == "ok" for answer in said.values()) and not any(

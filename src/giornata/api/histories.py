@@ -1,6 +1,7 @@
 """Routes of what a job leaves behind: events, logs, metrics, checkpoints, artifacts."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -14,6 +15,7 @@ from giornata.control import read_checkpoints as reading_checkpoints
 from giornata.control import read_events as reading_events
 from giornata.control import read_logs as reading_logs
 from giornata.control import read_metrics as reading_metrics
+from giornata.control.authenticate import require_standing
 from giornata.control.context import Caller, Context
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
 
@@ -55,7 +57,15 @@ async def read_events(
         return await lists.page(read, after, limit)
     start = after if last_event_id is None else last_event_id
     seat = request.app.state.streams.taken(caller.key_id)
-    stream = Stream(read_page=read, ending=Ending(read), after=start, settings=settings, wakeup=wakeup, seat=seat)
+    stream = Stream(
+        read_page=read,
+        ending=Ending(read),
+        require_standing=partial(require_standing, ctx, caller),
+        after=start,
+        settings=settings,
+        wakeup=wakeup,
+        seat=seat,
+    )
     return await stream.respond()
 
 
@@ -80,7 +90,15 @@ async def read_logs(
     ending = Ending(_reader(reading_events.read_events, ctx, caller, job_id))
     start = after if last_event_id is None else last_event_id
     seat = request.app.state.streams.taken(caller.key_id)
-    stream = Stream(read_page=read, ending=ending, after=start, settings=settings, wakeup=wakeup, seat=seat)
+    stream = Stream(
+        read_page=read,
+        ending=ending,
+        require_standing=partial(require_standing, ctx, caller),
+        after=start,
+        settings=settings,
+        wakeup=wakeup,
+        seat=seat,
+    )
     return await stream.respond()
 
 

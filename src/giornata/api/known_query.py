@@ -18,7 +18,7 @@ MOST_SAID, LONGEST_SAID = 20, 64
 
 
 async def only_known_query(
-    unknown: Annotated[str | None, Header(alias=HEADER, max_length=0, include_in_schema=False)] = None,  # noqa: ARG001
+    unknown: Annotated[str | None, Header(alias=HEADER, max_length=0, include_in_schema=False)] = None,
 ) -> None:
     """A dependency of every route: its parameter is wrong when the query holds something unknown."""
 

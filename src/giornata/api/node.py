@@ -15,7 +15,8 @@ from giornata.control import commit_checkpoint as committing_checkpoint
 from giornata.control import node_policy as asking_for_policy
 from giornata.control import note_checks as noting_checks
 from giornata.control import reject_checkpoint as rejecting_checkpoint
-from giornata.control.context import Caller
+from giornata.control.authenticate import require_standing
+from giornata.control.context import Caller, Context
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
 from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
@@ -77,7 +78,13 @@ async def claim_job(
             await listener.wait(min(left_s, poll_s))
             if await request.is_disconnected():
                 return reply
-            nothing = await wakeup.look(claim.nothing_yet, ctx, asked)
+            nothing = await wakeup.look(_nothing_yet, ctx, asked)
+
+
+def _nothing_yet(ctx: Context, asked: claim.Asked) -> ClaimReply | None:
+    """Raises Unauthenticated when the key was revoked while the claim waited."""
+    require_standing(ctx, asked.caller)
+    return claim.nothing_yet(ctx, asked)
 
 
 def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None, str | None]:

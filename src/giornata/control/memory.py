@@ -40,6 +40,7 @@ class Memory:
         self.readers = threading.BoundedSemaphore(READERS)
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
+        self._standing: dict[str, range] = {}  # when the keys of those who stay were found good, by id
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
         self._settled: dict[str | None, Settled] = {}
@@ -68,11 +69,25 @@ class Memory:
                 self._callers.clear()
             self._callers[secret_sha256] = (caller, while_ms)
 
+    def stands(self, key_id: str, *, at_ms: int) -> bool:
+        """Whether the key was found good a moment ago."""
+        return at_ms in self._standing.get(key_id, ())
+
+    def remember_standing(self, key_id: str, *, while_ms: range, generation: int) -> None:
+        """As `remember_caller`, for a key of which only the id is known."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            if len(self._standing) >= MOST_CALLERS:
+                self._standing.clear()
+            self._standing[key_id] = while_ms
+
     def forget_callers(self) -> None:
-        """A key was revoked here: nobody is let in on what was read before."""
+        """A key was revoked here: nobody is let in, or stays, on what was read before."""
         with self._lock:
             self._generation += 1
             self._callers.clear()
+            self._standing.clear()
 
     def mtbi_s(self, *, at_ms: int, kept_ms: int) -> float | None:
         """The fleet's mean time between interruptions as it was found at most `kept_ms` ago."""

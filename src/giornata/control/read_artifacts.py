@@ -6,6 +6,7 @@ from giornata.control.permissions import require_user
 from giornata.control.read_jobs import require_job
 from giornata.control.signed_urls import signed_get
 from giornata.protocol.jobs import Artifact, ArtifactPage
+from giornata.protocol.model import sendable_media_type
 
 
 def read_artifacts(ctx: Context, caller: Caller, job_id: str) -> ArtifactPage:
@@ -20,9 +21,9 @@ def read_artifacts(ctx: Context, caller: Caller, job_id: str) -> ArtifactPage:
                 name=row.name,
                 sha256=row.sha256,
                 size_bytes=row.size_bytes,
-                media_type=row.media_type,
+                media_type=sendable_media_type(row.media_type),
                 created_at=instant(row.created_at_ms),
-                request=signed_get(ctx, row.key, filename=row.name, media_type=row.media_type),
+                request=signed_get(ctx, row.key, filename=row.name, media_type=sendable_media_type(row.media_type)),
             )
             for row in rows
         )

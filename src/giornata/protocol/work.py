@@ -7,9 +7,10 @@ from pydantic import Field
 
 from giornata.domain.reasons import Reason
 from giornata.protocol.model import (
+    ArtifactName,
     Count,
-    FileName,
     Label,
+    MediaType,
     Message,
     ObjectSize,
     ProcessId,
@@ -187,10 +188,10 @@ class CommitCheckpoint(Message):
 class CommitArtifact(Message):
     """`POST …/artifacts`."""
 
-    name: FileName
+    name: ArtifactName
     sha256: Sha256
     size_bytes: ObjectSize
-    media_type: str = Field("application/octet-stream", max_length=128)
+    media_type: MediaType = "application/octet-stream"
     upload_id: UploadId | None = None
     etags: tuple[str, ...] = Field((), max_length=10_000)
 
