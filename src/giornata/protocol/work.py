@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.model import (
     ArtifactName,
@@ -252,4 +253,4 @@ class ReleaseAttempt(Message):
 class AttemptEnded(Reply):
     """What became of the job."""
 
-    job_state: str
+    job_state: str = Field(json_schema_extra={"enum": [str(state) for state in JobState]})
