@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
@@ -11,17 +11,21 @@ from giornata import __version__
 from giornata.api import admin, costs, fleets, histories, jobs, machines, node, secrets, uploads
 from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.express import Express
+from giornata.api.head import Head
 from giornata.api.health import Check, health_routes
 from giornata.api.intake import Intake
+from giornata.api.known_query import KnownQuery, only_known_query
+from giornata.api.lists import Lists
 from giornata.api.metrics import Metrics
 from giornata.api.observed import Observed
-from giornata.api.openapi import install_openapi
+from giornata.api.openapi import install_openapi, operation_id
 from giornata.api.pace import Pace
 from giornata.api.problems import install_handlers
 from giornata.api.seats import Seats
 from giornata.api.settings import ApiSettings
 from giornata.api.together import Together
 from giornata.api.wakeup import Wakeup
+from giornata.control.check_storage import StorageCheck
 from giornata.control.claim import claim_each
 from giornata.control.complete import complete_each
 from giornata.control.context import Context
@@ -35,6 +39,9 @@ DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 
 Every error is an `application/problem+json` document with a stable `code`; invalid input lists every fault.
 """
+_USERS = (uploads.router, jobs.router, histories.router, admin.router, costs.router, secrets.router)
+_OPERATORS = (fleets.router, machines.router)
+_ROUTERS = (*_USERS, *_OPERATORS, node.router, node.attempts)
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Range", "X-API-Key"]
 _CORS_REPLY = ["Content-Range", "ETag", "Location", "Retry-After", "X-Request-Id"]
 
@@ -49,8 +56,8 @@ def create_app(
     """The app over `ctx`.
 
     `loops_status` is `Loops.status` of the loops that run beside it. `checks` are what `/readyz` asks besides the
-    store; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting nodes that a
-    job may be there.
+    store and the blobs; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting
+    nodes that a job may be there.
     """
     settings = settings or ApiSettings()
     loops_status = loops_status or (lambda: ())
@@ -61,6 +68,7 @@ def create_app(
         kept_s=settings.gauges_kept_s,
         durations=ctx.durations,
     )
+    routers = (*_ROUTERS, health_routes({**_own_checks(ctx), **(checks or {})}, loops_status))
     app = FastAPI(
         title="Giornata",
         version=__version__,
@@ -68,8 +76,11 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(only_known_query)],
+        generate_unique_id_function=operation_id,
         middleware=[
             *_middleware(settings, metrics),
+            Middleware(KnownQuery, routers=routers),
             Middleware(Express, ctx=ctx, routers=(node.router, node.attempts, jobs.router)),
         ],
     )
@@ -83,16 +94,14 @@ def create_app(
     app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
     app.state.completions = Together(partial(complete_each, ctx), key=lambda done: done.attempt_id)
     app.state.submissions = Together(partial(submit_each, ctx), key=_idempotency)
+    app.state.lists = Lists(threads=settings.list_threads)
     app.state.streams = Seats("streams", most=settings.streams_per_key)
     app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
-    users = (uploads.router, jobs.router, histories.router, admin.router, costs.router, secrets.router)
-    operators = (fleets.router, machines.router)
-    for routes in (*users, *operators, node.router, node.attempts):
-        app.include_router(routes)
+    for router in routers:
+        app.include_router(router)
     if serves_blobs(ctx.blobs):
         app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))
-    app.include_router(health_routes({"store": partial(_ask_store, ctx), **(checks or {})}, loops_status))
     install_openapi(app, settings)
     return app
 
@@ -107,7 +116,7 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
     cross_origin = Middleware(
         CORSMiddleware,
         allow_origins=list(settings.allowed_origins),
-        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=_CORS_REQUEST,
         expose_headers=_CORS_REPLY,
         max_age=3600,
@@ -115,12 +124,17 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
     return [
         *([cross_origin] if settings.allowed_origins else []),
         Middleware(Observed, metrics=metrics),
+        Middleware(Head),
         Middleware(
             Intake,
             max_json_bytes=settings.max_json_bytes,
             pace=Pace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
         ),
     ]
+
+
+def _own_checks(ctx: Context) -> dict[str, Check]:
+    return {"store": partial(_ask_store, ctx), "blobs": StorageCheck(ctx)}
 
 
 def _ask_store(ctx: Context) -> None:

@@ -6,6 +6,7 @@ import anyio.to_thread
 from fastapi import Depends, Path, Request
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
+from giornata.api.lists import Lists
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.attempt_token import verify
@@ -35,6 +36,11 @@ async def _settings(request: Request) -> ApiSettings:
     return settings
 
 
+async def _lists(request: Request) -> Lists:
+    lists: Lists = request.app.state.lists
+    return lists
+
+
 async def _wakeup(request: Request) -> Wakeup:
     wakeup: Wakeup = request.app.state.wakeup
     return wakeup
@@ -42,6 +48,7 @@ async def _wakeup(request: Request) -> Wakeup:
 
 Ctx = Annotated[Context, Depends(_context)]
 Settings = Annotated[ApiSettings, Depends(_settings)]
+ReadLists = Annotated[Lists, Depends(_lists)]
 Wake = Annotated[Wakeup, Depends(_wakeup)]
 
 

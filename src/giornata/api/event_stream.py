@@ -2,7 +2,7 @@
 
 Each item is one message with its `id`; `Last-Event-ID` takes a stream up again behind it. A comment line is sent
 when nothing else was for a while. After the job's end, or when it is paused, and everything was sent, comes a message
-named `end`; a stream that closes without one is to be taken up again.
+named `end`; a stream that closes without one is to be taken up again. A stream whose key was revoked closes so too.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,8 +13,10 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from giornata.api.head import is_head
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
+from giornata.domain.errors import Unauthenticated
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import EventPage
 
@@ -66,9 +68,10 @@ class Ending:
 
 
 class Stream:
-    """One client that follows one job. `read_page` takes (after, limit); both callables are synchronous.
+    """One client that follows one job. `read_page` takes (after, limit); the callables are synchronous.
 
-    `seat` is held until the last byte is sent or the client is gone.
+    `require_standing` raises Unauthenticated when the client's key is good no more. `seat` is held until the last
+    byte is sent or the client is gone.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class Stream:
         *,
         read_page: Callable[[int, int], Page],
         ending: Ending,
+        require_standing: Callable[[], None],
         after: int,
         settings: ApiSettings,
         wakeup: Wakeup,
         seat: AbstractContextManager[None],
     ) -> None:
         self._read_page, self._ending, self._after = read_page, ending, after
+        self._require_standing = require_standing
         self._settings, self._wakeup, self._seat = settings, wakeup, seat
 
     async def respond(self) -> Response:
@@ -91,27 +96,31 @@ class Stream:
         """
         with ExitStack() as held:
             held.enter_context(self._seat)
-            items, over = await self._wakeup.look(self._next)
-            if over and not items:
+            sent, over = await self._wakeup.look(self._next)
+            if over and not sent:
                 return Response(status_code=204)
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            messages = self._messages(items, over)
+            messages = self._messages(sent, over)
             return _Seated(messages, media_type=MEDIA_TYPE, headers=headers, seat=held.pop_all())
 
-    def _next(self) -> tuple[Sequence[Item], bool]:
+    def _next(self) -> tuple[bytes, bool]:
+        """The messages that are to be sent next, and whether the job has ended. For a thread: a page is work."""
+        self._require_standing()
         # The end is looked for first, so that nothing written between the two reads is missed.
         over = self._ending.reached()
         items = self._read_page(self._after, PAGE).items
-        return items, over
+        if items:
+            self._after = items[-1].id
+        return b"".join(map(_message, items)), over
 
-    async def _messages(self, items: Sequence[Item], over: bool) -> AsyncIterator[bytes]:
+    async def _messages(self, sent: bytes, over: bool) -> AsyncIterator[bytes]:
         silent_s = 0.0
         yield KEEP_ALIVE
         with self._wakeup.listen() as listener:
             while not self._wakeup.closed:
-                if items:
-                    yield b"".join(map(_message, items))
-                    self._after, silent_s = items[-1].id, 0.0
+                if sent:
+                    yield sent
+                    silent_s = 0.0
                 elif over:
                     yield END_MESSAGE
                     return
@@ -121,7 +130,10 @@ class Stream:
                     if silent_s >= self._settings.keep_alive_s:
                         yield KEEP_ALIVE
                         silent_s = 0.0
-                items, over = await self._wakeup.look(self._next)
+                try:
+                    sent, over = await self._wakeup.look(self._next)
+                except Unauthenticated:
+                    return  # whoever takes the stream up again is told
 
 
 class _Seated(StreamingResponse):
@@ -138,7 +150,7 @@ class _Seated(StreamingResponse):
 
 def wants_stream(request: Request) -> bool:
     """Whether the client asked for events rather than a page."""
-    return MEDIA_TYPE in request.headers.get("accept", "")
+    return MEDIA_TYPE in request.headers.get("accept", "") and not is_head(request)
 
 
 def _message(item: Item) -> bytes:

@@ -6,7 +6,6 @@ goes the long way, which knows how to refuse it.
 """
 
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -82,7 +81,7 @@ class Express:
         await reply(scope, receive, send)
 
     def _found(self, scope: Scope) -> tuple[Way | None, str]:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
             return None, ""
         path: str = scope["path"]
         if not path.startswith(ATTEMPTS_PATH):
@@ -120,8 +119,8 @@ def way_of(route: object) -> Way | None:
             continue
         if hint in (User, Attempt):
             wanted["caller" if hint == User else "attempt_id"] = name
-        elif inspect.isclass(hint) and issubclass(hint, BaseModel):
-            wanted["body"] = (name, hint)
+        elif (model := _model(hint)) is not None:
+            wanted["body"] = (name, model)
         elif hint == IdempotencyKey:
             wanted["idempotency_key"] = name
         elif hint in (Request, Response):
@@ -131,6 +130,12 @@ def way_of(route: object) -> Way | None:
         else:
             return None
     return Way(route=route, **wanted) if "body" in wanted else None
+
+
+def _model(hint: Any) -> type[BaseModel] | None:
+    """The model of a body, which comes as `Json[…]`."""
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return kind if inspect.isclass(kind) and issubclass(kind, BaseModel) else None
 
 
 def _provider(hint: Any) -> Provider | None:
@@ -147,8 +152,8 @@ def _body(message: Mapping[str, Any], way: Way) -> BaseModel | None:
     if message["type"] != "http.request":
         return None
     try:
-        return way.body[1].model_validate(json.loads(message["body"]))
-    except (ValueError, RecursionError, ValidationError):
+        return way.body[1].model_validate_json(message["body"], strict=True)
+    except ValidationError:
         return None
 
 

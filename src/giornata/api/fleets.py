@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 
-from giornata.api.callers import Ctx, User
+from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.openapi import refusals
 from giornata.control import read_fleets as reading_fleets
 from giornata.control import roll
@@ -13,14 +13,14 @@ from giornata.protocol.fleets import Fleet, FleetPage
 router = APIRouter(prefix="/v1", tags=["administration"])
 
 
-@router.get("/fleets", responses=refusals(401, 403))
-def list_fleets(ctx: Ctx, caller: User) -> FleetPage:
+@router.get("/fleets", responses=refusals(401, 403), response_model=FleetPage)
+async def list_fleets(ctx: Ctx, lists: ReadLists, caller: User) -> Response:
     """All fleets, with what was decided about them and why."""
-    return reading_fleets.list_fleets(ctx, caller)
+    return await lists.page(reading_fleets.list_fleets, ctx, caller)
 
 
 @router.get("/fleets/{name}", responses=refusals(401, 403, 404))
-def read_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
+def get_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
     """One fleet."""
     return reading_fleets.read_fleet(ctx, caller, name)
 

@@ -1,5 +1,6 @@
 """`/healthz`, `/readyz` and `/metrics`: for whoever keeps the server running. None of them needs a key."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import APIRouter, Request, Response
@@ -10,6 +11,8 @@ from giornata.api.openapi import refusals
 from giornata.control.loops import LoopStatus
 from giornata.domain.errors import GiornataError
 from giornata.protocol.model import Reply
+
+log = logging.getLogger("giornata.api")
 
 Check = Callable[[], None]
 
@@ -49,7 +52,7 @@ def health_routes(checks: Mapping[str, Check], loops_status: Callable[[], Sequen
 
     @router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready; the body says why."}})
     def readyz(response: Response) -> Readiness:
-        """The store answers, its schema is current, and no loop is late that the server cannot do without."""
+        """The store answers, its schema is current, blobs can be written, and no vital loop is late."""
         said = {name: _asked(check) for name, check in checks.items()}
         loops = tuple(_loop_health(status) for status in loops_status())
         ready = all(answer == "ok" for answer in said.values()) and not any(
@@ -75,7 +78,8 @@ def _asked(check: Check) -> str:
     try:
         check()
     except GiornataError as error:
-        return str(error)
+        log.warning("not ready: %s", error)
+        return error.public
     return "ok"
 
 

@@ -1,12 +1,12 @@
 """Routes of what a job leaves behind: events, logs, metrics, checkpoints, artifacts."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from starlette.concurrency import run_in_threadpool
 
-from giornata.api.callers import Ctx, Settings, User, Wake
+from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
 from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
 from giornata.api.openapi import USER_ITEM, refusals
 from giornata.api.paging import After, AfterStep, JobId, Limit
@@ -15,6 +15,7 @@ from giornata.control import read_checkpoints as reading_checkpoints
 from giornata.control import read_events as reading_events
 from giornata.control import read_logs as reading_logs
 from giornata.control import read_metrics as reading_metrics
+from giornata.control.authenticate import require_standing
 from giornata.control.context import Caller, Context
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
 
@@ -37,10 +38,11 @@ def _reader(verb: Callable[..., P], ctx: Context, caller: Caller, job_id: str) -
 
 
 @router.get("/events", response_model=EventPage, responses=STREAMED)
-async def read_events(
+async def list_events(
     *,
     request: Request,
     ctx: Ctx,
+    lists: ReadLists,
     caller: User,
     settings: Settings,
     wakeup: Wake,
@@ -48,22 +50,31 @@ async def read_events(
     after: After = 0,
     limit: Limit = 100,
     last_event_id: LastEventId = None,
-) -> EventPage | Response:
+) -> Response:
     """What happened to the job, oldest first."""
     read = _reader(reading_events.read_events, ctx, caller, job_id)
     if not wants_stream(request):
-        return await run_in_threadpool(read, after, limit)
+        return await lists.page(read, after, limit)
     start = after if last_event_id is None else last_event_id
     seat = request.app.state.streams.taken(caller.key_id)
-    stream = Stream(read_page=read, ending=Ending(read), after=start, settings=settings, wakeup=wakeup, seat=seat)
+    stream = Stream(
+        read_page=read,
+        ending=Ending(read),
+        require_standing=partial(require_standing, ctx, caller),
+        after=start,
+        settings=settings,
+        wakeup=wakeup,
+        seat=seat,
+    )
     return await stream.respond()
 
 
 @router.get("/logs", response_model=LogPage, responses=STREAMED)
-async def read_logs(
+async def list_logs(
     *,
     request: Request,
     ctx: Ctx,
+    lists: ReadLists,
     caller: User,
     settings: Settings,
     wakeup: Wake,
@@ -71,31 +82,41 @@ async def read_logs(
     after: After = 0,
     limit: Limit = 500,
     last_event_id: LastEventId = None,
-) -> LogPage | Response:
+) -> Response:
     """The lines that the workload wrote, oldest first."""
     read = _reader(reading_logs.read_logs, ctx, caller, job_id)
     if not wants_stream(request):
-        return await run_in_threadpool(read, after, limit)
+        return await lists.page(read, after, limit)
     ending = Ending(_reader(reading_events.read_events, ctx, caller, job_id))
     start = after if last_event_id is None else last_event_id
     seat = request.app.state.streams.taken(caller.key_id)
-    stream = Stream(read_page=read, ending=ending, after=start, settings=settings, wakeup=wakeup, seat=seat)
+    stream = Stream(
+        read_page=read,
+        ending=ending,
+        require_standing=partial(require_standing, ctx, caller),
+        after=start,
+        settings=settings,
+        wakeup=wakeup,
+        seat=seat,
+    )
     return await stream.respond()
 
 
-@router.get("/metrics", responses=USER_ITEM)
-def read_metrics(ctx: Ctx, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500) -> MetricPage:
+@router.get("/metrics", responses=USER_ITEM, response_model=MetricPage)
+async def list_metrics(
+    *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500
+) -> Response:
     """What was measured, by ascending steps."""
-    return reading_metrics.read_metrics(ctx, caller, job_id, after_step=after_step, limit=limit)
+    return await lists.page(reading_metrics.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)
 
 
-@router.get("/checkpoints", responses=USER_ITEM)
-def read_checkpoints(ctx: Ctx, caller: User, job_id: JobId) -> CheckpointPage:
+@router.get("/checkpoints", responses=USER_ITEM, response_model=CheckpointPage)
+async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Committed checkpoints with URLs to fetch them, highest step first."""
-    return reading_checkpoints.read_checkpoints(ctx, caller, job_id)
+    return await lists.page(reading_checkpoints.read_checkpoints, ctx, caller, job_id)
 
 
-@router.get("/artifacts", responses=USER_ITEM)
-def read_artifacts(ctx: Ctx, caller: User, job_id: JobId) -> ArtifactPage:
+@router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)
+async def list_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Results with URLs to fetch them."""
-    return reading_artifacts.read_artifacts(ctx, caller, job_id)
+    return await lists.page(reading_artifacts.read_artifacts, ctx, caller, job_id)

@@ -1,11 +1,13 @@
 """Routes of jobs: submit, read, end."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request, Response, status
+from pydantic import Field
 
-from giornata.api.callers import Ctx, User, Wake
+from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.paging import Cursor, JobId, Limit
 from giornata.control import cancel as canceling
@@ -17,9 +19,16 @@ from giornata.control import set_budget as budgeting
 from giornata.control import submit as submitting
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, SubmitJob
+from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob
+from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
+
+E = TypeVar("E", bound=StrEnum)
+
+# A comma list of them is good too, so that the type is text.
+StateName = Annotated[str, Field(json_schema_extra={"enum": list(map(str, JobState))})]
+PartName = Annotated[str, Field(json_schema_extra={"enum": list(map(str, JobPart))})]
 
 IdempotencyKey = Annotated[
     str | None,
@@ -39,13 +48,13 @@ IdempotencyKey = Annotated[
     responses=refusals(401, 402, 403, 409, 422)
     | {200: {"model": Job, "description": "This key made this job before."}},
 )
-async def submit(
+async def create_job(
     *,
     request: Request,
     caller: User,
     wakeup: Wake,
     response: Response,
-    body: SubmitJob,
+    body: Json[SubmitJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Ask for a job. The spec is checked whole before anything is stored."""
@@ -59,29 +68,49 @@ async def submit(
 
 
 @router.post("/jobs:estimate", responses=USER)
-def estimate(ctx: Ctx, caller: User, body: SubmitJob) -> Estimate:
+def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """What submitting this would do and cost, without doing it."""
     return estimating.estimate(ctx, caller, body)
 
 
-@router.get("/jobs", responses=USER)
-def list_jobs(
+@router.get("/jobs", responses=USER, response_model=JobPage)
+async def list_jobs(
     *,
     ctx: Ctx,
+    lists: ReadLists,
     caller: User,
-    state: Annotated[list[str] | None, Query(max_length=32, description="Repeated, or a comma list.")] = None,
+    state: Annotated[
+        list[StateName] | None,
+        Query(max_length=32, description=f"Repeated, or a comma list of {', '.join(JobState)}."),
+    ] = None,
     label: Annotated[list[str] | None, Query(max_length=32, description="`key:value`; all must match.")] = None,
     kind: Annotated[str | None, Query(max_length=32)] = None,
     match: Annotated[
         str | None, Query(min_length=1, max_length=128, description="A job's name, or the beginning of its id.")
     ] = None,
+    include: Annotated[
+        list[PartName] | None,
+        Query(max_length=8, description="`spec`, `result`: left out otherwise. Repeated, or a comma list."),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> JobPage:
-    """Newest first, without their attempts."""
-    states, labels = wanted(state or (), label or ())
-    return read_jobs.list_jobs(
-        ctx, caller, states=states, labels=labels, kind=kind, match=match, cursor=cursor, limit=limit
+) -> Response:
+    """Newest first, without their attempts; with `spec` and `result` only if `include` names them.
+
+    A page may end before its `limit`, when its jobs are large; `next` goes on.
+    """
+    states, labels, parts = wanted(state or (), label or (), include or ())
+    return await lists.page(
+        read_jobs.list_jobs,
+        ctx,
+        caller,
+        states=states,
+        labels=labels,
+        kind=kind,
+        match=match,
+        include=parts,
+        cursor=cursor,
+        limit=limit,
     )
 
 
@@ -92,7 +121,7 @@ def get_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
 
 
 @router.patch("/jobs/{job_id}", responses=refusals(401, 402, 403, 404, 409))
-def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: ChangeJob) -> Job:
+def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[ChangeJob]) -> Job:
     """Set the budget. A job that was paused for want of it is in the queue again."""
     job = budgeting.change_job(ctx, caller, job_id, body)
     wakeup.notify()
@@ -100,7 +129,7 @@ def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Change
 
 
 @router.post("/jobs/{job_id}/cancel", responses=USER_CHANGE)
-def cancel(ctx: Ctx, caller: User, job_id: JobId) -> Job:
+def cancel_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     """End the job. Repeating it changes nothing; a job that has ended otherwise is a 409."""
     return canceling.cancel(ctx, caller, job_id)
 
@@ -111,7 +140,7 @@ def cancel(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     responses=refusals(401, 402, 403, 404, 409)
     | {200: {"model": Job, "description": "The job itself, which is queued: every machine may have it now."}},
 )
-def retry(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
+def retry_job(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
     """A new job with the same spec and seed, which goes on from the last committed checkpoint.
 
     A job that is queued stays itself, and may go back at once to machines that failed it.
@@ -137,7 +166,7 @@ def continue_job(
     wakeup: Wake,
     response: Response,
     job_id: JobId,
-    body: ContinueJob,
+    body: Json[ContinueJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """A new job that starts from the weights of one that has ended, with a fresh optimizer."""
@@ -148,16 +177,13 @@ def continue_job(
     return job
 
 
-def wanted(states: Sequence[str], labels: Sequence[str]) -> tuple[tuple[JobState, ...], dict[str, str]]:
+def wanted(
+    states: Sequence[str], labels: Sequence[str], include: Sequence[str] = ()
+) -> tuple[tuple[JobState, ...], dict[str, str], frozenset[JobPart]]:
     """The filters as typed values. Raises InvalidInput with every fault."""
-    names = [name.strip() for item in states for name in item.split(",") if name.strip()]
-    known = [state.value for state in JobState]
-    hint = f"use {', '.join(known)}"
-    faults = [
-        Fault(where="query.state", message=f"{name[:40]!r} is not a state", hint=hint)
-        for name in names
-        if name not in known
-    ]
+    faults: list[Fault] = []
+    found_states = _each_of(JobState, states, "state", "a state", faults)
+    found_parts = _each_of(JobPart, include, "include", "a part that lists leave out", faults)
     pairs = [label.partition(":") for label in labels]
     faults += [
         Fault(where="query.label", message=f"{key[:40]!r} is not a label", hint="use key:value")
@@ -166,4 +192,17 @@ def wanted(states: Sequence[str], labels: Sequence[str]) -> tuple[tuple[JobState
     ]
     if faults:
         raise InvalidInput(faults)
-    return tuple(JobState(name) for name in names), {key: value for key, _, value in pairs}
+    return tuple(found_states), {key: value for key, _, value in pairs}, frozenset(found_parts)
+
+
+def _each_of(kind: type[E], given: Sequence[str], name: str, what: str, faults: list[Fault]) -> list[E]:
+    """The values that are named, one by one or in comma lists; what is none is added to `faults`."""
+    names = [part.strip() for item in given for part in item.split(",")]
+    known = [str(value) for value in kind]
+    hint = f"use {', '.join(known)}"
+    faults += [
+        Fault(where=f"query.{name}", message=f"{part[:40]!r} is not {what}", hint=hint)
+        for part in names
+        if part not in known
+    ]
+    return [kind(part) for part in names if part in known]

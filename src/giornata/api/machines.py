@@ -2,14 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
-from giornata.api.callers import Ctx, User, Wake
+from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.openapi import USER, USER_ITEM
 from giornata.api.paging import Cursor, Limit
 from giornata.control import machine_hand
 from giornata.domain.health import MachineState
 from giornata.protocol.machines import MachinePage, QuarantineMachine
+from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1/machines", tags=["administration"])
 
@@ -17,20 +18,22 @@ router = APIRouter(prefix="/v1/machines", tags=["administration"])
 MachineId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9._:-]{1,128}(@[a-z0-9-]{1,40})?$")]
 
 
-@router.get("", responses=USER)
-def list_machines(
+@router.get("", responses=USER, response_model=MachinePage)
+async def list_machines(
+    *,
     ctx: Ctx,
+    lists: ReadLists,
     caller: User,
     state: Annotated[MachineState | None, Query(description="Only those in this state.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> MachinePage:
+) -> Response:
     """How machines fare with jobs of each kind: state, reason, strikes, quota. Root admin only."""
-    return machine_hand.list_machines(ctx, caller, state=state, cursor=cursor, limit=limit)
+    return await lists.page(machine_hand.list_machines, ctx, caller, state=state, cursor=cursor, limit=limit)
 
 
 @router.post("/{machine_id}/quarantine", responses=USER_ITEM)
-def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: QuarantineMachine) -> MachinePage:
+def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
     """No more work for it until it is released. What it is at goes on to its end. Root admin only."""
     return machine_hand.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
 

@@ -15,8 +15,10 @@ from giornata.control import commit_checkpoint as committing_checkpoint
 from giornata.control import node_policy as asking_for_policy
 from giornata.control import note_checks as noting_checks
 from giornata.control import reject_checkpoint as rejecting_checkpoint
-from giornata.control.context import Caller
+from giornata.control.authenticate import require_standing
+from giornata.control.context import Caller, Context
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
+from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 from giornata.protocol.work import (
     AttemptEnded,
@@ -49,7 +51,7 @@ LONGEST_POLL_S = 5.0
 
 @router.post("/claim", responses=refusals(401, 403, 409, 429))
 async def claim_job(
-    *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Claim
+    *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Json[Claim]
 ) -> ClaimReply:
     """A job, or why there is none; waits up to `wait_s` for one.
 
@@ -76,7 +78,13 @@ async def claim_job(
             await listener.wait(min(left_s, poll_s))
             if await request.is_disconnected():
                 return reply
-            nothing = await wakeup.look(claim.nothing_yet, ctx, asked)
+            nothing = await wakeup.look(_nothing_yet, ctx, asked)
+
+
+def _nothing_yet(ctx: Context, asked: claim.Asked) -> ClaimReply | None:
+    """Raises Unauthenticated when the key was revoked while the claim waited."""
+    require_standing(ctx, asked.caller)
+    return claim.nothing_yet(ctx, asked)
 
 
 def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | None, str | None]:
@@ -85,56 +93,56 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 
 
 @router.get("/policy", responses=refusals(401, 403))
-def policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
+def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
     """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
     return asking_for_policy.node_policy(ctx, caller, fleet)
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))
-def checks(ctx: Ctx, caller: User, body: NodeChecks) -> ChecksNoted:
+def note_checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
     """Say what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
     return noting_checks.note_checks(ctx, caller, body)
 
 
-@attempts.post("/heartbeat", responses=ATTEMPT)
-async def beat(request: Request, attempt_id: Attempt, body: Heartbeat) -> HeartbeatReply:
+@attempts.post("/heartbeat", responses=ATTEMPT, operation_id="heartbeat")
+async def beat(request: Request, attempt_id: Attempt, body: Json[Heartbeat]) -> HeartbeatReply:
     """Renew the lease. 409 `lease-lost`: the job is another's, or over; drop it at once."""
     reply: HeartbeatReply = await request.app.state.beats.ask(heartbeat.Beat(attempt_id=attempt_id, said=body))
     return reply
 
 
 @attempts.post("/log", status_code=NO_BODY, responses=ATTEMPT)
-def log(ctx: Ctx, attempt_id: Attempt, body: LogLines) -> None:
+def append_log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
     """Append lines to the job's log. Lines that are there already are not added again."""
     report.add_log_lines(ctx, attempt_id, body)
 
 
 @attempts.post("/metrics", status_code=NO_BODY, responses=ATTEMPT)
-def metrics(ctx: Ctx, attempt_id: Attempt, body: MetricBatch) -> None:
+def put_metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
     """Record metrics by step."""
     report.put_metrics(ctx, attempt_id, body)
 
 
 @attempts.post("/notice", status_code=NO_BODY, responses=ATTEMPT)
-def notice(ctx: Ctx, attempt_id: Attempt, body: NoticeReport) -> None:
+def add_notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
     """Put something into the job's events."""
     report.add_notice(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads", responses=ATTEMPT)
-def request_uploads(ctx: Ctx, attempt_id: Attempt, body: UploadRequest) -> UploadReply:
+def request_attempt_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
     """Ask where to put files."""
     return attempt_uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
-def renew_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: RenewParts) -> UploadTicket:
+def renew_attempt_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
     return attempt_uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
 
 
 @attempts.post("/checkpoints", responses=ATTEMPT)
-def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: CommitCheckpoint) -> Committed:
+def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: Json[CommitCheckpoint]) -> Committed:
     """Make an uploaded checkpoint exist, after verifying its bytes. May be repeated."""
     return committing_checkpoint.commit_checkpoint(ctx, attempt_id, body)
 
@@ -154,7 +162,7 @@ def reject_checkpoint(
 
 
 @attempts.post("/artifacts", responses=ATTEMPT)
-def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: CommitArtifact) -> Committed:
+def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: Json[CommitArtifact]) -> Committed:
     """Make an uploaded artifact exist, after verifying its bytes. May be repeated."""
     return committing_artifact.commit_artifact(ctx, attempt_id, body)
 
@@ -166,13 +174,13 @@ def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
 
 
 @attempts.put("/cache/{key:path}", responses=ATTEMPT)
-def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: CommitCache) -> Committed:
+def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[CommitCache]) -> Committed:
     """Leave uploaded bytes under this key. The first commit stands."""
     return cache.commit_cache(ctx, attempt_id, key, body)
 
 
 @attempts.post("/complete", responses=ATTEMPT)
-async def complete_attempt(request: Request, attempt_id: Attempt, body: CompleteAttempt) -> AttemptEnded:
+async def complete_attempt(request: Request, attempt_id: Attempt, body: Json[CompleteAttempt]) -> AttemptEnded:
     """The job is done. May be repeated."""
     done = complete.Done(attempt_id=attempt_id, report=body)
     ended: AttemptEnded = await request.app.state.completions.ask(done)
@@ -180,7 +188,7 @@ async def complete_attempt(request: Request, attempt_id: Attempt, body: Complete
 
 
 @attempts.post("/fail", responses=ATTEMPT)
-def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: FailAttempt) -> AttemptEnded:
+def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[FailAttempt]) -> AttemptEnded:
     """The attempt cannot go on. May be repeated; it counts once."""
     ended = fail.fail(ctx, attempt_id, body)
     wakeup.notify()
@@ -188,7 +196,7 @@ def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: FailAttempt)
 
 
 @attempts.post("/release", responses=ATTEMPT)
-def release_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: ReleaseAttempt) -> AttemptEnded:
+def release_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[ReleaseAttempt]) -> AttemptEnded:
     """Give the job back; another node goes on with it. May be repeated."""
     ended = release.release(ctx, attempt_id, body)
     wakeup.notify()

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from giornata.api.known_query import unknown_query_faults
 from giornata.domain.errors import (
     BlobMismatch,
     BlobMissing,
@@ -82,6 +83,14 @@ CODE_OF_STATUS: Mapping[int, str] = MappingProxyType(
 
 RETRY_AFTER_S = 5
 
+_HINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "int_type": "send a whole number without quotes",
+        "float_type": "send a number without quotes",
+        "bool_type": "send true or false without quotes",
+    }
+)
+
 
 class Problem(Reply):
     """What every error's body looks like. `code` is stable; `detail` is for people.
@@ -106,7 +115,7 @@ def status_of(error: GiornataError) -> HTTPStatus:
 def problem_of(error: GiornataError) -> Problem:
     """The document that says `error`."""
     faults = error.faults if isinstance(error, InvalidInput) else ()
-    detail = f"{len(faults)} things are wrong" if len(faults) > 1 else str(error)
+    detail = f"{len(faults)} things are wrong" if len(faults) > 1 else error.public
     return _problem(status_of(error), error.code, detail, retryable=error.retryable, faults=faults)
 
 
@@ -170,8 +179,8 @@ def _fault(error: Mapping[str, Any]) -> Fault:
         del where[0]
     if kind == "extra_forbidden":
         return Fault(where=".".join(where), message="there is no such field", hint="see /openapi.json")
-    hint = "send JSON with Content-Type: application/json" if where == ["body"] else ""
-    return Fault(where=".".join(where), message=str(error["msg"]), hint=hint)
+    hint = "send JSON with Content-Type: application/json" if where == ["body"] else _HINTS.get(kind, "")
+    return Fault(where=".".join(where), message=str(error["msg"]).removeprefix("Value error, "), hint=hint)
 
 
 def _on_domain_error(request: Request, error: Exception) -> JSONResponse:
@@ -179,9 +188,13 @@ def _on_domain_error(request: Request, error: Exception) -> JSONResponse:
     return answer_to(request, error)
 
 
-def _on_invalid_request(_request: Request, error: Exception) -> JSONResponse:
+def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    return respond(problem_of(InvalidInput(faults_of(error.errors()))))
+    faults: list[Fault] = []
+    for each in error.errors():
+        unknown = unknown_query_faults(request, each)
+        faults += faults_of([each]) if unknown is None else unknown
+    return respond(problem_of(InvalidInput(faults)))
 
 
 def _allowed(request: Request) -> str:
@@ -190,6 +203,7 @@ def _allowed(request: Request) -> str:
     for template, operations in request.app.openapi()["paths"].items():
         if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), request.url.path):
             methods |= {method.upper() for method in operations}
+    methods |= {"HEAD"} if "GET" in methods else set()
     return ", ".join(sorted(methods))
 
 

@@ -10,7 +10,8 @@ class ApiSettings:
     `base_url` is where clients reach the server; it is only shown in the OpenAPI document. `claim_poll_s` is how
     often a waiting claim asks again when nothing woke it, `stream_poll_s` how often an event stream does. Both look
     into the store with `waiting_threads` threads of their own, so that however many wait, heartbeats do not; bodies
-    for signed URLs are received with `blob_threads`. A key may have `streams_per_key` event streams and
+    for signed URLs are received with `blob_threads`. Pages of
+    lists are read and written as JSON with `list_threads`. A key may have `streams_per_key` event streams and
     `waiting_claims_per_key` claims that wait open on one server. A body has `body_grace_s` to arrive, and a second
     more for each `body_bytes_per_s` of it that has come: whoever is slower is cut off, and may not keep a thread for
     ever.
@@ -27,5 +28,6 @@ class ApiSettings:
     streams_per_key: int = 1000
     waiting_claims_per_key: int = 10_000
     waiting_threads: int = 8
+    list_threads: int = 4
     blob_threads: int = 16
     gauges_kept_s: float = 5.0

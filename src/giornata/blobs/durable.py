@@ -15,23 +15,51 @@ from giornata.control.ports.blobs import Stored
 from giornata.domain.errors import Fault, InvalidInput, TooLarge, Unavailable
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# A folder that is read-only, gone, another user's or on a disk that fails: for the operator to mend, not for tenants.
+_AWAY = {
+    errno.EACCES,
+    errno.EIO,
+    errno.ENODEV,
+    errno.ENOENT,
+    errno.ENOTCONN,
+    errno.ENOTDIR,
+    errno.ENXIO,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ESTALE,
+}
 # A folder may be pruned between making it and renaming into it.
 _PUBLISH_TRIES = 10
 
 
 @contextmanager
-def written_aside(folder: Path) -> Iterator[BufferedWriter]:
-    """A new file in `folder`, gone again at the end unless it was published. A full disk is Unavailable."""
-    path = folder / secrets.token_hex(16)
+def away_is_unavailable(verb: str) -> Iterator[None]:
+    """Turn what the operator has to mend into Unavailable: "storage cannot be written: read-only file system"."""
     try:
-        with open(path, "xb", opener=_private) as file:
-            yield file
+        yield
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise Unavailable("storage has no room left; free some disk space") from error
+        if error.errno in _AWAY:
+            reason = os.strerror(error.errno or 0).lower()
+            public = f"storage cannot be {verb}: {reason}"
+            raise Unavailable(f"{public}: {error.filename}; check the folder of --blobs", public=public) from error
         raise
+
+
+@contextmanager
+def written_aside(folder: Path) -> Iterator[BufferedWriter]:
+    """A new file in `folder`, gone again at the end unless it was published.
+
+    A disk that is full, read-only or gone is Unavailable.
+    """
+    path = folder / secrets.token_hex(16)
+    try:
+        with away_is_unavailable("written"), open(path, "xb", opener=_private) as file:
+            yield file
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what went wrong first is what matters
+            path.unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> int:

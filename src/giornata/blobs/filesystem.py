@@ -17,15 +17,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from giornata.blobs.disposition import attachment
-from giornata.blobs.durable import pour, prune_empty, publish, written_aside
+from giornata.blobs.durable import away_is_unavailable, pour, prune_empty, publish, written_aside
 from giornata.blobs.keys import checked_key, checked_prefix
 from giornata.blobs.upload_folders import CHUNK_BYTES, UploadFolders
 from giornata.blobs.url_signature import UrlSigner
 from giornata.control.ports.blobs import BlobRequest, ObjectInfo, OpenedBlob, SignedRequest, StaleUpload, Stored
 from giornata.control.ports.clock import Clock
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, TooLarge, Unavailable
+from giornata.protocol.model import sendable_media_type
 
-OCTETS = "application/octet-stream"
 _ABANDONED_AFTER_MS = 24 * 3_600_000  # longer than any upload takes
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _NO_SUCH_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -91,6 +91,7 @@ class FilesystemBlobs:
         _refuse_length(request, size_bytes)
         return self._uploads.put_part(request.key, query["upload"], int(query["part"]), chunks, size_bytes=size_bytes)
 
+    @away_is_unavailable("read")
     def open_get(self, request: BlobRequest) -> OpenedBlob:
         query = self._signer.checked(request, names=())
         path, filename = self._objects / checked_key(request.key), query.get("filename")
@@ -99,7 +100,7 @@ class FilesystemBlobs:
         named = {} if filename is None else {"Content-Disposition": attachment(filename)}
         return OpenedBlob(
             path=path,
-            media_type=query.get("type", OCTETS),
+            media_type=sendable_media_type(query.get("type")),
             filename=filename,
             headers={**named, "X-Content-Type-Options": "nosniff"},
         )
@@ -114,6 +115,7 @@ class FilesystemBlobs:
         target = self._objects / checked_key(key)
         self._uploads.join(key, upload, plain, target, root=self._objects)
 
+    @away_is_unavailable("written")
     def abort_multipart(self, key: str, upload: str) -> None:
         self._uploads.drop(checked_key(key), upload)
 
@@ -133,6 +135,7 @@ class FilesystemBlobs:
 
     # ---- objects ----
 
+    @away_is_unavailable("read")
     def digest(self, key: str) -> Stored:
         try:
             with self._path(key).open("rb") as file:
@@ -141,6 +144,7 @@ class FilesystemBlobs:
         except _NO_SUCH_FILE:
             raise self._missing(key) from None
 
+    @away_is_unavailable("read")
     def size(self, key: str) -> int:
         path = self._path(key)
         if not path.is_file():
@@ -148,13 +152,14 @@ class FilesystemBlobs:
         return path.stat().st_size
 
     def read(self, key: str) -> Iterator[bytes]:
-        try:
-            file = self._path(key).open("rb")
-        except _NO_SUCH_FILE:
-            raise self._missing(key) from None
-        with file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
+        with away_is_unavailable("read"):
+            try:
+                file = self._path(key).open("rb")
+            except _NO_SUCH_FILE:
+                raise self._missing(key) from None
+            with file:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
 
     def write(self, key: str, chunks: Iterable[bytes]) -> Stored:
         target = self._path(key)
@@ -163,6 +168,7 @@ class FilesystemBlobs:
             publish(file, target, root=self._objects)
         return stored
 
+    @away_is_unavailable("written")
     def delete(self, key: str) -> bool:
         path = self._path(key)
         try:
@@ -191,7 +197,8 @@ class FilesystemBlobs:
     def _missing(self, key: str) -> GiornataError:
         # A disk that is not mounted has lost nothing.
         if not self._objects.is_dir():
-            return Unavailable(f"storage is away: there is no folder {self._objects}")
+            public = "storage is away: its folder is missing"
+            return Unavailable(f"storage is away: there is no folder {self._objects}", public=public)
         return BlobMissing(f"{key} is not in storage")
 
 

@@ -34,7 +34,8 @@ def translated(key: str) -> Iterator[None]:
     except ClientError as error:
         raise _said(key, error) from error
     except BotoCoreError as error:
-        raise Unavailable(f"object storage cannot be reached: {error}") from error
+        public = f"object storage cannot be reached ({type(error).__name__})"
+        raise Unavailable(f"object storage cannot be reached: {error}", public=public) from error
 
 
 def code_of(error: ClientError) -> str:
@@ -50,4 +51,4 @@ def _said(key: str, error: ClientError) -> GiornataError:
         return BlobMismatch(f"storage refused the bytes of {key}: {error}")
     if code in _MISCONFIGURED:
         return Unavailable(f"storage refused the server ({code}); check bucket, region, endpoint and credentials")
-    return Unavailable(f"object storage failed: {error}")
+    return Unavailable(f"object storage failed: {error}", public=f"object storage failed ({code})")

@@ -14,7 +14,7 @@ from giornata.cli.words import ago, ahead, cost, duration, standing, steps
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.domain.money import format_rate_usd, format_usd
-from giornata.protocol.jobs import Job
+from giornata.protocol.jobs import Job, JobPart
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +43,8 @@ def list_jobs(
     with reporting(as_json) as out:
         labels = _labels(label or [])
         with connect(settings_of(context)) as client:
-            found = client.jobs(states=state or (), labels=labels)
+            # The table shows neither specs nor results; whoever asks for JSON gets the whole jobs.
+            found = client.jobs(states=state or (), labels=labels, include=tuple(JobPart) if as_json else ())
             jobs = [job for job, _ in zip(found, range(limit), strict=False)]
         if jobs or not out.live:
             _table(jobs, out)

@@ -47,6 +47,7 @@ from giornata.protocol.jobs import (
     EventPage,
     Job,
     JobPage,
+    JobPart,
     LogLine,
     LogPage,
     MetricPage,
@@ -175,14 +176,19 @@ class Client:
         labels: Mapping[str, str] | None = None,
         kind: str | None = None,
         match: str | None = None,
+        include: Iterable[JobPart] = (),
     ) -> Iterator[Job]:
-        """Jobs, newest first, without their attempts; pages are fetched as they are needed. `match`: only those whose
-        name this is, or whose id begins so, with or without the prefix."""
+        """Jobs, newest first, without their attempts; pages are fetched as they are needed.
+
+        `match`: only those whose name this is, or whose id begins so, with or without the prefix. `spec` and `result`
+        are empty unless `include` names them.
+        """
         params = {
             "state": [str(state) for state in states],
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
             "kind": kind,
             "match": match,
+            "include": [str(part) for part in include],
         }
         return self._pages("/v1/jobs", JobPage, params)
 

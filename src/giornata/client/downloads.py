@@ -10,6 +10,8 @@ from giornata.client.transfer import download
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import Artifact, Checkpoint
 
+_FOLDERS = {".": "_", "..": "__"}
+
 
 def download_artifacts(
     http: httpx.Client,
@@ -19,18 +21,20 @@ def download_artifacts(
     progress: Callable[[int], None] | None = None,
     apart: str | None = None,
 ) -> tuple[Path, ...]:
-    """Write each artifact into the directory, made if need be, under its own name.
+    """Write each artifact into the directory, made if need be, under its own name; one that is called `.` or `..`, as
+    some of long ago are, under `_` or `__`.
 
     A file that is there with the right bytes is left alone. One with other bytes is overwritten; with `apart` it is
     kept, and `apart` goes into the name of the new one. Raises InvalidInput for a name that leads out of the
     directory, and BlobMismatch for bytes that are not what the server promised.
     """
     wanted = list(artifacts)
-    unsafe = [item.name for item in wanted if Path(item.name).name != item.name or item.name in {"", ".", ".."}]
+    named = [(_FOLDERS.get(item.name, item.name), item) for item in wanted]
+    unsafe = [name for name, _ in named if not name or Path(name).name != name]
     if unsafe:
         raise InvalidInput(Fault(where=name, message="is not a plain file name") for name in unsafe)
     return tuple(
-        download_file(http, item, _place(item, directory / item.name, apart), progress=progress) for item in wanted
+        download_file(http, item, _place(item, directory / name, apart), progress=progress) for name, item in named
     )
 
 

@@ -13,6 +13,9 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 USE_NOTED_EVERY_MS = 60_000
 # How long another server may go on taking a key that was revoked; the server that revoked it takes it no more.
 KEPT_MS = 5_000
+# How long an open stream, or a claim that waits, relies on a key that was found good. Both look every five seconds:
+# they end within ten seconds of the revocation.
+STANDING_KEPT_MS = 4_000
 SECRET = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{1,200}", re.ASCII)
 # Three parts in base64url: a JSON Web Token. No key of ours has a dot in it.
 TOKEN = re.compile(r"[A-Za-z0-9_-]{2,1024}\.[A-Za-z0-9_-]{2,2048}\.[A-Za-z0-9_-]{2,1024}", re.ASCII)
@@ -62,6 +65,27 @@ def _caller(ctx: Context, key: KeyRecord) -> Caller:
         fleet=key.fleet,
         max_price_micro_usd_per_hour=usual if most is None else most,
     )
+
+
+def require_standing(ctx: Context, caller: Caller) -> None:
+    """For whoever was let in a while ago, and stays. Raises Unauthenticated for a key that was revoked meanwhile, and
+    for a token that ran out.
+
+    Asks the database at most once in STANDING_KEPT_MS for each key.
+    """
+    now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
+    if caller.workload is not None:
+        if caller.workload.expires_at_ms <= now_ms:
+            raise Unauthenticated("the token of this node has run out; send a new one")
+        return
+    if ctx.memory.stands(caller.key_id, at_ms=now_ms):
+        return
+    with ctx.store.read() as tx:
+        key = tx.keys.get(caller.key_id, project_id=caller.project_id)
+    if key is None or key.revoked_at_ms is not None:
+        raise Unauthenticated(REFUSAL)
+    while_ms = range(now_ms, now_ms + STANDING_KEPT_MS)
+    ctx.memory.remember_standing(caller.key_id, while_ms=while_ms, generation=generation)
 
 
 def _workload(ctx: Context, token: str) -> Caller:

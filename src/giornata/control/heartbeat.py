@@ -12,6 +12,7 @@ from giornata.control.enforce_budgets import enforce_budgets
 from giornata.control.enforce_release import enforce_releases, note_told
 from giornata.control.fence import live_each
 from giornata.control.interruptions import fleet_mtbi_s
+from giornata.control.metric_room import room_for_beat
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeBeat
 from giornata.control.renew_lease import renew_leases
@@ -80,7 +81,7 @@ def heartbeat_each(ctx: Context, beats: Sequence[Beat]) -> list[HeartbeatReply |
 def _renew(tx: Transaction, ctx: Context, held: Sequence[_Held], *, at_ms: int) -> list[AttemptRow]:
     renewals = [(each.job, each.attempt, _progress(each, at_ms=at_ms)) for each in held]
     renewed = renew_leases(tx, ctx, renewals, at_ms=at_ms)
-    _note_progress(tx, held, renewed, at_ms=at_ms)
+    _note_progress(tx, ctx, held, renewed, at_ms=at_ms)
     return renewed
 
 
@@ -127,13 +128,19 @@ def _progress(held: _Held, *, at_ms: int) -> Mapping[str, Any]:
     }
 
 
-def _note_progress(tx: Transaction, held: Sequence[_Held], renewed: Sequence[AttemptRow], *, at_ms: int) -> None:
+def _note_progress(
+    tx: Transaction, ctx: Context, held: Sequence[_Held], renewed: Sequence[AttemptRow], *, at_ms: int
+) -> None:
     steps = {
         each.job.id: {"step": attempt.last_step, "phase": each.said.phase, **_announced(each.said)}
         for each, attempt in zip(held, renewed, strict=True)
     }
     tx.jobs.update_each(steps)
-    measured = [(each.attempt, each.said.step, each.said.metrics) for each in held if each.said.metrics]
+    measured = [
+        (each.attempt, each.said.step, kept)
+        for each in held
+        if each.said.metrics and (kept := room_for_beat(ctx, each.job.id, each.said.step, each.said.metrics))
+    ]
     tx.reports.put_metrics(measured, at_ms=at_ms)
     tx.events.add_each(
         [

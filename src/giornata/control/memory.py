@@ -4,7 +4,7 @@ Nothing here is ever the truth: each thing is bounded in age or never changes, a
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from giornata.domain.budget import Spent
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from giornata.control.context import Caller
 
 MOST_CALLERS = 4096
+MOST_MEASURED_JOBS = 4096
 READERS = 2
 
 
@@ -28,6 +29,14 @@ class Settled:
     spent: Spent
 
 
+@dataclass(slots=True)
+class MetricNames:
+    """Under which names a job has measured. `complete`: also before this process heard of the job."""
+
+    names: set[str] = field(default_factory=set)
+    complete: bool = False
+
+
 class Memory:
     """May be used from any thread. Instants are epoch milliseconds of the server's clock."""
 
@@ -37,9 +46,11 @@ class Memory:
         self.readers = threading.BoundedSemaphore(READERS)
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
+        self._standing: dict[str, range] = {}  # when the keys of those who stay were found good, by id
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
         self._settled: dict[str | None, Settled] = {}
+        self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
 
     @property
@@ -64,11 +75,25 @@ class Memory:
                 self._callers.clear()
             self._callers[secret_sha256] = (caller, while_ms)
 
+    def stands(self, key_id: str, *, at_ms: int) -> bool:
+        """Whether the key was found good a moment ago."""
+        return at_ms in self._standing.get(key_id, ())
+
+    def remember_standing(self, key_id: str, *, while_ms: range, generation: int) -> None:
+        """As `remember_caller`, for a key of which only the id is known."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            if len(self._standing) >= MOST_CALLERS:
+                self._standing.clear()
+            self._standing[key_id] = while_ms
+
     def forget_callers(self) -> None:
-        """A key was revoked here: nobody is let in on what was read before."""
+        """A key was revoked here: nobody is let in, or stays, on what was read before."""
         with self._lock:
             self._generation += 1
             self._callers.clear()
+            self._standing.clear()
 
     def mtbi_s(self, *, at_ms: int, kept_ms: int) -> float | None:
         """The fleet's mean time between interruptions as it was found at most `kept_ms` ago."""
@@ -86,6 +111,16 @@ class Memory:
     def remember_settled(self, project_id: str | None, settled: Settled) -> None:
         """Two that work it out at once may each remember theirs."""
         self._settled[project_id] = settled
+
+    def metric_names(self, job_id: str) -> MetricNames:
+        """What is known of the names of a job's metrics; to be changed by whoever holds the job's row."""
+        found = self._measured.get(job_id)
+        if found is None:
+            with self._lock:
+                if len(self._measured) >= MOST_MEASURED_JOBS:
+                    self._measured.clear()
+                found = self._measured.setdefault(job_id, MetricNames())
+        return found
 
     def awake_since_ms(self, *, at_ms: int, break_ms: int) -> int:
         """Since when this process has looked at its fleets without a break longer than `break_ms`; this is a look.

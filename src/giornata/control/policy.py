@@ -32,6 +32,13 @@ class Policy:
     idempotency_kept_s: float = 24 * 3600.0
     max_log_lines_per_job: int = 100_000
     backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
+    max_spec_bytes: int = 64 * 2**10  # as compact JSON
+    max_page_bytes: int = 2**20  # a page of a list ends with the row that reaches it
+    max_notices_per_job: int = 1000
+    max_notice_bytes: int = 16 * 2**10  # of what one says, as compact JSON
+    max_metric_names_per_job: int = 256
+    max_metric_name_length: int = 128
+    max_metric_steps_per_job: int = 100_000  # of those below this number, and as many again above
     health: HealthPolicy = field(default_factory=HealthPolicy)
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     reap: ReapPolicy = field(default_factory=ReapPolicy)

@@ -1,5 +1,6 @@
 """From a request to a job that could be queued: every check, and every default that is drawn or derived."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,8 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
-    parsed, faults = parse_spec(request.kind, request.spec)
+    parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
+    faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request)
     faults += _file_faults(tx, caller, request)
@@ -82,6 +84,16 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
         reserved_micro_usd=0,
         min_vram_bytes=request.min_vram_bytes or 0,
     )
+
+
+def _size_faults(ctx: Context, request: SubmitJob) -> Iterable[Fault]:
+    """A spec is kept as long as its job, and read with it: it has no room for data."""
+    most = ctx.policy.max_spec_bytes
+    size_bytes = len(json.dumps(request.spec, separators=(",", ":"), ensure_ascii=False).encode())
+    if size_bytes > most:
+        message = f"has {size_bytes} bytes as JSON; at most {most} are taken"
+        hint = "upload large data as files (POST /v1/uploads), make a dataset of them, and name its id in the spec"
+        yield Fault(where="spec", message=message, hint=hint)
 
 
 def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:

@@ -3,7 +3,7 @@
 from giornata.control.context import Caller, Context
 from giornata.control.instants import instant
 from giornata.control.permissions import require_user
-from giornata.control.read_jobs import own_job
+from giornata.control.read_jobs import require_job
 from giornata.control.signed_urls import signed_get
 from giornata.protocol.jobs import Checkpoint, CheckpointPage
 
@@ -15,7 +15,7 @@ def read_checkpoints(ctx: Context, caller: Caller, job_id: str) -> CheckpointPag
     """
     require_user(caller)
     with ctx.store.read() as tx:
-        own_job(tx, caller, job_id)
+        require_job(tx, caller, job_id)
         rows = tx.job_reads.checkpoints(job_id, project_id=caller.project_id)
     return CheckpointPage(
         items=tuple(

@@ -5,12 +5,14 @@ from giornata.control.instants import instant
 from giornata.control.machine_names import machine_names
 from giornata.control.pages import check_after, check_limit
 from giornata.control.permissions import require_user
-from giornata.control.read_jobs import own_job
+from giornata.control.read_jobs import require_job
 from giornata.protocol.jobs import Event, EventPage
 
 
 def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: int) -> EventPage:
     """Events with ids above `after`, oldest first; `next` is the last one's id when there are more.
+
+    A page may end before `limit`, for its bytes.
 
     Raises Forbidden, NotFound, InvalidInput.
     """
@@ -18,9 +20,15 @@ def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: in
     check_limit(limit)
     check_after(after, where="after")
     with ctx.store.read() as tx:
-        own_job(tx, caller, job_id)
+        require_job(tx, caller, job_id)
         names = machine_names(tx, ctx, caller)
-        rows = tx.job_reads.events(job_id, project_id=caller.project_id, after=after, limit=limit + 1)
+        rows = tx.job_reads.events(
+            job_id,
+            project_id=caller.project_id,
+            after=after,
+            limit=limit,
+            most_bytes=ctx.policy.max_page_bytes,
+        )
     events = tuple(
         Event(
             id=row.id,
@@ -30,6 +38,6 @@ def read_events(ctx: Context, caller: Caller, job_id: str, after: int, limit: in
             attempt=row.attempt_number,
             data=names.event_data(row.data),
         )
-        for row in rows[:limit]
+        for row in rows.items
     )
-    return EventPage(items=events, next=str(events[-1].id) if len(rows) > limit else None)
+    return EventPage(items=events, next=str(events[-1].id) if rows.more else None)

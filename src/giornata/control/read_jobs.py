@@ -1,13 +1,13 @@
 """Looking at jobs."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.machine_names import machine_names
 from giornata.control.outlooks import Outlooks
-from giornata.control.pages import check_limit, cut, decode_cursor
+from giornata.control.pages import check_limit, decode_cursor, encode_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.ban_store import BannedJob
 from giornata.control.ports.records import AttemptRecord, JobRecord
@@ -16,7 +16,7 @@ from giornata.control.texts import is_id, label_faults, text_faults
 from giornata.domain.backoff import Outlook
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.job import JobState
-from giornata.protocol.jobs import Job, JobPage
+from giornata.protocol.jobs import Job, JobPage, JobPart
 
 
 def get_job(ctx: Context, caller: Caller, job_id: str) -> Job:
@@ -34,13 +34,15 @@ def list_jobs(
     labels: Mapping[str, str],
     kind: str | None,
     match: str | None = None,
+    include: Collection[JobPart] = (),
     cursor: str | None,
     limit: int,
 ) -> JobPage:
     """Jobs of the project that are in one of `states` (any when empty) and have all the labels, newest first. With
     `match`, only those whose name this is, or whose id begins so, with or without the prefix.
 
-    Attempts, and why a job waits, are said by `get_job` only. Raises Forbidden, InvalidInput.
+    Attempts, and why a job waits, are said by `get_job` only; the spec and the result also here if `include` names
+    them. A page may end before `limit`, for its bytes. Raises Forbidden, InvalidInput.
     """
     require_user(caller)
     check_limit(limit)
@@ -58,14 +60,17 @@ def list_jobs(
             kind=kind,
             match=match,
             before=place,
-            limit=limit + 1,
+            include=include,
+            limit=limit,
+            most_bytes=ctx.policy.max_page_bytes,
         )
-        page, following = cut(rows, limit, lambda job: (job.created_at_ms, job.id))
-        found = tx.job_reads.attempts([job.id for job in page], project_id=caller.project_id)
+        ids = [job.id for job in rows.items]
+        found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
-    return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in page), next=following)
+    following = encode_cursor(rows.items[-1].created_at_ms, rows.items[-1].id) if rows.more else None
+    return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in rows.items), next=following)
 
 
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
@@ -103,3 +108,9 @@ def own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
     if job is None:
         raise NotFound(f"there is no job {job_id}")
     return job
+
+
+def require_job(tx: Transaction, caller: Caller, job_id: str) -> None:
+    """Raises NotFound unless the caller's project has this job. Reads nothing of the job."""
+    if not is_id(job_id) or not tx.job_reads.exists(job_id, project_id=caller.project_id):
+        raise NotFound(f"there is no job {job_id}")

@@ -13,6 +13,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import config_faults, folder_faults
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
+from giornata.protocol.strict_json import check_as_written
 from giornata.protocol.training.epochs import steps_of
 from giornata.protocol.training.foreign_names import NOT_OFFERED
 
@@ -22,10 +23,11 @@ NO_DATASET = "ds_0"
 """Stands in a spec for a dataset that is not there yet, so that the rest can be checked."""
 
 
-def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list[Fault]]:
+def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) -> tuple[Message | None, list[Fault]]:
     """The spec of this kind, or every fault that keeps it from being one.
 
-    Contradictions between fields are looked for when each field is fine by itself.
+    Contradictions between fields are looked for when each field is fine by itself. `as_written`: text is no number,
+    as in any other JSON that comes in.
     """
     expected = spec_type(kind)
     if kind in PLATFORM_KINDS:
@@ -35,6 +37,8 @@ def parse_spec(kind: str, spec: Mapping[str, Any]) -> tuple[Message | None, list
         return None, [_unknown_kind(kind)]
     faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]
     try:
+        if as_written:
+            check_as_written(expected, spec)
         parsed = expected.model_validate(spec)
     except ValidationError as error:
         found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]

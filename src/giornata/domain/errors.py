@@ -57,6 +57,11 @@ class GiornataError(Exception):
         self.hint = hint
         super().__init__(message)
 
+    @property
+    def public(self) -> str:
+        """What tenants are told. The text of the error itself is for whoever operates the server."""
+        return str(self)
+
 
 class InvalidInput(GiornataError):
     """What was sent is wrong. Every fault is listed, not only the first."""
@@ -151,10 +156,21 @@ class TooLarge(GiornataError):
 
 
 class Unavailable(GiornataError):
-    """The thing cannot be done just now; the same request may succeed later."""
+    """The thing cannot be done just now; the same request may succeed later.
+
+    `public` is given where the message names an address or a path that is no business of tenants.
+    """
 
     code = "unavailable"
     retryable = True
+
+    def __init__(self, message: str = "", *, public: str | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self._public = public
+
+    @property
+    def public(self) -> str:
+        return self._public or str(self)
 
 
 class Unreachable(Unavailable):

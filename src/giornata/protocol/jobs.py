@@ -1,12 +1,14 @@
 """Jobs as their owners see them."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Blame, Reason
+from giornata.protocol.events import EventType
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
 
@@ -19,6 +21,13 @@ MinVram = Annotated[
         description="GPU memory that a node needs at least, in bytes; raised when it turns out to be more.",
     ),
 ]
+
+
+class JobPart(StrEnum):
+    """What lists of jobs leave out unless it is asked for."""
+
+    SPEC = "spec"
+    RESULT = "result"
 
 
 class SubmitJob(Message):
@@ -146,7 +155,10 @@ class Job(Reply):
 
 
 class JobPage(Reply):
-    """`GET /v1/jobs`; newest first. `next` is an opaque cursor. Attempts are left out of lists."""
+    """`GET /v1/jobs`; newest first. `next` is an opaque cursor. A page may end before its `limit`.
+
+    Attempts are left out of lists. `spec` and `result` are empty objects unless `include` names them.
+    """
 
     items: tuple[Job, ...]
     next: str | None = None
@@ -177,7 +189,7 @@ class Event(Reply):
 
     id: int
     job_id: str
-    type: str
+    type: str = Field(json_schema_extra={"enum": [str(each) for each in EventType]})
     at: datetime
     attempt: int | None = None
     data: dict[str, Any] = Field(default_factory=dict)

@@ -5,11 +5,13 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.model import (
+    ArtifactName,
     Count,
-    FileName,
     Label,
+    MediaType,
     Message,
     ObjectSize,
     ProcessId,
@@ -194,10 +196,10 @@ class CommitCheckpoint(Message):
 class CommitArtifact(Message):
     """`POST …/artifacts`."""
 
-    name: FileName
+    name: ArtifactName
     sha256: Sha256
     size_bytes: ObjectSize
-    media_type: str = Field("application/octet-stream", max_length=128)
+    media_type: MediaType = "application/octet-stream"
     upload_id: UploadId | None = None
     etags: tuple[str, ...] = Field((), max_length=10_000)
 
@@ -258,4 +260,4 @@ class ReleaseAttempt(Message):
 class AttemptEnded(Reply):
     """What became of the job."""
 
-    job_state: str
+    job_state: str = Field(json_schema_extra={"enum": [str(state) for state in JobState]})

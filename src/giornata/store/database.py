@@ -115,7 +115,8 @@ def busy_is_unavailable() -> Iterator[None]:
         raise Unavailable("every connection to the database is in use") from error
     except DBAPIError as error:
         if error.connection_invalidated or _passes(error):
-            raise Unavailable(f"the database cannot do it just now: {error.orig}") from error
+            public = "the database cannot do it just now; the server's log says why"
+            raise Unavailable(f"the database cannot do it just now: {error.orig}", public=public) from error
         raise
 
 

@@ -59,3 +59,15 @@ class Events:
             "notice_id": notice_id,
         }
         self._connection.execute(insert_for(self._dialect_name, events).values(row).on_conflict_do_nothing())
+
+    def count_notices(self, job_id: str, *, up_to: int) -> int:
+        some = sa.select(sa.literal_column("1")).where(_notices_of(job_id)).limit(up_to).subquery()
+        return self._connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0
+
+    def has_notice(self, job_id: str, notice_id: str) -> bool:
+        found = sa.select(events.c.id).where(_notices_of(job_id), events.c.notice_id == notice_id).limit(1)
+        return self._connection.scalar(found) is not None
+
+
+def _notices_of(job_id: str) -> sa.ColumnElement[bool]:
+    return (events.c.job_id == job_id) & (events.c.type == EventType.NOTICE)

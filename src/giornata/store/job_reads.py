@@ -1,6 +1,6 @@
 """Jobs and what hangs on them, to be looked at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,15 @@ from giornata.control.ports.records import (
     MetricRecord,
     NodeRecord,
     QueueView,
+    Rows,
 )
 from giornata.control.ports.user_store import Before
 from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.reasons import Reason
+from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.bills import shared_amounts
+from giornata.store.bounded_pages import bounded, rows_of, size_of
 from giornata.store.node_reads import NodeReads
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
@@ -32,6 +35,8 @@ JOB_COLUMNS = columns(jobs, JobRecord)
 BILLED = frozenset({"billed_ms", "amount_micro_usd"})
 ATTEMPT_COLUMNS = columns(attempts, AttemptRecord, but=BILLED)
 KEY = frozenset({"key"})
+# What a row weighs in a reply besides its texts and documents: names, numbers and instants.
+JOB_BYTES, ATTEMPT_BYTES, ROW_BYTES = 1200, 300, 150
 _PROJECT = sa.bindparam("project", type_=sa.String())
 _SOME_JOBS: sa.BindParameter[Any] = sa.bindparam("jobs", expanding=True)
 _bills = (
@@ -46,12 +51,22 @@ _bills = (
 )
 # Made once: building a statement costs more than running it.
 _JOB = sa.select(*JOB_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
-_ATTEMPTS: sa.Select[Any] = (
-    sa.select(*ATTEMPT_COLUMNS, *(sa.func.coalesce(_bills.c[name], 0).label(name) for name in sorted(BILLED)))
-    .join(jobs, jobs.c.id == attempts.c.job_id)
-    .outerjoin(_bills, _bills.c.attempt_id == attempts.c.id)
-    .where(attempts.c.job_id.in_(_SOME_JOBS), jobs.c.project_id == _PROJECT)
-    .order_by(attempts.c.job_id, attempts.c.number)
+_EXISTS = sa.select(jobs.c.id).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
+
+
+def _attempts_of_jobs(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    return (
+        sa.select(*columns, *(sa.func.coalesce(_bills.c[name], 0).label(name) for name in sorted(BILLED)))
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .outerjoin(_bills, _bills.c.attempt_id == attempts.c.id)
+        .where(attempts.c.job_id.in_(_SOME_JOBS), jobs.c.project_id == _PROJECT)
+        .order_by(attempts.c.job_id, attempts.c.number)
+    )
+
+
+_ATTEMPTS = _attempts_of_jobs(*ATTEMPT_COLUMNS)
+_ATTEMPTS_IN_SHORT = _attempts_of_jobs(
+    *columns(attempts, AttemptRecord, but=BILLED | {"message"}), sa.null().label("message")
 )
 
 
@@ -66,6 +81,9 @@ class JobReadQueries:
         row = self._connection.execute(_JOB, {"wanted": job_id, "project": project_id}).first()
         return None if row is None else record_of(JobRecord, row)
 
+    def exists(self, job_id: str, *, project_id: str) -> bool:
+        return self._connection.scalar(_EXISTS, {"wanted": job_id, "project": project_id}) is not None
+
     def page(
         self,
         *,
@@ -75,54 +93,82 @@ class JobReadQueries:
         kind: str | None,
         match: str | None = None,
         before: Before,
+        include: Collection[JobPart],
         limit: int,
-    ) -> list[JobRecord]:
-        query = sa.select(*JOB_COLUMNS).where(jobs.c.project_id == project_id)
-        query = query.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
+        most_bytes: int,
+    ) -> Rows[JobRecord]:
+        wanted = sa.select(jobs.c.id, jobs.c.created_at_ms).where(jobs.c.project_id == project_id)
+        wanted = wanted.where(*(jobs.c.labels[name].as_string() == value for name, value in labels.items()))
         if states:
-            query = query.where(jobs.c.state.in_(states))
+            wanted = wanted.where(jobs.c.state.in_(states))
         # The platform's own trials are nobody's work; whoever wants to see them asks for them.
-        query = query.where(jobs.c.kind != CANARY_KIND if kind is None else jobs.c.kind == kind)
+        wanted = wanted.where(jobs.c.kind != CANARY_KIND if kind is None else jobs.c.kind == kind)
         if match is not None:
             begins = (jobs.c.id.startswith(begin, autoescape=True) for begin in (match, f"job_{match}"))
-            query = query.where(sa.or_(jobs.c.name == match, *begins))
+            wanted = wanted.where(sa.or_(jobs.c.name == match, *begins))
         if before is not None:
-            query = query.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
-        query = query.order_by(jobs.c.created_at_ms.desc(), jobs.c.id.desc()).limit(limit)
-        return [record_of(JobRecord, row) for row in self._connection.execute(query)]
+            wanted = wanted.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
+        left_out = {part: {} for part in JobPart if part not in include}
+        sized = size_of(jobs.c.labels, jobs.c.error, jobs.c.faults, *(jobs.c[part] for part in include))
+        query = bounded(
+            jobs,
+            columns(jobs, JobRecord, but=frozenset(left_out)),
+            wanted,
+            order=(jobs.c.created_at_ms.desc(), jobs.c.id.desc()),
+            size=sized + JOB_BYTES + ATTEMPT_BYTES * jobs.c.attempt_count,
+            limit=limit,
+            most_bytes=most_bytes,
+        )
+        return rows_of(JobRecord, self._connection.execute(query).all(), **left_out)
 
-    def attempts(self, job_ids: Sequence[str], *, project_id: str) -> list[AttemptRecord]:
-        rows = self._connection.execute(_ATTEMPTS, {"jobs": job_ids, "project": project_id})
+    def attempts(self, job_ids: Sequence[str], *, project_id: str, messages: bool = True) -> list[AttemptRecord]:
+        query = _ATTEMPTS if messages else _ATTEMPTS_IN_SHORT
+        rows = self._connection.execute(query, {"jobs": job_ids, "project": project_id})
         found = [record_of(AttemptRecord, row) for row in rows]
         shared = shared_amounts(self._connection, job_ids, project_id=project_id)
         return [replace(each, amount_micro_usd=shared.get(each.id, each.amount_micro_usd)) for each in found]
 
-    def events(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[EventRecord]:
-        query = (
-            sa.select(*columns(events, EventRecord))
-            .where(events.c.job_id == job_id, events.c.project_id == project_id, events.c.id > after)
-            .order_by(events.c.id)
-            .limit(limit)
+    def events(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[EventRecord]:
+        query = bounded(
+            events,
+            columns(events, EventRecord),
+            sa.select(events.c.id).where(
+                events.c.job_id == job_id, events.c.project_id == project_id, events.c.id > after
+            ),
+            order=(events.c.id,),
+            size=size_of(events.c.data) + ROW_BYTES,
+            limit=limit,
+            most_bytes=most_bytes,
         )
-        return [record_of(EventRecord, row) for row in self._connection.execute(query)]
+        return rows_of(EventRecord, self._connection.execute(query).all())
 
-    def logs(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[LogRecord]:
-        query = (
-            sa.select(*columns(logs, LogRecord))
-            .where(_of_project(logs, job_id, project_id), logs.c.id > after)
-            .order_by(logs.c.id)
-            .limit(limit)
+    def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]:
+        query = bounded(
+            logs,
+            columns(logs, LogRecord),
+            sa.select(logs.c.id).where(_of_project(logs, job_id, project_id), logs.c.id > after),
+            order=(logs.c.id,),
+            size=size_of(logs.c.line) + ROW_BYTES,
+            limit=limit,
+            most_bytes=most_bytes,
         )
-        return [record_of(LogRecord, row) for row in self._connection.execute(query)]
+        return rows_of(LogRecord, self._connection.execute(query).all())
 
-    def metrics(self, job_id: str, *, project_id: str, after_step: int, limit: int) -> list[MetricRecord]:
-        query = (
-            sa.select(*columns(metrics, MetricRecord))
-            .where(_of_project(metrics, job_id, project_id), metrics.c.step > after_step)
-            .order_by(metrics.c.step)
-            .limit(limit)
+    def metrics(
+        self, job_id: str, *, project_id: str, after_step: int, limit: int, most_bytes: int
+    ) -> Rows[MetricRecord]:
+        query = bounded(
+            metrics,
+            columns(metrics, MetricRecord),
+            sa.select(metrics.c.job_id, metrics.c.step).where(
+                _of_project(metrics, job_id, project_id), metrics.c.step > after_step
+            ),
+            order=(metrics.c.step,),
+            size=size_of(metrics.c["values"]) + ROW_BYTES,
+            limit=limit,
+            most_bytes=most_bytes,
         )
-        return [record_of(MetricRecord, row) for row in self._connection.execute(query)]
+        return rows_of(MetricRecord, self._connection.execute(query).all())
 
     def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
         query = (

@@ -55,6 +55,16 @@ class Reports:
         ]
         insert_rows(self._connection, self._dialect_name, metrics, rows, _newer)
 
+    def count_metrics(self, job_id: str, *, from_step: int, up_to: int) -> int:
+        above = (metrics.c.job_id == job_id) & (metrics.c.step >= from_step)
+        some = sa.select(sa.literal_column("1")).where(above).limit(up_to).subquery()
+        return self._connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0
+
+    def metric_names(self, job_id: str, *, points: int) -> set[str]:
+        latest = sa.select(metrics.c["values"]).where(metrics.c.job_id == job_id)
+        latest = latest.order_by(metrics.c.step.desc()).limit(points)
+        return {name for values in self._connection.scalars(latest) for name in values}
+
 
 def _newer(statement: Any) -> Any:
     new = statement.excluded

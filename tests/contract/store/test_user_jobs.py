@@ -39,7 +39,7 @@ from giornata.control.submit import submit
 from giornata.domain.errors import Forbidden, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason
-from giornata.protocol.jobs import Job, JobPage
+from giornata.protocol.jobs import Job, JobPage, JobPart
 from giornata.protocol.work import Claim, NodeInfo
 
 Read = Callable[[Context, Caller, str], object]
@@ -226,7 +226,9 @@ def test_time_and_money_are_summed_over_all_attempts(ctx: Context, clock: Manual
     assert (done.useful_s, done.lost_s, done.cost_micro_usd) == (80.0, 20.0, 10_000)
     assert done.cost_per_useful_step_usd == 0.001
     (listed,) = page(ctx).items
-    assert listed == done.model_copy(update={"attempts": ()})
+    assert listed == done.model_copy(update={"attempts": (), "spec": {}, "result": {}})
+    (whole,) = page(ctx, include=tuple(JobPart)).items
+    assert whole == done.model_copy(update={"attempts": ()})
 
 
 def test_d99_every_attempt_keeps_its_own_times_and_the_job_its_first(ctx: Context, clock: ManualClock) -> None:

@@ -35,7 +35,10 @@ def answer(app: FastAPI, served: Served, path: str) -> tuple[int, dict[str, obje
 def test_ready_when_everything_is_well(served: Served) -> None:
     assert served.call("GET", "/healthz", None).json() == {"status": "ok"}
     response = served.call("GET", "/readyz", None)
-    assert (response.status_code, response.json()) == (200, {"ready": True, "checks": {"store": "ok"}, "loops": []})
+    assert (response.status_code, response.json()) == (
+        200,
+        {"ready": True, "checks": {"store": "ok", "blobs": "ok"}, "loops": []},
+    )
 
 
 def test_not_ready_says_why(served: Served) -> None:
@@ -48,7 +51,8 @@ def test_not_ready_says_why(served: Served) -> None:
     app = create_app(served.ctx, loops_status=late, checks={"migrations": behind})
     status, body = answer(app, served, "/readyz")
     assert (status, body["ready"]) == (503, False)
-    assert body["checks"] == {"store": "ok", "migrations": "the schema is at 1, not at 2; run the migrations"}
+    wrong = "the schema is at 1, not at 2; run the migrations"
+    assert body["checks"] == {"store": "ok", "blobs": "ok", "migrations": wrong}
     assert body["loops"] == [{"name": "lapse", "runs": 9, "errors": 3, "last_success_age_s": 500.0, "late": True}]
 
 
@@ -143,7 +147,7 @@ def test_the_access_log_is_json_without_secrets(served: Served, access_log: "que
     record = access_log.get(timeout=10)
     assert access_log.empty()
     line = json.loads(record.getMessage())
-    assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 404)
+    assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/jobs/{job_id}", 400)
     assert line["job"] == "job_x"
     assert line["request_id"] == response.headers["x-request-id"]
     assert "hush" not in record.getMessage()

@@ -220,12 +220,12 @@ def test_keys_and_projects(served: Served) -> None:
 def test_an_artifact_cannot_be_written_elsewhere(tmp_path: Path) -> None:
     row = {"sha256": "0" * 64, "size_bytes": 1, "media_type": "a/b", "created_at": "2026-01-01T00:00:00Z"}
     request = {"method": "GET", "url": "http://x.test", "expires_at": "2026-01-01T00:00:00Z"}
-    items = [{"name": name, "request": request, **row} for name in ("../a", "..", "/etc/a", "fine")]
+    items = [{"name": name, "request": request, **row} for name in ("../a", "a/..", "/etc/a", "fine")]
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"items": items}))
     sdk = Client("http://server.test", "gk_x", http=httpx.Client(transport=transport))
     with pytest.raises(InvalidInput) as caught:
         sdk.download("job_1", tmp_path / "out")
-    assert [fault.where for fault in caught.value.faults] == ["../a", "..", "/etc/a"]
+    assert [fault.where for fault in caught.value.faults] == ["../a", "a/..", "/etc/a"]
     assert not (tmp_path / "out").exists()
 
 
@@ -238,3 +238,19 @@ def test_completing_an_upload_twice_is_fine(served: Served) -> None:
     first, again = (served.call("POST", path, key, json={}) for _ in range(2))
     assert first.status_code == again.status_code == 200
     assert first.json() == again.json() == files[0]
+
+
+def test_results_of_long_ago_that_are_called_like_folders_are_files(tmp_path: Path) -> None:
+    row = {"sha256": hashlib.sha256(b"x").hexdigest(), "size_bytes": 1, "media_type": "a/b"}
+    request = {"method": "GET", "url": "http://x.test/x", "expires_at": "2026-01-01T00:00:00Z"}
+    items = [{"name": n, "request": request, "created_at": "2026-01-01T00:00:00Z", **row} for n in (".", "..")]
+
+    def answer(asked: httpx.Request) -> httpx.Response:
+        if asked.url.path == "/x":
+            return httpx.Response(200, content=iter([b"x"]))
+        return httpx.Response(200, json={"items": items})
+
+    sdk = Client("http://server.test", "gk_x", http=httpx.Client(transport=httpx.MockTransport(answer)))
+    written = sdk.download("job_1", tmp_path / "out")
+    assert [path.relative_to(tmp_path).as_posix() for path in written] == ["out/_", "out/__"]
+    assert [path.read_bytes() for path in written] == [b"x", b"x"]

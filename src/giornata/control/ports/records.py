@@ -3,9 +3,19 @@
 Instants are epoch milliseconds of the server's clock; money is integer micro-dollars.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Generic[_R]):
+    """A page of rows. It is bounded in rows and in bytes; `more` says that there are rows behind it."""
+
+    items: Sequence[_R]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

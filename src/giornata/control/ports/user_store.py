@@ -4,7 +4,7 @@ Everything that a key may ask for is asked with its project: a row of another pr
 Pages are newest first; `before` is the (created_at_ms, id) of the last row of the page before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,10 +25,12 @@ from giornata.control.ports.records import (
     NodeRecord,
     ProjectRecord,
     QueueView,
+    Rows,
     StandingRecord,
     UploadRecord,
 )
 from giornata.domain.routing import Turns
+from giornata.protocol.jobs import JobPart
 
 Before = tuple[int, str] | None
 
@@ -142,6 +144,9 @@ class JobReads(Protocol):
 
     def get(self, job_id: str, *, project_id: str) -> JobRecord | None: ...
 
+    def exists(self, job_id: str, *, project_id: str) -> bool:
+        """Whether the project has this job. Reads nothing of it."""
+
     def page(
         self,
         *,
@@ -151,17 +156,27 @@ class JobReads(Protocol):
         kind: str | None,
         match: str | None = None,
         before: Before,
+        include: Collection[JobPart],
         limit: int,
-    ) -> list[JobRecord]: ...
+        most_bytes: int,
+    ) -> Rows[JobRecord]:
+        """At most `limit` jobs, and none behind the one with which the page reaches `most_bytes`.
 
-    def attempts(self, job_ids: Sequence[str], *, project_id: str) -> list[AttemptRecord]:
-        """Of all these jobs, by job and number."""
+        `spec` and `result` are empty, and not read, unless they are in `include`.
+        """
 
-    def events(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[EventRecord]: ...
+    def attempts(self, job_ids: Sequence[str], *, project_id: str, messages: bool = True) -> list[AttemptRecord]:
+        """Of all these jobs, by job and number; without their messages unless `messages`."""
 
-    def logs(self, job_id: str, *, project_id: str, after: int, limit: int) -> list[LogRecord]: ...
+    def events(
+        self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int
+    ) -> Rows[EventRecord]: ...
 
-    def metrics(self, job_id: str, *, project_id: str, after_step: int, limit: int) -> list[MetricRecord]: ...
+    def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]: ...
+
+    def metrics(
+        self, job_id: str, *, project_id: str, after_step: int, limit: int, most_bytes: int
+    ) -> Rows[MetricRecord]: ...
 
     def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
         """Those that were not rejected, highest step first."""

@@ -193,6 +193,12 @@ class Events(Protocol):
     ) -> None:
         """What the attempt says, unless it has said something under this id before."""
 
+    def count_notices(self, job_id: str, *, up_to: int) -> int:
+        """How many notices the job has; counting stops at `up_to`."""
+
+    def has_notice(self, job_id: str, notice_id: str) -> bool:
+        """Whether any attempt of the job has said something under this id."""
+
 
 class Judgements(Protocol):
     """Bans (this machine, this job) and strikes (this machine, any job)."""
@@ -261,6 +267,12 @@ class Reports(Protocol):
 
     def put_metrics(self, points: Sequence[tuple[AttemptRow, int, Mapping[str, float]]], *, at_ms: int) -> None:
         """Insert metrics by attempt and step; those of a job's later attempt win."""
+
+    def count_metrics(self, job_id: str, *, from_step: int, up_to: int) -> int:
+        """How many steps from this one on have metrics; counting stops at `up_to`."""
+
+    def metric_names(self, job_id: str, *, points: int) -> set[str]:
+        """The names of the latest so many points."""
 
 
 class WorkTransaction(Protocol):
