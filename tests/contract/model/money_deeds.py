@@ -41,15 +41,26 @@ class MoneyDeeds(Deeds):
         self.call(lambda: set_project_budget(self.ctx, ROOT, project, change))
 
     def very_long_wait(self, a: int, b: int) -> None:
-        """A day, or until about the turn of the month: a little before it or after it."""
+        """A day; or a project has a budget per month meanwhile, and the month turns, or is about to."""
         if b % 2 == 0:
             super().very_long_wait(a, b)
             return
+        queued = [job.project_id for job in self.witness.look().jobs if job.state == "queued"] if self.exact else []
+        projects, limit = queued or PROJECTS, 0 if b % 4 == 1 else 2_000
+        project = projects[a % len(projects)]
+        self._set_monthly(project, limit)
+        self.settle(a, b)
         now_ms = self.ctx.clock.now_ms()
         turn_ms = month_start_ms(month_start_ms(now_ms) + 32 * DAY_S * 1000)
         self.town.latest_ms = max(self.town.latest_ms, now_ms)
-        self.house.clock.advance_s((turn_ms - now_ms) / 1000 + (a - 16) * (b + 1))
+        self.house.clock.advance_s((turn_ms - now_ms) / 1000 + (a - 8) * (b + 1))
         self.settle(a, b)
+        self._set_monthly(project, None)
+        self.settle(a, b)
+
+    def _set_monthly(self, project: str, limit: int | None) -> None:
+        change = SetBudget(monthly_budget_micro_usd=limit)
+        self.call(lambda: set_project_budget(self.ctx, ROOT, project, change))
 
     def settle(self, a: int, b: int) -> None:
         """Whoever waits for the project's money waits because there is none, as soon as the loop has been here."""

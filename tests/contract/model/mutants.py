@@ -145,12 +145,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a month that is over goes on in what is remembered",
+        name="whoever waits for the next month waits for ever",
         patches=(
             Patch(
-                file="control/budgets.py",
-                old="return replace(known, month_ms=month_ms, spent=replace(known.spent, month_micro_usd=0))",
-                new="return replace(known, month_ms=month_ms)",
+                file="store/pausing.py",
+                old="_FOR_PROJECT = jobs.c.paused_by.in_((Payer.PROJECT, Payer.MONTH))",
+                new="_FOR_PROJECT = jobs.c.paused_by == Payer.PROJECT",
             ),
         ),
     ),
