@@ -20,7 +20,7 @@ from tests.system.conftest import everybody, until
 from giornata.standalone.ending import ExitCode
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-FILES = ("lora-kohya.safetensors", "pytorch_lora_weights.safetensors")
+FILES = ("pictures.safetensors", "pictures-pytorch_lora_weights.safetensors")
 SPEC = {"resolution": 64, "checkpointing_steps": 20, "mixed_precision": "no", "learning_rate": 2e-3, "seed": 5}
 STEPS = 60
 PATIENCE_S = 240

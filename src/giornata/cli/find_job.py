@@ -13,6 +13,7 @@ from giornata.protocol.jobs import Job
 WHOLE_ID = re.compile(r"job_[0-9a-z]{26}", re.ASCII)
 LAST = "last"
 LISTED = 10
+LONGEST_NAME = 128
 
 
 def find_job(client: Client, word: str) -> str:
@@ -24,7 +25,7 @@ def find_job(client: Client, word: str) -> str:
         return word
     if word == LAST:
         return _last(client)
-    if not word:
+    if not 0 < len(word) <= LONGEST_NAME:
         raise _none(word)
     # A server that does not know `match` sends all jobs.
     found = list(islice((job for job in client.jobs(match=word) if _is_meant(job, word)), LISTED + 1))

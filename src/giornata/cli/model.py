@@ -45,7 +45,7 @@ def tiny_model(
     with reporting(as_json) as out:
         if shapes and family is not ModelFamily.SDXL:
             raise InvalidInput([Fault(where="--family", message="the one that draws shapes is an SDXL")])
-        if faults := _folder_faults(directory):
+        if faults := folder_faults(directory):
             raise InvalidInput(faults)
         if shapes:
             run_model_code("giornata.diffusion.shapes.shipped", [str(directory)])
@@ -55,7 +55,7 @@ def tiny_model(
         out.result({"model": str(directory)})
 
 
-def _folder_faults(directory: Path) -> list[Fault]:
+def folder_faults(directory: Path) -> list[Fault]:
     """Why no model can be put there. One that is there already is kept."""
     hint = "name a folder that is empty, or not there yet"
     there = next(each for each in (directory, *directory.absolute().parents) if os.path.lexists(each))

@@ -148,7 +148,7 @@ def _nodes_words(own: range) -> str:
 def _client_command(settings: Settings) -> str:
     """How another shell of this user reaches this server: the data directory is named unless it is found without."""
     found = settings.data == default_data_directory() and read_contexts(contexts_file()).in_use is None
-    return "giornata" if found else giornata(data=str(settings.data))
+    return "giornata" if found else giornata(data=str(settings.data.absolute()))
 
 
 def parse_workloads(given: list[str] | None) -> dict[str, str] | None:

@@ -73,14 +73,16 @@ def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float],
         return Group(Text(_waiting(why), style="dim"), bar.get_renderable()) if why else bar.get_renderable()
 
     with Live(get_renderable=shown, console=bar.console, refresh_per_second=4) as live:
-        while job.state not in STANDS_STILL:
-            why = job.waiting_because or ""
-            note = "" if why or not job.attempts else f"{job.phase} {loss.words(job.step)}"
-            bar.update(task, completed=job.step, total=job.total_steps or 1, note=_marked(note, job))
-            live.refresh()
-            sleep(POLL_S)
-            job = client.get_job(job_id)
-        why = ""
+        try:
+            while job.state not in STANDS_STILL:
+                why = job.waiting_because or ""
+                note = "" if why or not job.attempts else f"{job.phase} {loss.words(job.step)}"
+                bar.update(task, completed=job.step, total=job.total_steps or 1, note=_marked(note, job))
+                live.refresh()
+                sleep(POLL_S)
+                job = client.get_job(job_id)
+        finally:
+            why = ""  # the last thing that the terminal keeps is the bar alone
         bar.update(task, completed=job.step, note=_marked("", job))
     return job
 

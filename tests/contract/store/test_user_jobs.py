@@ -321,6 +321,24 @@ def test_d34_and_d113_pages_skip_and_repeat_nothing_while_jobs_come_in(ctx: Cont
     assert seen == made[::-1]
 
 
+def test_lists_are_filtered_by_a_name_or_the_beginning_of_an_id(ctx: Context) -> None:
+    dataset = new_dataset(ctx)
+    one, other, third = (
+        submit(ctx, ANN, train(dataset).model_copy(update={"name": name}), None)[0]
+        for name in ("dog", "dog two", "100%_")
+    )
+
+    def matched(word: str, caller: Caller = ANN) -> set[str]:
+        return {job.id for job in page(ctx, caller, match=word).items}
+
+    assert matched("dog") == {one.id}
+    assert matched(other.id) == {other.id}
+    assert matched(other.id.removeprefix("job_")) == {other.id}
+    assert matched("job_") == {one.id, other.id, third.id}
+    assert matched("100%_") == {third.id}
+    assert not matched("%") | matched("_") | matched("dog%") | matched(one.id, BOB)
+
+
 def test_lists_are_filtered_by_state_label_and_kind(ctx: Context) -> None:
     dataset = new_dataset(ctx)
 
@@ -348,6 +366,7 @@ def test_lists_are_filtered_by_state_label_and_kind(ctx: Context) -> None:
         {"limit": 0},
         {"limit": 1001},
         {"kind": "x\x00"},
+        {"match": "x\x00"},
         {"labels": {"a'\"b": "c"}},
         {"labels": {"a": "\x00"}},
     ],
@@ -356,4 +375,4 @@ def test_lists_are_filtered_by_state_label_and_kind(ctx: Context) -> None:
 def test_d113_what_is_no_cursor_of_ours_is_refused(ctx: Context, asked: dict[str, object]) -> None:
     with pytest.raises(InvalidInput) as caught:
         page(ctx, **asked)
-    assert caught.value.faults[0].where.split(".")[0] in {"cursor", "limit", "kind", "labels"}
+    assert caught.value.faults[0].where.split(".")[0] in {"cursor", "limit", "kind", "labels", "match"}

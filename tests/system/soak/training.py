@@ -40,7 +40,7 @@ class Trainer:
         dataset = self._client.dataset_from_folder(pictures, instance_prompt=PROMPT)
         self._spec: dict[str, Any] = {
             **{"pretrained_model_name_or_path": str(model), "instance_prompt": PROMPT},
-            **{"dataset": dataset.id, "resolution": 64, "rank": 2, "seed": 42},
+            **{"dataset": dataset.id, "resolution": 64, "rank": 2, "seed": 42, "output_name": "toy"},
             **{"max_train_steps": STEPS, "checkpointing_steps": CADENCE, "mixed_precision": "no"},
         }
         self._town.start_agent(TRAINING_PLACE)

@@ -52,7 +52,7 @@ def test_a_whole_id_wins_over_longer_ones_and_names(client, submit):
     assert find_job(client, dog.id) == dog.id
 
 
-@pytest.mark.parametrize("word", ["nope", "", "job", "%", "_", "job_%"])
+@pytest.mark.parametrize("word", ["nope", "", "job", "%", "_", "job_%", "x" * 129])
 def test_what_no_job_has_is_not_found(client, submit, word):
     with pytest.raises(NotFound, match="there is no job"):
         find_job(client, word)

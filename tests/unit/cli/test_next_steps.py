@@ -5,6 +5,8 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from tests.fixtures.served import a_dataset
@@ -135,12 +137,42 @@ def test_a_tiny_model_goes_into_no_folder_that_cannot_take_it(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("not a model")
     places = {"file": "is a file", "file/below": "is a file", "full": "holds files that are no model"}
-    if os.geteuid() != 0:  # root may write everywhere
-        (tmp_path / "closed").mkdir(mode=0o500)
-        places["closed/below"] = "is not writable"
     for place, said in places.items():
         done = CliRunner().invoke(app, ["tiny-model", str(tmp_path / place)])
         assert done.exit_code == 2, place
         assert said in done.stderr, place
         assert "Traceback" not in done.stderr
     assert (tmp_path / "full" / "mine.txt").read_text() == "not a model"
+
+
+@pytest.fixture
+def open_folder():
+    """One that every user may look into, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        for below in folder.iterdir():
+            below.chmod(0o700)
+
+
+def test_a_folder_without_rights_is_refused_for_a_model(open_folder):
+    (open_folder / "closed").mkdir(mode=0o555)
+    (open_folder / "hidden" / "below").mkdir(parents=True)
+    (open_folder / "hidden").chmod(0)
+    script = """
+import os, sys
+from pathlib import Path
+from giornata.cli.model import folder_faults
+if os.getuid() == 0:
+    os.setuid(65534)  # root may write everywhere
+for place in sys.argv[1:]:
+    print(*(fault.message for fault in folder_faults(Path(place))))
+"""
+    places = [str(open_folder / place) for place in ("closed", "closed/below", "hidden/below/x")]
+    done = subprocess.run([sys.executable, "-c", script, *places], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        f"{open_folder} is not writable",  # the model is made beside the folder, and renamed
+        f"{open_folder / 'closed'} is not writable",
+        f"{open_folder / 'hidden'} cannot be read",
+    ]

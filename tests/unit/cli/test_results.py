@@ -1,6 +1,9 @@
 """Results that are fetched: under the job's name, beside those of other jobs, at the end or later."""
 
 import hashlib
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import httpx
@@ -23,13 +26,13 @@ def submit(served, tmp_path):
 
 @pytest.fixture
 def work(served):
-    """Do the oldest job of the queue, with these bytes as its results."""
+    """Do the oldest job of the queue, as soon as there is one, with these bytes as its results."""
 
     def done(number, results):
         with httpx.Client(base_url=served.url) as http:
             node = NodeClient(http, node_key=served.keys.node)
             info = NodeInfo(node_id=f"node_{number:08}", machine_id="m-1", name="n-1")
-            lease = node.claim(Claim(request_id=f"request-{number}", node=info, kinds=("train",))).lease
+            lease = node.claim(Claim(request_id=f"request-{number}", node=info, kinds=("train",), wait_s=30)).lease
             for name, data in results.items():
                 sha256 = hashlib.sha256(data).hexdigest()
                 wanted = UploadRequest(files=(FileToUpload(sha256=sha256, size_bytes=len(data)),))
@@ -45,11 +48,34 @@ def work(served):
     return done
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn") / "toys"
+    drawing = [sys.executable, "-m", "giornata.diffusion.drawings", "teal-heart", str(folder), "--count", "4"]
+    subprocess.run([*drawing, "--size", "64"], check=True)
+    return folder
+
+
 def test_a_job_names_its_files_after_itself_or_its_output_name(submit):
     assert submit("my dog").spec["output_name"] == "my dog"
     assert submit("my dog", output_name="sks").spec["output_name"] == "sks"
     nameless = submit(None)
     assert nameless.spec["output_name"] == nameless.id
+
+
+def test_train_follows_to_the_end_and_fetches_the_results(run, work, pictures, tmp_path):
+    """A node waits for the job in another thread, for as long as the command follows it."""
+    node = threading.Thread(target=work, args=(1, {"toys.safetensors": b"a lora"}), daemon=True)
+    node.start()
+    asked = ("train", str(pictures), "--model", "some/model", "--instance-prompt", "a sks toy", "--name", "toys")
+    done = run(*asked, "--follow", "-o", str(tmp_path / "out"), "--json")
+    node.join()
+    assert done.status == 0, done.errors
+    assert done.json["files"] == [str(tmp_path / "out" / "toys.safetensors")]
+    assert (tmp_path / "out" / "toys.safetensors").read_bytes() == b"a lora"
+    alone = run(*asked, "-o", str(tmp_path / "other"))
+    assert alone.status == 2
+    assert "add --follow" in alone.errors
 
 
 def test_follow_fetches_the_results_of_a_job_that_was_done_already(run, submit, work, tmp_path):
