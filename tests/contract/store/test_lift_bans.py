@@ -107,15 +107,15 @@ def test_it_fails_after_as_many_crashes_as_machines_would_have_been_asked_for(sh
 def test_crashes_with_progress_between_them_do_not_count(shop: Workshop) -> None:
     job_id = shop.add_job()
     step = 0
-    for _, lease in tries(shop, every_s=60.0):
+    for _, lease in tries(shop, every_s=600.0):
         step += 10
         shop.checkpoint(lease, step)
         assert broken(shop, lease) == "queued"
-        if step == 100:
+        if step == 50:
             break
-    assert shop.job(job_id)["attempt_count"] == 10
+    assert shop.job(job_id)["attempt_count"] == 5
     left = []
-    for _, lease in tries(shop, every_s=60.0):
+    for _, lease in tries(shop, every_s=600.0):
         left.append(broken(shop, lease))
         if left[-1] == "failed":
             break
@@ -142,15 +142,16 @@ def test_a_job_that_is_moved_again_and_again_without_progress_ends(shop: Worksho
 
 def test_a_fault_that_all_machines_share_ends_jobs_in_time(shop: Workshop) -> None:
     """Such a fault is held against no job on the machines that it tries first; afterwards it counts."""
+    shop.ctx = replace(shop.ctx, policy=replace(shop.ctx.policy, max_fruitless=5))
     jobs = [shop.add_job() for _ in range(4)]
-    for _ in range(1000):
+    for _ in range(400):
         for number in (1, 2, 3):
             lease = shop.claim(number).lease
             if lease is not None:
                 broken(shop, lease, Reason.NODE_DOWNLOAD)
-        shop.clock.advance_s(60)
         lift_bans(shop.ctx)
         reap(shop.ctx)
+        shop.clock.advance_s(240)
         if all(shop.job(job_id)["state"] == "failed" for job_id in jobs):
             return
     pytest.fail("jobs that no machine can do go round for ever")
@@ -176,9 +177,10 @@ def test_the_pause_and_its_bound_can_be_set(shop: Workshop) -> None:
     pauses = []
     for after_s, lease in tries(shop):
         pauses.append(after_s)
-        if broken(shop, lease) == "failed":
+        assert broken(shop, lease) == "queued"
+        if len(pauses) == 3:
             break
-    assert pauses[:3] == [0, 60, 100]
+    assert pauses == [0, 60, 100]
 
 
 def test_the_machine_that_failed_it_longest_ago_has_it_first(shop: Workshop) -> None:
@@ -309,7 +311,7 @@ def test_a_quarantined_only_machine_has_it_when_its_quarantine_is_over(shop: Wor
         f"every connected node (1) is quarantined for jobs of kind train; the first gets jobs again at "
         f"{ends_at:%Y-%m-%d %H:%M:%S} UTC; an operator ends a quarantine: giornata machines release MACHINE"
     )
-    after_s, lease = next(tries(shop))
+    after_s, lease = next(tries(shop, every_s=60.0))
     assert lease.job_id == job_id
     assert after_s >= shop.ctx.policy.health.cool_down_s
 
