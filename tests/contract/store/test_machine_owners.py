@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 from pydantic import ValidationError
+from tests.contract.store.test_budgets import statements
 from tests.contract.store.test_reap import ListedFleet
 from tests.fixtures.work import NODE_CALLER, Workshop
 
@@ -232,6 +233,20 @@ def test_the_operators_quarantined_machines_are_looked_at_first(shop: Workshop) 
     with shop.store.read() as tx:
         (first,) = tx.machines.in_state(MachineState.QUARANTINED, limit=1)
     assert first.machine_id == "machine-1"
+
+
+def test_a_claim_for_a_projects_machine_sends_no_statement_more(shop: Workshop) -> None:
+    shop.add_job()
+    shop.lease(2)  # from here on the process knows the signing key
+    sent: dict[str, int] = {}
+    for caller, number in ((NODE_CALLER, 1), (ANNS_NODE, 7)):
+        shop.claim(number, caller=caller)  # its first appearance
+        shop.clock.advance_s(60)
+        shop.add_job(project_id=caller.project_id)
+        with statements(shop) as seen:
+            shop.lease(number, caller=caller)
+        sent[caller.project_id] = len(seen)
+    assert sent["ann"] == sent[ROOT_PROJECT]
 
 
 # ---- what is shown
