@@ -18,7 +18,7 @@ from giornata.api.known_query import KnownQuery, only_known_query
 from giornata.api.lists import Lists
 from giornata.api.metrics import Metrics
 from giornata.api.observed import Observed
-from giornata.api.openapi import install_openapi
+from giornata.api.openapi import install_openapi, operation_id
 from giornata.api.pace import Pace
 from giornata.api.problems import install_handlers
 from giornata.api.seats import Seats
@@ -54,8 +54,8 @@ def create_app(
     """The app over `ctx`.
 
     `loops_status` is `Loops.status` of the loops that run beside it. `checks` are what `/readyz` asks besides the
-    store and the blobs; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting nodes that a
-    job may be there.
+    store and the blobs; each raises a GiornataError when it is not well. `app.state.wakeup.notify()` tells waiting
+    nodes that a job may be there.
     """
     settings = settings or ApiSettings()
     loops_status = loops_status or (lambda: ())
@@ -74,6 +74,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(only_known_query)],
+        generate_unique_id_function=operation_id,
         middleware=[
             *_middleware(settings, metrics),
             Middleware(KnownQuery, routers=routers),

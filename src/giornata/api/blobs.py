@@ -37,7 +37,7 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
     limiter = CapacityLimiter(threads)
 
     @router.put("/{key:path}", responses=_REFUSALS | {200: {"description": "Stored; the ETag header names it."}})
-    async def put(request: Request, key: str) -> Response:
+    async def put_blob(request: Request, key: str) -> Response:
         """Store the body at the signed URL."""
         asked = _asked(request, key)
         accept = storage.accept_part if "part" in asked.query else storage.accept_put
@@ -50,13 +50,13 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
         responses=_REFUSALS
         | {200: _BYTES | {"description": "The bytes."}, 206: _BYTES | {"description": "The range asked for."}},
     )
-    def get(request: Request, key: str) -> FileResponse:
+    def get_blob(request: Request, key: str) -> FileResponse:
         """The bytes at the signed URL, or a range of them."""
         opened = storage.open_get(_asked(request, key))
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
 
     @router.head("/{key:path}", include_in_schema=False)
-    def head(request: Request, key: str) -> FileResponse:
+    def head_blob(request: Request, key: str) -> FileResponse:
         """What a GET would answer, without the bytes. The URL is one that was signed for GET."""
         opened = storage.open_get(replace(_asked(request, key), method="GET"))
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)

@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1", tags=["administration"])
 
 
 @router.get("/costs", responses=USER, response_model=Costs)
-async def read_costs(
+async def get_costs(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,

@@ -20,7 +20,7 @@ async def list_fleets(ctx: Ctx, lists: ReadLists, caller: User) -> Response:
 
 
 @router.get("/fleets/{name}", responses=refusals(401, 403, 404))
-def read_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
+def get_fleet(ctx: Ctx, caller: User, name: Annotated[str, Path(max_length=128)]) -> Fleet:
     """One fleet."""
     return reading_fleets.read_fleet(ctx, caller, name)
 

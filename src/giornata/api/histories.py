@@ -38,7 +38,7 @@ def _reader(verb: Callable[..., P], ctx: Context, caller: Caller, job_id: str) -
 
 
 @router.get("/events", response_model=EventPage, responses=STREAMED)
-async def read_events(
+async def list_events(
     *,
     request: Request,
     ctx: Ctx,
@@ -70,7 +70,7 @@ async def read_events(
 
 
 @router.get("/logs", response_model=LogPage, responses=STREAMED)
-async def read_logs(
+async def list_logs(
     *,
     request: Request,
     ctx: Ctx,
@@ -103,7 +103,7 @@ async def read_logs(
 
 
 @router.get("/metrics", responses=USER_ITEM, response_model=MetricPage)
-async def read_metrics(
+async def list_metrics(
     *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500
 ) -> Response:
     """What was measured, by ascending steps."""
@@ -111,12 +111,12 @@ async def read_metrics(
 
 
 @router.get("/checkpoints", responses=USER_ITEM, response_model=CheckpointPage)
-async def read_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
+async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Committed checkpoints with URLs to fetch them, highest step first."""
     return await lists.page(reading_checkpoints.read_checkpoints, ctx, caller, job_id)
 
 
 @router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)
-async def read_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
+async def list_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Results with URLs to fetch them."""
     return await lists.page(reading_artifacts.read_artifacts, ctx, caller, job_id)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Header, Query, Response, status
+from pydantic import Field
 
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
@@ -25,6 +26,10 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 E = TypeVar("E", bound=StrEnum)
 
+# A comma list of them is good too, so that the type is text.
+StateName = Annotated[str, Field(json_schema_extra={"enum": list(map(str, JobState))})]
+PartName = Annotated[str, Field(json_schema_extra={"enum": list(map(str, JobPart))})]
+
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -43,7 +48,7 @@ IdempotencyKey = Annotated[
     responses=refusals(401, 402, 403, 409, 422)
     | {200: {"model": Job, "description": "This key made this job before."}},
 )
-def submit(
+def create_job(
     *,
     ctx: Ctx,
     caller: User,
@@ -61,7 +66,7 @@ def submit(
 
 
 @router.post("/jobs:estimate", responses=USER)
-def estimate(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
+def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """What submitting this would do and cost, without doing it."""
     return estimating.estimate(ctx, caller, body)
 
@@ -72,11 +77,14 @@ async def list_jobs(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    state: Annotated[list[str] | None, Query(max_length=32, description="Repeated, or a comma list.")] = None,
+    state: Annotated[
+        list[StateName] | None,
+        Query(max_length=32, description=f"Repeated, or a comma list of {', '.join(JobState)}."),
+    ] = None,
     label: Annotated[list[str] | None, Query(max_length=32, description="`key:value`; all must match.")] = None,
     kind: Annotated[str | None, Query(max_length=32)] = None,
     include: Annotated[
-        list[str] | None,
+        list[PartName] | None,
         Query(max_length=8, description="`spec`, `result`: left out otherwise. Repeated, or a comma list."),
     ] = None,
     cursor: Cursor = None,
@@ -115,13 +123,13 @@ def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[C
 
 
 @router.post("/jobs/{job_id}/cancel", responses=USER_CHANGE)
-def cancel(ctx: Ctx, caller: User, job_id: JobId) -> Job:
+def cancel_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     """End the job. Repeating it changes nothing; a job that has ended otherwise is a 409."""
     return canceling.cancel(ctx, caller, job_id)
 
 
 @router.post("/jobs/{job_id}/retry", status_code=status.HTTP_201_CREATED, responses=refusals(401, 402, 403, 404, 409))
-def retry(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
+def retry_job(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
     """A new job with the same spec and seed, which goes on from the last committed checkpoint."""
     job = retrying.retry(ctx, caller, job_id)
     wakeup.notify()

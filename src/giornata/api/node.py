@@ -93,18 +93,18 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 
 
 @router.get("/policy", responses=refusals(401, 403))
-def policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
+def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
     """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
     return asking_for_policy.node_policy(ctx, caller, fleet)
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))
-def checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
+def note_checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
     """Say what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
     return noting_checks.note_checks(ctx, caller, body)
 
 
-@attempts.post("/heartbeat", responses=ATTEMPT)
+@attempts.post("/heartbeat", responses=ATTEMPT, operation_id="heartbeat")
 async def beat(request: Request, attempt_id: Attempt, body: Json[Heartbeat]) -> HeartbeatReply:
     """Renew the lease. 409 `lease-lost`: the job is another's, or over; drop it at once."""
     reply: HeartbeatReply = await request.app.state.beats.ask(heartbeat.Beat(attempt_id=attempt_id, said=body))
@@ -112,31 +112,31 @@ async def beat(request: Request, attempt_id: Attempt, body: Json[Heartbeat]) -> 
 
 
 @attempts.post("/log", status_code=NO_BODY, responses=ATTEMPT)
-def log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
+def append_log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
     """Append lines to the job's log. Lines that are there already are not added again."""
     report.add_log_lines(ctx, attempt_id, body)
 
 
 @attempts.post("/metrics", status_code=NO_BODY, responses=ATTEMPT)
-def metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
+def put_metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
     """Record metrics by step."""
     report.put_metrics(ctx, attempt_id, body)
 
 
 @attempts.post("/notice", status_code=NO_BODY, responses=ATTEMPT)
-def notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
+def add_notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
     """Put something into the job's events."""
     report.add_notice(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads", responses=ATTEMPT)
-def request_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
+def request_attempt_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
     """Ask where to put files."""
     return attempt_uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
-def renew_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
+def renew_attempt_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
     return attempt_uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
+from giornata.api.job_schemas import SCHEMAS, add_job_schemas
 from giornata.api.problems import MEDIA_TYPE, Problem
 from giornata.api.settings import ApiSettings
 
-_SCHEMAS = "#/components/schemas/"
 _ALWAYS = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.REQUEST_TIMEOUT,
@@ -21,7 +22,7 @@ _ALWAYS = (
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may refuse with these statuses, and with those that every route may."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": f"{_SCHEMAS}Problem"}}}
+    content = {MEDIA_TYPE: {"schema": {"$ref": f"{SCHEMAS}Problem"}}}
     return {
         int(status): {"description": HTTPStatus(status).phrase, "content": content}
         for status in sorted({*statuses, *_ALWAYS, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -34,12 +35,17 @@ USER_CHANGE = refusals(401, 403, 404, 409)
 ATTEMPT = refusals(401, 404, 409)
 
 
+def operation_id(route: APIRoute) -> str:
+    """The name of the function that answers, such as `create_job`: no two routes have one name."""
+    return route.name
+
+
 def install_openapi(app: FastAPI, settings: ApiSettings) -> None:
     """Make `/openapi.json` say what is true of this app."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            servers = [{"url": settings.base_url}] if settings.base_url else None
+            servers = [{"url": settings.base_url or "/"}]
             schema = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes, servers=servers
             )
@@ -56,9 +62,10 @@ def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
     schemas: dict[str, Any] = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    problem = Problem.model_json_schema(ref_template=_SCHEMAS + "{model}")
+    problem = Problem.model_json_schema(ref_template=SCHEMAS + "{model}")
     schemas |= problem.pop("$defs", {})
     schemas["Problem"] = problem
+    add_job_schemas(schemas)
     return schema
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Blame, Reason
+from giornata.protocol.events import EventType
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
 
@@ -180,7 +181,7 @@ class Event(Reply):
 
     id: int
     job_id: str
-    type: str
+    type: str = Field(json_schema_extra={"enum": [str(each) for each in EventType]})
     at: datetime
     attempt: int | None = None
     data: dict[str, Any] = Field(default_factory=dict)

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from giornata.domain.health import MachineState
 from giornata.protocol.model import Message, Reply
 
 
@@ -21,7 +22,10 @@ class Machine(Reply):
 
     machine_id: str
     kind: str
-    state: str = Field(description="ok, probation (a canary first, or one job at a time) or quarantined (no work).")
+    state: str = Field(
+        description="ok, probation (a canary first, or one job at a time) or quarantined (no work).",
+        json_schema_extra={"enum": [str(state) for state in MachineState]},
+    )
     reason: str = Field("", description="Why it is in this state.")
     since: datetime
     until: datetime | None = Field(None, description="When its quarantine ends by itself.")

@@ -1,10 +1,11 @@
 """The node's side: claim, heartbeat, upload, commit, end. Every write after the claim carries the attempt's token."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
+from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.model import (
     ArtifactName,
@@ -23,6 +24,7 @@ from giornata.protocol.secrets import Confidential
 from giornata.protocol.uploads import Download
 
 MAX_WAIT_S = 30
+ModelKey = Annotated[str, StringConstraints(max_length=2048)]
 
 
 class NodeInfo(Message):
@@ -55,7 +57,7 @@ class Claim(Message):
     request_id: str = Field(min_length=8, max_length=64)
     node: NodeInfo
     kinds: tuple[str, ...] = Field(min_length=1, max_length=32)
-    held_models: tuple[str, ...] = Field((), max_length=32)
+    held_models: tuple[ModelKey, ...] = Field((), max_length=32)
     joint_key: str | None = Field(
         None, max_length=64, description="Only a job with this key: one that may join those that the node trains."
     )
@@ -132,7 +134,7 @@ class Heartbeat(Message):
     phase: str = Field("", max_length=64)
     engine_pid: ProcessId | None = None
     metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
-    held_models: tuple[str, ...] = Field((), max_length=32)
+    held_models: tuple[ModelKey, ...] = Field((), max_length=32)
 
 
 class HeartbeatReply(Reply):
@@ -252,4 +254,4 @@ class ReleaseAttempt(Message):
 class AttemptEnded(Reply):
     """What became of the job."""
 
-    job_state: str
+    job_state: str = Field(json_schema_extra={"enum": [str(state) for state in JobState]})

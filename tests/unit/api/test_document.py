@@ -8,10 +8,17 @@ import pytest
 from tests.fixtures.served import Served
 from tests.unit.client.test_client_flow import bitmap
 
-from giornata.api.problems import CODE_OF_STATUS, STATUS
+from giornata.api.problems import CODE_OF_STATUS, STATUS, Problem
+from giornata.control.spec_faults import parse_spec
+from giornata.domain.health import MachineState
 from giornata.domain.job import JobState
+from giornata.domain.reasons import Reason
+from giornata.protocol.admin import CreateKey, CreateProject
+from giornata.protocol.datasets import CreateDataset
 from giornata.protocol.events import EventType
-from giornata.protocol.specs import TrainSpec
+from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
+from giornata.protocol.specs import KINDS, TrainSpec
+from giornata.protocol.uploads import UploadRequest
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 
@@ -115,3 +122,60 @@ def test_the_page_shows_code_that_runs(served: Served, tmp_path: Path) -> None:
     exec(compile(code, "docs/api.md", "exec"), scope)  # noqa: S102
     (job,) = served.client().jobs()
     assert (job.name, job.labels) == ("timber", {"customer": "42"})
+
+
+def operations(document: dict[str, object]) -> list[dict[str, object]]:
+    return [operation for path in document["paths"].values() for operation in path.values()]  # type: ignore[attr-defined]
+
+
+def test_operations_have_short_names_of_their_own(document: dict[str, object]) -> None:
+    names = [str(operation["operationId"]) for operation in operations(document)]
+    assert len(set(names)) == len(names)
+    assert {"create_job", "list_jobs", "cancel_job", "claim_job", "heartbeat"} <= set(names)
+    assert [name for name in names if re.fullmatch(r"[a-z]+(_[a-z]+){0,3}", name) is None] == []
+
+
+def test_it_says_where_the_server_is(document: dict[str, object]) -> None:
+    assert document["servers"] == [{"url": "/"}]
+
+
+def test_each_kind_of_job_has_the_schema_of_its_spec(document: dict[str, object]) -> None:
+    schemas = document["components"]["schemas"]  # type: ignore[index, call-overload]
+    for kind, spec in KINDS.items():
+        reference = schemas["SubmitKnownJob"]["discriminator"]["mapping"][kind]
+        request = schemas[reference.rpartition("/")[2]]
+        assert request["properties"]["kind"]["const"] == kind
+        assert request["properties"]["spec"] == {"$ref": f"#/components/schemas/{spec.__name__}"}
+        assert set(schemas[spec.__name__]["properties"]) == set(spec.model_fields)
+    assert schemas["SubmitOwnJob"]["properties"]["spec"]["additionalProperties"] is True
+    assert re.fullmatch(schemas["SubmitOwnJob"]["properties"]["kind"]["pattern"], "x-" + "a" * 30)
+    assert "required" not in schemas["TrainSpecChanges"]
+
+
+def test_examples_are_good(document: dict[str, object]) -> None:
+    schemas = document["components"]["schemas"]  # type: ignore[index, call-overload]
+    models = {
+        "SubmitTrainJob": SubmitJob,
+        "SubmitOwnJob": SubmitJob,
+        **{model.__name__: model for model in (ContinueJob, ChangeJob, UploadRequest, CreateDataset, CreateKey)},
+        "CreateProject": CreateProject,
+        "Problem": Problem,
+    }
+    assert {name for name, schema in schemas.items() if "examples" in schema} == set(models)
+    for name, model in models.items():
+        for example in schemas[name]["examples"]:
+            parsed = model.model_validate(example)
+            if isinstance(parsed, SubmitJob):
+                assert parse_spec(parsed.kind, parsed.spec, as_written=True)[1] == []
+
+
+def test_states_reasons_and_events_are_enums(document: dict[str, object]) -> None:
+    schemas = document["components"]["schemas"]  # type: ignore[index, call-overload]
+    assert schemas["JobState"]["enum"] == list(map(str, JobState))
+    assert schemas["Reason"]["enum"] == list(map(str, Reason))
+    assert schemas["Event"]["properties"]["type"]["enum"] == list(map(str, EventType))
+    assert schemas["AttemptEnded"]["properties"]["job_state"]["enum"] == list(map(str, JobState))
+    assert schemas["Machine"]["properties"]["state"]["enum"] == list(map(str, MachineState))
+    parameters = document["paths"]["/v1/jobs"]["get"]["parameters"]  # type: ignore[index, call-overload]
+    (state,) = (each for each in parameters if each["name"] == "state")
+    assert state["schema"]["anyOf"][0]["items"]["enum"] == list(map(str, JobState))

@@ -246,11 +246,9 @@ def test_results_of_long_ago_that_are_called_like_folders_are_files(tmp_path: Pa
     items = [{"name": n, "request": request, "created_at": "2026-01-01T00:00:00Z", **row} for n in (".", "..")]
 
     def answer(asked: httpx.Request) -> httpx.Response:
-        return (
-            httpx.Response(200, content=b"x")
-            if asked.url.path == "/x"
-            else httpx.Response(200, json={"items": items})
-        )
+        if asked.url.path == "/x":
+            return httpx.Response(200, content=iter([b"x"]))
+        return httpx.Response(200, json={"items": items})
 
     sdk = Client("http://server.test", "gk_x", http=httpx.Client(transport=httpx.MockTransport(answer)))
     written = sdk.download("job_1", tmp_path / "out")
