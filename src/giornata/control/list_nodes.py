@@ -6,7 +6,7 @@ from typing import Any
 from giornata.control.context import Caller, Context
 from giornata.control.instants import instant
 from giornata.control.machine_names import MachineNames, machine_names
-from giornata.control.pages import check_limit, cut, decode_cursor
+from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import NodeRecord
 from giornata.protocol.admin import Node, NodePage, NodeState
@@ -28,12 +28,13 @@ def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, 
             project_id=None if caller.is_root_admin else caller.project_id,
             seen_since_ms=None if gone else now_ms - SHOWN_WHEN_GONE_MS,
             before=decode_cursor(cursor),
-            limit=limit + 1,
+            limit=limit,
+            most_bytes=ctx.policy.max_page_bytes,
         )
         names = machine_names(tx, ctx, caller)
-    page, following = cut(rows, limit, lambda node: (node.first_seen_at_ms, node.id))
+    following = next_cursor(rows, lambda node: (node.first_seen_at_ms, node.id))
     silent_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
-    return NodePage(items=tuple(_node_reply(node, names, silent_since_ms) for node in page), next=following)
+    return NodePage(items=tuple(_node_reply(node, names, silent_since_ms) for node in rows.items), next=following)
 
 
 def _node_reply(node: NodeRecord, names: MachineNames, silent_since_ms: int) -> Node:

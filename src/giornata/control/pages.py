@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from giornata.control.ports.records import Rows
 from giornata.domain.errors import Fault, InvalidInput
 
 MOST_PER_PAGE = 1000
@@ -49,6 +50,11 @@ def cut(rows: Sequence[_T], limit: int, place: Callable[[_T], tuple[int, str]]) 
     """A page of `limit` of the rows (one more was asked for), and the cursor of the next page if there is one."""
     page = rows[:limit]
     return page, encode_cursor(*place(page[-1])) if len(rows) > limit else None
+
+
+def next_cursor(rows: Rows[_T], place: Callable[[_T], tuple[int, str]]) -> str | None:
+    """The cursor of the page behind one that was read bounded, if there is one."""
+    return encode_cursor(*place(rows.items[-1])) if rows.more else None
 
 
 def _not_a_cursor() -> InvalidInput:

@@ -2,7 +2,7 @@
 
 from giornata.control.context import Caller, Context
 from giornata.control.create_dataset import dataset_reply
-from giornata.control.pages import check_limit, cut, decode_cursor
+from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
 from giornata.control.texts import is_id
 from giornata.domain.errors import NotFound
@@ -24,6 +24,11 @@ def list_datasets(ctx: Context, caller: Caller, cursor: str | None, limit: int) 
     require_user(caller)
     check_limit(limit)
     with ctx.store.read() as tx:
-        rows = tx.datasets.page(project_id=caller.project_id, before=decode_cursor(cursor), limit=limit + 1)
-    page, following = cut(rows, limit, lambda dataset: (dataset.created_at_ms, dataset.id))
-    return DatasetPage(items=tuple(map(dataset_reply, page)), next=following)
+        rows = tx.datasets.page(
+            project_id=caller.project_id,
+            before=decode_cursor(cursor),
+            limit=limit,
+            most_bytes=ctx.policy.max_page_bytes,
+        )
+    following = next_cursor(rows, lambda dataset: (dataset.created_at_ms, dataset.id))
+    return DatasetPage(items=tuple(map(dataset_reply, rows.items)), next=following)

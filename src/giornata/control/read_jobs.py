@@ -7,7 +7,7 @@ from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.machine_names import machine_names
 from giornata.control.outlooks import Outlooks
-from giornata.control.pages import check_limit, decode_cursor, encode_cursor
+from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
 from giornata.control.ports.ban_store import BannedJob
 from giornata.control.ports.records import AttemptRecord, JobRecord
@@ -69,7 +69,7 @@ def list_jobs(
     attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
-    following = encode_cursor(rows.items[-1].created_at_ms, rows.items[-1].id) if rows.more else None
+    following = next_cursor(rows, lambda job: (job.created_at_ms, job.id))
     return JobPage(items=tuple(job_reply(job, attempts[job.id], names=None) for job in rows.items), next=following)
 
 

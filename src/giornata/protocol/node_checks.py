@@ -1,8 +1,9 @@
 """What a fleet asks of its nodes, and what a node found out about itself."""
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from giornata.protocol.model import Count, Message, ObjectSize, Reply, Sha256
 from giornata.protocol.uploads import Download, SignedUrl
@@ -55,7 +56,7 @@ class NodeChecks(Message):
     node: NodeInfo
     kinds: tuple[str, ...] = Field((), max_length=32)
     figures: NodeFigures = Field(default_factory=NodeFigures)
-    shortcomings: tuple[str, ...] = Field((), max_length=16)
+    shortcomings: tuple[Annotated[str, StringConstraints(max_length=1000)], ...] = Field((), max_length=16)
     leaving: bool = Field(False, description="The node ends for these shortcomings.")
 
 

@@ -73,7 +73,7 @@ def _faults(validate: Callable[[], object]) -> list[ErrorDetails]:
 
 def _again(detail: ErrorDetails) -> InitErrorDetails:
     """The same fault, to be raised once more."""
-    said = PydanticCustomError(detail["type"], detail["msg"])  # type: ignore[arg-type]
+    said = PydanticCustomError(detail["type"], detail["msg"])
     return InitErrorDetails(type=said, loc=detail["loc"], input=detail["input"])
 
 

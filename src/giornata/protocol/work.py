@@ -1,9 +1,9 @@
 """The node's side: claim, heartbeat, upload, commit, end. Every write after the claim carries the attempt's token."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from giornata.domain.job import JobState
 from giornata.domain.reasons import Reason
@@ -24,6 +24,7 @@ from giornata.protocol.secrets import Confidential
 from giornata.protocol.uploads import Download
 
 MAX_WAIT_S = 30
+ModelKey = Annotated[str, StringConstraints(max_length=2048)]
 
 
 class NodeInfo(Message):
@@ -63,7 +64,7 @@ class Claim(Message):
     request_id: str = Field(min_length=8, max_length=64)
     node: NodeInfo
     kinds: tuple[str, ...] = Field(min_length=1, max_length=32)
-    held_models: tuple[str, ...] = Field((), max_length=32)
+    held_models: tuple[ModelKey, ...] = Field((), max_length=32)
     joint_key: str | None = Field(
         None, max_length=64, description="Only a job with this key: one that may join those that the node trains."
     )
@@ -140,7 +141,7 @@ class Heartbeat(Message):
     phase: str = Field("", max_length=64)
     engine_pid: ProcessId | None = None
     metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
-    held_models: tuple[str, ...] = Field((), max_length=32)
+    held_models: tuple[ModelKey, ...] = Field((), max_length=32)
 
 
 class HeartbeatReply(Reply):

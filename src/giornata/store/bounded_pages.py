@@ -30,18 +30,20 @@ def bounded(
     columns: Sequence[sa.ColumnElement[Any]],
     wanted: sa.Select[Any],
     *,
-    order: Sequence[sa.ColumnElement[Any]],
+    order: Sequence[sa.Column[Any]],
+    newest_first: bool = False,
     size: sa.ColumnElement[int],
-    limit: int,
-    most_bytes: int,
+    limit: int | sa.BindParameter[int],
+    most_bytes: int | sa.BindParameter[int],
 ) -> sa.Select[Any]:
-    """`columns` of the first rows that `wanted` (a query of the table's primary key) finds in this `order`.
+    """`columns` of the first rows that `wanted` finds in this `order`; it selects the primary key and what orders.
 
     At most `limit` rows, and none after the row that reaches `most_bytes`. The first row always comes.
     """
     keys = list(table.primary_key)
-    found = wanted.add_columns(size.label(_SIZE)).order_by(*order).limit(limit + 1).subquery("found")
-    place = [_same(each, table, found) for each in order]
+    ordered = [column.desc() if newest_first else column for column in order]
+    found = wanted.add_columns(size.label(_SIZE)).order_by(*ordered).limit(limit + 1).subquery("found")
+    place = [found.c[column.name].desc() if newest_first else found.c[column.name] for column in order]
     summed = sa.select(
         *(found.c[key.name] for key in keys),
         found.c[_SIZE],
@@ -52,7 +54,7 @@ def bounded(
         sa.select(*columns, summed.c[_FOUND])
         .join(summed, sa.and_(*(table.c[key.name] == summed.c[key.name] for key in keys)))
         .where(summed.c[_UP_TO] - summed.c[_SIZE] < most_bytes)
-        .order_by(*order)
+        .order_by(*ordered)
         .limit(limit)
     )
 
@@ -63,11 +65,9 @@ def rows_of(record: type[_R], found: Sequence[Any], **left_out: Any) -> Rows[_R]
     items = [
         record(**left_out, **{name: value for name, value in row._mapping.items() if name in names}) for row in found
     ]
-    return Rows(items=items, more=bool(found) and found[0]._mapping[_FOUND] > len(found))
+    return Rows(items=items, more=is_more_behind(found))
 
 
-def _same(each: sa.ColumnElement[Any], table: sa.Table, found: sa.Subquery) -> sa.ColumnElement[Any]:
-    """The column that `each` orders by, in the same direction, of the inner query."""
-    if isinstance(each, sa.UnaryExpression):
-        return found.c[each.element.name].desc()  # type: ignore[attr-defined]
-    return found.c[table.c[each.name].name]  # type: ignore[attr-defined]
+def is_more_behind(found: Sequence[Any]) -> bool:
+    """Whether there are rows behind the page that `bounded` read."""
+    return bool(found) and found[0]._mapping[_FOUND] > len(found)

@@ -5,13 +5,15 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from giornata.control.ports.records import DatasetRecord, ItemRecord
+from giornata.control.ports.records import DatasetRecord, ItemRecord, Rows
 from giornata.control.ports.user_store import Before
+from giornata.store.bounded_pages import bounded, rows_of, size_of
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import dataset_items, datasets
 from giornata.store.upsert import insert_unless_there
 
 COLUMNS = columns(datasets, DatasetRecord)
+ROW_BYTES = 200  # of a reply, besides texts and documents
 ITEM_COLUMNS = columns(dataset_items, ItemRecord)
 
 # Made once: building a statement costs more than running it.
@@ -50,9 +52,19 @@ class DatasetQueries:
         found = self._connection.execute(_ITEMS, {"wanted": dataset_id, "project": project_id})
         return [record_of(ItemRecord, row) for row in found]
 
-    def page(self, *, project_id: str, before: Before, limit: int) -> list[DatasetRecord]:
-        query = sa.select(*COLUMNS).where(datasets.c.project_id == project_id)
+    def page(self, *, project_id: str, before: Before, limit: int, most_bytes: int) -> Rows[DatasetRecord]:
+        wanted = sa.select(datasets.c.id, datasets.c.project_id, datasets.c.created_at_ms)
+        wanted = wanted.where(datasets.c.project_id == project_id)
         if before is not None:
-            query = query.where(sa.tuple_(datasets.c.created_at_ms, datasets.c.id) < before)
-        query = query.order_by(datasets.c.created_at_ms.desc(), datasets.c.id.desc()).limit(limit)
-        return [record_of(DatasetRecord, row) for row in self._connection.execute(query)]
+            wanted = wanted.where(sa.tuple_(datasets.c.created_at_ms, datasets.c.id) < before)
+        query = bounded(
+            datasets,
+            COLUMNS,
+            wanted,
+            order=(datasets.c.created_at_ms, datasets.c.id),
+            newest_first=True,
+            size=size_of(datasets.c.labels, datasets.c.notes) + ROW_BYTES,
+            limit=limit,
+            most_bytes=most_bytes,
+        )
+        return rows_of(DatasetRecord, self._connection.execute(query).all())

@@ -51,6 +51,39 @@ _bills = (
 )
 # Made once: building a statement costs more than running it.
 _JOB = sa.select(*JOB_COLUMNS).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
+_WANTED = sa.bindparam("wanted", type_=sa.String())
+_AFTER = sa.bindparam("after", type_=sa.BigInteger())
+_MOST = sa.bindparam("most", type_=sa.Integer())
+_BYTES = sa.bindparam("bytes", type_=sa.BigInteger())
+# Rows of a table that knows only its job, and only if the job is the project's.
+_OWN: sa.Select[Any] = sa.select(jobs.c.id).where(jobs.c.id == _WANTED, jobs.c.project_id == _PROJECT)
+_EVENTS = bounded(
+    events,
+    columns(events, EventRecord),
+    sa.select(events.c.id).where(events.c.job_id == _WANTED, events.c.project_id == _PROJECT, events.c.id > _AFTER),
+    order=(events.c.id,),
+    size=size_of(events.c.data) + ROW_BYTES,
+    limit=_MOST,
+    most_bytes=_BYTES,
+)
+_LOGS = bounded(
+    logs,
+    columns(logs, LogRecord),
+    sa.select(logs.c.id).where(logs.c.job_id.in_(_OWN), logs.c.id > _AFTER),
+    order=(logs.c.id,),
+    size=size_of(logs.c.line) + ROW_BYTES,
+    limit=_MOST,
+    most_bytes=_BYTES,
+)
+_METRICS = bounded(
+    metrics,
+    columns(metrics, MetricRecord),
+    sa.select(metrics.c.job_id, metrics.c.step).where(metrics.c.job_id.in_(_OWN), metrics.c.step > _AFTER),
+    order=(metrics.c.step,),
+    size=size_of(metrics.c["values"]) + ROW_BYTES,
+    limit=_MOST,
+    most_bytes=_BYTES,
+)
 _EXISTS = sa.select(jobs.c.id).where(jobs.c.id == sa.bindparam("wanted"), jobs.c.project_id == _PROJECT)
 
 
@@ -108,13 +141,14 @@ class JobReadQueries:
             wanted = wanted.where(sa.or_(jobs.c.name == match, *begins))
         if before is not None:
             wanted = wanted.where(sa.tuple_(jobs.c.created_at_ms, jobs.c.id) < before)
-        left_out = {part: {} for part in JobPart if part not in include}
+        left_out: dict[str, Any] = {part: {} for part in JobPart if part not in include}
         sized = size_of(jobs.c.labels, jobs.c.error, jobs.c.faults, *(jobs.c[part] for part in include))
         query = bounded(
             jobs,
             columns(jobs, JobRecord, but=frozenset(left_out)),
             wanted,
-            order=(jobs.c.created_at_ms.desc(), jobs.c.id.desc()),
+            order=(jobs.c.created_at_ms, jobs.c.id),
+            newest_first=True,
             size=sized + JOB_BYTES + ATTEMPT_BYTES * jobs.c.attempt_count,
             limit=limit,
             most_bytes=most_bytes,
@@ -129,46 +163,18 @@ class JobReadQueries:
         return [replace(each, amount_micro_usd=shared.get(each.id, each.amount_micro_usd)) for each in found]
 
     def events(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[EventRecord]:
-        query = bounded(
-            events,
-            columns(events, EventRecord),
-            sa.select(events.c.id).where(
-                events.c.job_id == job_id, events.c.project_id == project_id, events.c.id > after
-            ),
-            order=(events.c.id,),
-            size=size_of(events.c.data) + ROW_BYTES,
-            limit=limit,
-            most_bytes=most_bytes,
-        )
-        return rows_of(EventRecord, self._connection.execute(query).all())
+        wanted = {"wanted": job_id, "project": project_id, "after": after, "most": limit, "bytes": most_bytes}
+        return rows_of(EventRecord, self._connection.execute(_EVENTS, wanted).all())
 
     def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]:
-        query = bounded(
-            logs,
-            columns(logs, LogRecord),
-            sa.select(logs.c.id).where(_of_project(logs, job_id, project_id), logs.c.id > after),
-            order=(logs.c.id,),
-            size=size_of(logs.c.line) + ROW_BYTES,
-            limit=limit,
-            most_bytes=most_bytes,
-        )
-        return rows_of(LogRecord, self._connection.execute(query).all())
+        wanted = {"wanted": job_id, "project": project_id, "after": after, "most": limit, "bytes": most_bytes}
+        return rows_of(LogRecord, self._connection.execute(_LOGS, wanted).all())
 
     def metrics(
         self, job_id: str, *, project_id: str, after_step: int, limit: int, most_bytes: int
     ) -> Rows[MetricRecord]:
-        query = bounded(
-            metrics,
-            columns(metrics, MetricRecord),
-            sa.select(metrics.c.job_id, metrics.c.step).where(
-                _of_project(metrics, job_id, project_id), metrics.c.step > after_step
-            ),
-            order=(metrics.c.step,),
-            size=size_of(metrics.c["values"]) + ROW_BYTES,
-            limit=limit,
-            most_bytes=most_bytes,
-        )
-        return rows_of(MetricRecord, self._connection.execute(query).all())
+        wanted = {"wanted": job_id, "project": project_id, "after": after_step, "most": limit, "bytes": most_bytes}
+        return rows_of(MetricRecord, self._connection.execute(_METRICS, wanted).all())
 
     def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
         query = (
@@ -217,9 +223,11 @@ class JobReadQueries:
         return replace(view, ahead=ahead)
 
     def nodes(
-        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
-    ) -> list[NodeRecord]:
-        return self._nodes.page(project_id=project_id, seen_since_ms=seen_since_ms, before=before, limit=limit)
+        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int
+    ) -> Rows[NodeRecord]:
+        return self._nodes.page(
+            project_id=project_id, seen_since_ms=seen_since_ms, before=before, limit=limit, most_bytes=most_bytes
+        )
 
 
 def _finished(row: Any, shared_micro_usd: int | None) -> FinishedRecord:
@@ -233,9 +241,3 @@ def _finished(row: Any, shared_micro_usd: int | None) -> FinishedRecord:
 
 def _same_bytes(table: sa.Table) -> sa.ColumnElement[bool]:
     return (blobs.c.project_id == table.c.project_id) & (blobs.c.sha256 == table.c.sha256)
-
-
-def _of_project(table: sa.Table, job_id: str, project_id: str) -> sa.ColumnElement[bool]:
-    """Rows of a table that knows only its job, and only if the job is the project's."""
-    owned: sa.Select[Any] = sa.select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.project_id == project_id)
-    return table.c.job_id.in_(owned)

@@ -6,11 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.records import NodeRecord, QueueView
+from giornata.control.ports.records import NodeRecord, QueueView, Rows
 from giornata.control.ports.user_store import Before
 from giornata.domain.health import MachineState
 from giornata.domain.routing import ENDLESS_BYTES
 from giornata.protocol.admin import ROOT_PROJECT
+from giornata.store.bounded_pages import bounded, is_more_behind, size_of
 from giornata.store.claiming import eligible, for_machine, large_enough
 from giornata.store.node_succession import replaced
 from giornata.store.record_columns import columns
@@ -18,6 +19,7 @@ from giornata.store.schema import attempts, jobs, machines, nodes, strikes
 
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
+NODE_BYTES = 1000  # of a reply, besides lists and documents
 
 _vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
 _this = jobs.c.id == sa.bindparam("job")
@@ -61,21 +63,31 @@ class NodeReads:
         )
 
     def page(
-        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
-    ) -> list[NodeRecord]:
+        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int
+    ) -> Rows[NodeRecord]:
         """By first appearance, newest first."""
-        query = sa.select(*NODE_COLUMNS, replaced().label("replaced"))
+        query = sa.select(nodes.c.id, nodes.c.first_seen_at_ms)
         if project_id is not None:
             query = query.where(nodes.c.project_id == project_id)
         if seen_since_ms is not None:
             query = query.where(nodes.c.last_seen_at_ms >= seen_since_ms)
         if before is not None:
             query = query.where(sa.tuple_(nodes.c.first_seen_at_ms, nodes.c.id) < before)
-        query = query.order_by(nodes.c.first_seen_at_ms.desc(), nodes.c.id.desc()).limit(limit)
-        rows = self._connection.execute(query).all()
+        page = bounded(
+            nodes,
+            (*NODE_COLUMNS, replaced().label("replaced")),
+            query,
+            order=(nodes.c.first_seen_at_ms, nodes.c.id),
+            newest_first=True,
+            size=size_of(nodes.c.held_models, nodes.c.checks) + NODE_BYTES,
+            limit=limit,
+            most_bytes=most_bytes,
+        )
+        rows = self._connection.execute(page).all()
         held = self._held([row.id for row in rows])
         struck = self._strikes([row.machine_id for row in rows])
-        return [_node(row, held[row.id], struck.get(row.machine_id, 0)) for row in rows]
+        items = [_node(row, held[row.id], struck.get(row.machine_id, 0)) for row in rows]
+        return Rows(items=items, more=is_more_behind(rows))
 
     def _held(self, node_ids: Sequence[str]) -> dict[str, list[str]]:
         query = (
@@ -98,4 +110,5 @@ class NodeReads:
 
 
 def _node(row: Any, job_ids: Sequence[str], strike_count: int) -> NodeRecord:
-    return NodeRecord(**row._mapping, job_ids=tuple(job_ids), strikes=strike_count)
+    kept = {column.name: row._mapping[column.name] for column in NODE_COLUMNS}
+    return NodeRecord(**kept, replaced=row.replaced, job_ids=tuple(job_ids), strikes=strike_count)

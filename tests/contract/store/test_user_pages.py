@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.users import ANN, claim, move_in, new_job
+from tests.fixtures.users import ANN, NODE, ROOT, claim, move_in, new_dataset, new_job
 
+from giornata.control.claim import claim_once
 from giornata.control.context import Context
+from giornata.control.list_nodes import list_nodes
 from giornata.control.policy import Policy
 from giornata.control.ports.store import Transaction
+from giornata.control.read_datasets import list_datasets
 from giornata.control.read_events import read_events
 from giornata.control.read_jobs import list_jobs
 from giornata.control.read_logs import read_logs
@@ -20,7 +23,7 @@ from giornata.control.report import add_log_lines, add_notice, put_metrics
 from giornata.control.submit import submit
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.jobs import JobPage, JobPart, SubmitJob
-from giornata.protocol.work import LogLines, MetricBatch, NoticeReport, StepMetrics
+from giornata.protocol.work import Claim, LogLines, MetricBatch, NodeInfo, NoticeReport, StepMetrics
 
 PAGE_BYTES = 20_000
 SPEC_BYTES = 6_000
@@ -143,6 +146,26 @@ def test_events_logs_and_metrics_end_early_too(home: Context) -> None:
             after = int(page.next)
         assert pages >= 3
         assert count in {10, 12}, "ten, and for events the two of the job and its attempt"
+
+
+def test_datasets_and_nodes_end_early_too(home: Context) -> None:
+    ctx = replace(home, policy=Policy(max_page_bytes=1))
+    for caption in ("one", "two", "three"):
+        new_dataset(ctx, caption=caption)
+    for number in (1, 2, 3):
+        info = NodeInfo(node_id=f"node_0000000{number}", machine_id=f"m{number}", name="n")
+        claim_once(ctx, NODE, Claim(request_id=f"request-{number}", node=info, kinds=("train",)))
+    for read in (
+        lambda cursor: list_datasets(ctx, ANN, cursor, 500),
+        lambda cursor: list_nodes(ctx, ROOT, gone=False, cursor=cursor, limit=500),
+    ):
+        cursor, ids = None, list[str]()
+        while cursor is not None or not ids:
+            page = read(cursor)
+            assert len(page.items) == 1
+            ids.append(page.items[0].id)
+            cursor = page.next
+        assert len(set(ids)) == len(ids) == 3
 
 
 def test_histories_do_not_read_the_job(home: Context) -> None:

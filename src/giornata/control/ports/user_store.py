@@ -136,7 +136,7 @@ class Datasets(Protocol):
 
     def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]: ...
 
-    def page(self, *, project_id: str, before: Before, limit: int) -> list[DatasetRecord]: ...
+    def page(self, *, project_id: str, before: Before, limit: int, most_bytes: int) -> Rows[DatasetRecord]: ...
 
 
 class JobReads(Protocol):
@@ -196,8 +196,8 @@ class JobReads(Protocol):
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView: ...
 
     def nodes(
-        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int
-    ) -> list[NodeRecord]:
+        self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int
+    ) -> Rows[NodeRecord]:
         """By first appearance, newest first; `project_id` None: of all projects."""
 
 
