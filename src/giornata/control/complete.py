@@ -61,13 +61,13 @@ def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | Gio
                 continue
             job, attempt = found[each.attempt_id]
             try:
-                answer = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
+                repeated = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
             except GiornataError as error:  # nothing was written for it
-                answer = error
-            if answer is None:
+                answers[each.attempt_id] = error
+                continue
+            if repeated is None:
                 held.append(_Held(job=job, attempt=attempt, report=each.report))
-                answer = AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
-            answers[each.attempt_id] = answer
+            answers[each.attempt_id] = repeated or AttemptEnded(job_state=next_state(job.state, JobEvent.SUCCEED))
         if held:
             _succeed(tx, ctx, held, at_ms=now_ms)
     return [answers[each.attempt_id] for each in done]

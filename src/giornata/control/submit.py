@@ -10,7 +10,7 @@ from itertools import groupby
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, waiting_because
 from giornata.control.permissions import require_user
-from giornata.control.ports.records import JobRecord, QueueView
+from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
 from giornata.control.prepare_job import missing_file, prepare_job
@@ -179,20 +179,14 @@ def turn_of(tx: Transaction, job: JobRecord) -> int:
 
 def _fresh(ctx: Context, tx: Transaction, jobs: Sequence[JobRecord]) -> list[Job]:
     """Replies that tell of jobs of one project which this transaction queues."""
-    views: dict[tuple[str, int], QueueView] = {}  # none of them is banned anywhere
+    if not jobs:
+        return []
     seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
-    replies = []
-    for job in jobs:
-        alike = (job.kind, job.min_vram_bytes)
-        if alike not in views:
-            views[alike] = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
-        elif views[alike].eligible_nodes:
-            ahead = tx.job_reads.ahead(
-                kind=job.kind, interrupted=False, priority=job.priority, turn=job.turn, job_id=job.id
-            )
-            views[alike] = replace(views[alike], ahead=ahead)
-        replies.append(job_reply(job, (), names=None, waiting_because=waiting_because(job, views[alike], names=None)))
-    return replies
+    views = tx.job_reads.queue_views(jobs, seen_since_ms=seen_since_ms)
+    return [
+        job_reply(job, (), names=None, waiting_because=waiting_because(job, view, names=None))
+        for job, view in zip(jobs, views, strict=True)
+    ]
 
 
 def request_hash(request: SubmitJob) -> str:

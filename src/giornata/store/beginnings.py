@@ -50,12 +50,13 @@ def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beg
     if dialect_name == "postgresql":
         connection.execute(_all_at_once(), {ROWS: rows})
         return
-    bind_each(connection, _INSERTS["attempts"], [{name: row[name] for name in _ATTEMPT} for row in rows])
+    bind_each(connection, _INSERTS["attempts"], _ATTEMPT, rows)
     bills = [{**{name: row[of] for name, of in _BILL.items()}, **_NEW_BILL} for row in rows]
-    bind_each(connection, _INSERTS["ledger"], bills)
+    bind_each(connection, _INSERTS["ledger"], (*_BILL, *_NEW_BILL), bills)
     ids = [{"id": row["id"], "node_id": row["node_id"]} for row in rows]
     connection.execute(_pair_up(), {ROWS: ids})
-    bind_each(connection, _INSERTS["events"], [{name: row[of] for name, of in _EVENT.items()} for row in rows])
+    events_of_them = [{name: row[of] for name, of in _EVENT.items()} for row in rows]
+    bind_each(connection, _INSERTS["events"], tuple(_EVENT), events_of_them)
 
 
 @functools.cache

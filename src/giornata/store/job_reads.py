@@ -1,5 +1,6 @@
 """Jobs and what hangs on them, to be looked at."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ from giornata.store.bounded_pages import bounded, rows_of, size_of
 from giornata.store.node_reads import NodeReads
 from giornata.store.record_columns import columns, record_of
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
-from giornata.store.turns import before_statement
+from giornata.store.turns import before_statement, between_statement
 
 JOB_COLUMNS = columns(jobs, JobRecord)
 BILLED = frozenset({"billed_ms", "amount_micro_usd"})
@@ -221,6 +222,34 @@ class JobReadQueries:
             kind=job.kind, interrupted=job.interrupted, priority=job.priority, turn=job.turn, job_id=job.id
         )
         return replace(view, ahead=ahead)
+
+    def queue_views(self, new: Sequence[JobRecord], *, seen_since_ms: int) -> list[QueueView]:
+        views: dict[tuple[str, int], QueueView] = {}
+        for job in new:
+            if (job.kind, job.min_vram_bytes) not in views:
+                views[job.kind, job.min_vram_bytes] = self._nodes.live(
+                    job.id, kind=job.kind, project_id=job.project_id, seen_since_ms=seen_since_ms
+                )
+        counted = [job for job in new if views[job.kind, job.min_vram_bytes].eligible_nodes]
+        ahead = self._ahead_each(counted)
+        return [replace(views[job.kind, job.min_vram_bytes], ahead=ahead.get(job.id, 0)) for job in new]
+
+    def _ahead_each(self, jobs: Sequence[JobRecord]) -> dict[str, int]:
+        """Of jobs that were never interrupted: what goes before the first is counted, what lies between is read."""
+        alike: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
+        for job in jobs:
+            alike[job.kind, job.priority].append((job.turn, job.id))
+        ahead: dict[str, int] = {}
+        for (kind, priority), places in alike.items():
+            (turn, job_id), (last_turn, last_id) = min(places), max(places)
+            before = self.ahead(kind=kind, interrupted=False, priority=priority, turn=turn, job_id=job_id)
+            bounds = {"kind": kind, "priority": priority, "turn": turn, "job": job_id}
+            last = {"last_turn": last_turn, "last_job": last_id}
+            found = (
+                self._connection.scalars(between_statement(), {**bounds, **last}).all() if places[1:] else [job_id]
+            )
+            ahead |= {of: before + number for number, of in enumerate(found)}
+        return ahead
 
     def nodes(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int

@@ -59,7 +59,7 @@ class Nodes:
         seen = {"first_seen_at_ms": at_ms, "last_seen_at_ms": at_ms}
         rows = [{**{name: getattr(node, name) for name in NodeSighting.__slots__}, **seen} for node in in_order]
         if self._dialect_name != "postgresql":
-            bind_each(self._connection, _see(self._dialect_name), rows)
+            bind_each(self._connection, _see(self._dialect_name), _SEEN, rows)
             return self._of_ids([node.id for node in in_order])
         known = _by_id(self._connection.execute(_see_rows(), {ROWS: rows}))
         others = [node.id for node in in_order if node.id not in known]

@@ -68,6 +68,19 @@ def before_statement(*, interrupted: bool) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(jobs).where(*where)
 
 
+@functools.cache
+def between_statement() -> sa.Select[Any]:
+    """The ids of the jobs for any machine, never interrupted, of a kind and priority, from one place to another."""
+    place = sa.tuple_(jobs.c.turn, jobs.c.id)
+    first, last = (
+        sa.tuple_(sa.bindparam(turn, type_=sa.BigInteger()), sa.bindparam(job_id, type_=sa.String()))
+        for turn, job_id in (("turn", "job"), ("last_turn", "last_job"))
+    )
+    alike = (jobs.c.kind == _kind, jobs.c.interrupted.is_(sa.false()), jobs.c.priority == _priority)
+    found = sa.select(jobs.c.id).where(FOR_ANYONE, *alike, place >= first, place <= last)
+    return found.order_by(jobs.c.turn, jobs.c.id)
+
+
 def before(
     *, kind: Text, interrupted: bool, priority: Number, turn: Number, job_id: Text
 ) -> tuple[sa.ColumnElement[bool], ...]:

@@ -193,7 +193,11 @@ class JobReads(Protocol):
         Those for one machine are not counted: they take nobody's turn.
         """
 
-    def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView: ...
+    def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
+        """`ahead` is counted only where a node could do the job."""
+
+    def queue_views(self, new: Sequence[JobRecord], *, seen_since_ms: int) -> Sequence[QueueView]:
+        """As `queue_view`, for new jobs of one project: for any machine, never interrupted, banned nowhere."""
 
     def nodes(
         self, *, project_id: str | None, seen_since_ms: int | None, before: Before, limit: int, most_bytes: int

@@ -7,7 +7,7 @@ the operator's nodes spoke for a machine of the same id too, its record stays th
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
+revision = "0009"
 down_revision = "0008"
 branch_labels = None
 depends_on = None
