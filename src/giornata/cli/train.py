@@ -216,7 +216,7 @@ def _queue(
 
 def _output_faults(output: Path | None, *, follow: bool) -> list[Fault]:
     if output is not None and not follow:
-        hint = "add --follow, which waits for them; or later: giornata download JOB -o DIR"
+        hint = f"add --follow, which waits for them; or later: {giornata('download', 'JOB', '-o', 'DIR')}"
         return [Fault(where="--output", message="there are no results yet to put there", hint=hint)]
     return folder_faults(output)
 
