@@ -175,10 +175,7 @@ class Client:
         kind: str | None = None,
         include: Iterable[JobPart] = (),
     ) -> Iterator[Job]:
-        """Jobs, newest first, without their attempts; pages are fetched as they are needed.
-
-        `spec` and `result` are empty unless `include` names them.
-        """
+        """Jobs, newest first, without attempts; `spec` and `result` are empty unless `include` names them."""
         params = {
             "state": [str(state) for state in states],
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
@@ -369,8 +366,6 @@ class Client:
     def delete_secret(self, name: str) -> Secret:
         """Forget a value."""
         return self._connection.call("DELETE", f"/v1/secrets/{_quoted(name)}", Secret, repeatable=False)
-
-    # -------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, reply: type[R], params: Mapping[str, Any] | None = None) -> R:
         return self._connection.call("GET", path, reply, params=params)
