@@ -178,10 +178,9 @@ class Client:
         match: str | None = None,
         include: Iterable[JobPart] = (),
     ) -> Iterator[Job]:
-        """Jobs, newest first, without their attempts; pages are fetched as they are needed.
+        """Jobs, newest first, without attempts; `spec` and `result` are empty unless `include` names them.
 
-        `match`: only those whose name this is, or whose id begins so, with or without the prefix. `spec` and `result`
-        are empty unless `include` names them.
+        `match`: only those whose name this is, or whose id begins so, with or without the prefix.
         """
         params = {
             "state": [str(state) for state in states],
@@ -411,8 +410,6 @@ class Client:
     def delete_secret(self, name: str) -> Secret:
         """Forget a value."""
         return self._connection.call("DELETE", f"/v1/secrets/{_quoted(name)}", Secret, repeatable=False)
-
-    # -------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, reply: type[R], params: Mapping[str, Any] | None = None) -> R:
         return self._connection.call("GET", path, reply, params=params)
