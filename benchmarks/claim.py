@@ -10,6 +10,10 @@ from the package index when --peers-python names an interpreter that has them:
     python -m venv /tmp/peers && /tmp/peers/bin/pip install procrastinate pgqueuer asyncpg 'psycopg[binary,pool]'
     python benchmarks/claim.py --peers-python /tmp/peers/bin/python
 
+With `--against COMMIT` it plays this version and that one by turns instead, at a queue of 1,000 with 16 and with 64
+clients unless told otherwise, and whole lives over HTTP; it prints the ratio of the rates, pair by pair,
+and fails where the median is below 1.
+
 Clients, server and database share the machine. Prints tables, then one JSON line. Marks: 1,000 claims per second in
 one server process; p95 at the deepest queue within 1.5 times that at the shallowest.
 """
@@ -22,6 +26,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rig.against import against
 from rig.backlog import Queue
 from rig.bursts import Burst, beat_burst, claim_burst
 from rig.databases import Postgres, postgres
@@ -57,14 +62,17 @@ class Cell:
 def options_of(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--databases", nargs="+", choices=("postgres", "sqlite"), default=["postgres", "sqlite"])
-    parser.add_argument("--depths", nargs="+", type=int, default=[1_000, 100_000, 1_000_000])
-    parser.add_argument("--clients", nargs="+", type=int, default=[1, 16])
+    parser.add_argument("--against", metavar="COMMIT", help="play that version and this one by turns")
+    parser.add_argument("--depths", nargs="+", type=int, help="default: 1000 100000 1000000; with --against 1000")
+    parser.add_argument("--clients", nargs="+", type=int, help="default: 1 16; with --against 16 64")
     parser.add_argument("--claims", type=int, default=500, help="in one burst; fewer than the smallest depth")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--lives", type=int, default=1_000, help="jobs that live a whole life in each queue; 0: none")
     parser.add_argument("--peers-python", type=Path, help="interpreter with procrastinate and pgqueuer")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
     options = parser.parse_args(arguments)
+    options.depths = options.depths or ([1_000] if options.against else [1_000, 100_000, 1_000_000])
+    options.clients = options.clients or ([16, 64] if options.against else [1, 16])
     if options.quick:
         options.depths, options.clients = [100, 1_000], [4]
         options.claims, options.repetitions, options.lives = 40, 1, 40
@@ -203,6 +211,8 @@ def best_rate(measured: dict[str, dict[str, object]]) -> float:
 
 def main(arguments: list[str]) -> int:
     options, about = options_of(arguments), machine()
+    if options.against:
+        return against(options, about)
     with tempfile.TemporaryDirectory(prefix="giornata-load-") as name, postgres() as own:
         measured = {each: measure_database(each, options, own, Path(name)) for each in options.databases}
         show(measured)

@@ -34,14 +34,19 @@ class Server:
 
 
 @contextmanager
-def server(data: Path, database: str, *, lease_s: float) -> Iterator[Server]:
-    """`giornata server` on `database` and a free port, with the defaults of its settings but for the lease."""
+def server(data: Path, database: str, *, lease_s: float, source: Path | None = None) -> Iterator[Server]:
+    """`giornata server` on `database` and a free port, with the defaults of its settings but for the lease.
+
+    `source` is the folder of another version's package; without it, the one that is installed is run.
+    """
     data.mkdir(parents=True, exist_ok=True)
     log = data / "server.log"
     command = [sys.executable, "-m", "giornata", "server", "--port", "0", "--data", str(data)]
     command += ["--database", database, "--lease", str(lease_s)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
     clean["GIORNATA_SECRETS_KEY"] = SECRETS_KEY  # which a server on PostgreSQL does not make for itself
+    if source is not None:
+        clean["PYTHONPATH"] = str(source)
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=clean)
     try:
