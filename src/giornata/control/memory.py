@@ -7,6 +7,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from giornata.domain.stragglers import Trail
+
 if TYPE_CHECKING:
     from giornata.control.context import Caller
 
@@ -35,6 +37,8 @@ class Memory:
         self._mtbi: tuple[float, int] | None = None
         self._settled: dict[str | None, Settled] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
+        # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
+        self.trails: dict[str, Trail] = {}
 
     @property
     def generation(self) -> int:

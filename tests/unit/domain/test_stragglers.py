@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.domain.stragglers import (
+    Mark,
     Member,
     StragglerPolicy,
+    Trail,
     is_as_usual,
     is_slow,
     is_stuck,
@@ -170,3 +172,43 @@ def test_nobody_is_as_usual_at_a_glance_and_slow_in_earnest(steps: list[tuple[in
     cohort = [own, *others]
     if as_usual(step_s, cohort):
         assert not is_slow(step_s, machine_id="machine-0", cohort=cohort, policy=POLICY)
+
+
+def trail_of(marks: list[tuple[float, int]]) -> Trail:
+    """Seconds and steps; the first of them is the first step."""
+    trail, first = Trail(), Mark(0, marks[0][1])
+    for at_s, step in marks:
+        trail.follow(Mark(round(at_s * 1000), step), first=first, policy=POLICY)
+    return trail
+
+
+def test_the_latest_steps_are_judged_and_not_the_whole_attempt() -> None:
+    steady = [(30.0 * n, 30 * n) for n in range(50)]
+    slower = [(1470.0 + 30.0 * n, 1470 + 10 * n) for n in range(1, 21)]
+    assert trail_of(steady).step_s(POLICY) == 1.0
+    assert trail_of([*steady, *slower]).step_s(POLICY) == 3.0
+
+
+def test_nothing_is_said_before_two_minutes_and_ten_steps() -> None:
+    assert trail_of([(0.0, 1), (110.0, 111)]).step_s(POLICY) is None
+    assert trail_of([(0.0, 1), (500.0, 9)]).step_s(POLICY) is None
+    assert trail_of([(0.0, 1), (120.0, 121)]).step_s(POLICY) == 1.0
+
+
+def test_steps_that_take_longer_than_the_window_are_judged_by_ten_of_them() -> None:
+    assert trail_of([(100.0 * n, n) for n in range(40)]).step_s(POLICY) == 100.0
+
+
+def test_an_attempt_that_ran_unwatched_is_watched_from_then_on() -> None:
+    trail, first = Trail(), Mark(0, 0)
+    for at_s in (5000, 5060, 5130):
+        trail.follow(Mark(at_s * 1000, at_s), first=first, policy=POLICY)
+    assert trail.step_s(POLICY) == 1.0
+    trail = Trail()
+    trail.follow(Mark(5_000_000, 100), first=first, policy=POLICY)
+    assert trail.step_s(POLICY) is None, "not 50 s a step"
+
+
+def test_a_trail_holds_the_window_and_no_more() -> None:
+    trail = trail_of([(30.0 * n, 30 * n) for n in range(1000)])
+    assert len(trail.marks) == 21
