@@ -1,6 +1,8 @@
 """`giornata simulate`: the real control plane on a virtual clock, with a modelled fleet."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,20 +60,37 @@ def simulate(
             hint = f"one of {', '.join(SCENARIOS)}"
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
         draw = _drawer(plots)
-        with played(
-            sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
-            seed=seed,
-            policy=policy.value,
-            keep_beats=plots is not None,
-        ) as ran:
+        with (
+            _naming(f"{scenario} with --policy {policy.value} --seed {seed}"),
+            played(
+                sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
+                seed=seed,
+                policy=policy.value,
+                keep_beats=plots is not None,
+            ) as ran,
+        ):
             from giornata.simulate.report import summary
 
             told = summary(ran)
             files = draw(ran)
         _tell(out, told, files, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
         out.result(told)
+        if not told["ok"]:
+            from giornata.cli.simulate_words import broken_words
+
+            out.say(broken_words(told))
     if not told["ok"]:
         raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def _naming(run: str) -> Iterator[None]:
+    """Whatever stops a run ends with the run's name, so that the run can be repeated."""
+    try:
+        yield
+    except Exception as error:  # any: it goes on as it came, with a last line more
+        error.add_note(f"stopped: {run}: {type(error).__name__}: {error}")
+        raise
 
 
 def _drawer(folder: Path | None) -> Any:

@@ -38,14 +38,20 @@ def finding_rows(told: Mapping[str, Any]) -> Sequence[str]:
 
 
 def regret_words(told: Mapping[str, Any]) -> str:
-    """Against the bound of hindsight."""
+    """Against the bound of the offer."""
     regret = told["regret"]
-    if regret is None:
-        return "no regret can be told: the instances that ran could not have computed all steps"
     return (
-        f"regret against a fluid bound with hindsight (these instances, no start-up, no loss, steps divisible at "
-        f"will): makespan {regret['makespan']:+.1%} of {regret['bound_h']:.2f} h, "
-        f"billed {regret['billed']:+.1%} of {_hours(regret['bound_billed_s'])}"
+        f"regret against what the offer allows (its fastest machines at the start curve, its lowest price, no loss, "
+        f"steps divisible at will): makespan {regret['makespan']:+.1%} of {regret['bound_h']:.2f} h, "
+        f"cost {regret['cost']:+.1%} of ${regret['bound_usd']:.2f}"
+    )
+
+
+def broken_words(told: Mapping[str, Any]) -> str:
+    """The last line of a run in which an invariant did not hold: how to repeat the run, and what broke."""
+    return (
+        f"broken: {told['scenario']} with --policy {told['policy']} --jobs {told['jobs']} --nodes {told['nodes']} "
+        f"--seed {told['seed']}: {'; '.join(told['broken'])}"
     )
 
 

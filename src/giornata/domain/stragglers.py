@@ -11,8 +11,8 @@ machines, and attempts of one machine are no independent samples. Counted by att
 of them, and those that are left after others were replaced would pull the median down and the spread together from
 hour to hour, until a machine is slow that is as fast as many that the provider would give in its place.
 
-A live attempt is judged by its latest steps, not by all of them. A machine that becomes slow after a thousand steps is
-found within minutes, and steps of an hour ago do not hide it.
+A live attempt is judged by its latest steps, not by all of them. A machine that becomes slow after a thousand steps
+is found within minutes, and steps of an hour ago do not hide it.
 """
 
 from collections import defaultdict, deque
