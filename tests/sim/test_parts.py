@@ -1,11 +1,14 @@
 """The parts of the model that figures hang on."""
 
+import dataclasses
 import math
 import statistics
+from types import SimpleNamespace
 
 import pytest
 
 from giornata.domain.errors import FleetUnavailable, InstanceGone
+from giornata.domain.reasons import Reason
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.course import HOUR_MS, Course, hour_factor
 from giornata.simulate.draws import by_curve, exponential_s, rng
@@ -13,10 +16,13 @@ from giornata.simulate.machines import HOUR_NOISE, STEP_NOISE, Machine, Park
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant
 from giornata.simulate.provider import Container, ModelledFleet, Offer, Resident
+from giornata.simulate.regret import bound_of
+from giornata.simulate.scenario import Trouble
 from giornata.simulate.scenarios import SCENARIOS
 from giornata.simulate.story import JobStory
 from giornata.simulate.tally import IDLE, TRAIN, Account, Tally
 from giornata.simulate.trainers import ANCESTOR_TRAINER
+from giornata.simulate.troubles import plan
 from giornata.simulate.work import Work
 from giornata.simulate.world import World
 
@@ -291,3 +297,46 @@ def test_a_machine_that_gets_far_too_hot_is_not_sound():
     park = Park(heats_up=0.3)
     heating = sum(park.machine(0, number).hot_by > 1 for number in range(1000))
     assert heating == pytest.approx(300, rel=0.15)
+
+
+def test_a_bound_is_what_the_fastest_machines_do_from_when_they_come():
+    """Two machines that do a step in a second come after one and two minutes, at 0.36 dollars an hour."""
+    offer = Offer(
+        price_micro_usd_per_hour=360_000,
+        park=Park(machines=5, spread=0.0, throttled=0.0, notable={2: {"slowness": 0.1, "breaks": Reason.CRASHED}}),
+        start_min=((0.0, 1.0), (1.0, 3.0)),
+    )
+    trainer = dataclasses.replace(ANCESTOR_TRAINER, step_s=1.0)
+    scenario = dataclasses.replace(
+        SCENARIOS["region-loss"], offers=(offer,), trainer=trainer, jobs=10, steps=100, nodes=2
+    )
+    bound = bound_of(scenario, seed=0)
+    assert bound.makespan_h * 3600 == pytest.approx(120 + (1000 - 60) / 2)
+    assert bound.usd == pytest.approx(1000 * 0.0001)
+    dear = dataclasses.replace(offer, spike=(0.0, 100.0, 4.0))
+    cheap = dataclasses.replace(offer, spike=(0.0, 100.0, 0.25))
+    assert bound_of(dataclasses.replace(scenario, offers=(dear,)), seed=0).usd == pytest.approx(bound.usd)
+    assert bound_of(dataclasses.replace(scenario, offers=(dear, cheap)), seed=0).usd == pytest.approx(bound.usd / 4)
+
+
+def test_on_an_evening_a_tenth_leaves_within_minutes_and_nobody_comes_while_nothing_is_left():
+    agenda, fleet, _ = _fleet()
+    fleet.desired(30)
+    place = SimpleNamespace(agenda=agenda, seed=0, fleets={"rented": fleet})
+    for trouble in (
+        Trouble(kind="evening", at_s=600.0, for_s=300.0, share=0.1),
+        Trouble(kind="sold-out", at_s=600.0, for_s=3600.0),
+    ):
+        plan(place, trouble)  # type: ignore[arg-type]
+    _until(agenda, 599)
+    assert (fleet.running, fleet.interruptions) == (30, 0)
+    seen = []
+    for _ in range(30):
+        _until(agenda, 10)
+        seen.append(fleet.interruptions)
+    assert seen[-1] == 3 and len(set(seen)) > 2, "one after the other"
+    _until(agenda, 3200)
+    fleet.desired(30)
+    assert len(fleet.present) == 27
+    _until(agenda, 200)
+    assert len(fleet.present) == 30, "the provider fills up what was asked for"

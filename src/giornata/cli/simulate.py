@@ -50,6 +50,7 @@ def simulate(
     with reporting(as_json) as out:
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
+        from giornata.simulate.gains import comparable, gains_of
         from giornata.simulate.scenarios import SCENARIOS, sized
         from giornata.simulate.world import played
 
@@ -61,7 +62,7 @@ def simulate(
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
         draw = _drawer(plots)
         with (
-            _naming(f"{scenario} with --policy {policy.value} --seed {seed}"),
+            naming(f"{scenario} with --policy {policy.value} --seed {seed}"),
             played(
                 sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
                 seed=seed,
@@ -73,18 +74,27 @@ def simulate(
 
             told = summary(ran)
             files = draw(ran)
+            if policy is PolicyChoice.GIORNATA and comparable(ran.scenario):
+                told["gained"] = gains_of(ran.scenario, told)
         _tell(out, told, files, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
-        out.result(told)
-        if not told["ok"]:
-            from giornata.cli.simulate_words import broken_words
+        conclude(out, told)
 
-            out.say(broken_words(told))
+
+def conclude(out: Output, told: dict[str, Any]) -> None:
+    """The object, and when an invariant broke a last line about it and the status 1.
+
+    With --json the object is all of standard output, and the last line is the last of standard error.
+    """
+    from giornata.cli.simulate_words import broken_words
+
+    out.result(told)
     if not told["ok"]:
+        out.say(broken_words(told))
         raise typer.Exit(EXIT_FAILED)
 
 
 @contextmanager
-def _naming(run: str) -> Iterator[None]:
+def naming(run: str) -> Iterator[None]:
     """Whatever stops a run ends with the run's name, so that the run can be repeated."""
     try:
         yield
@@ -118,12 +128,14 @@ def _list(out: Output) -> None:
 
 
 def _tell(out: Output, told: dict[str, Any], files: list[Path], *, wall_s: float, cpu_s: float) -> None:
-    from giornata.cli.simulate_words import finding_rows, regret_words, rows
+    from giornata.cli.simulate_words import finding_rows, gain_rows, regret_words, rows
 
     out.say(
         f"{told['scenario']} under the policy of {told['policy']}, seed {told['seed']}; trainer: {told['trainer']}"
     )
     out.say("")
+    for row in gain_rows(told):
+        out.say(row)
     out.table(("", "", ""), rows(told), right=(1,), prose=(2,))
     out.say("")
     for row in finding_rows(told):

@@ -143,9 +143,9 @@ _ALL = (
         name="evenings",
         about="twice a tenth of a residential fleet leaves within minutes, once while no other machine is to be had",
         troubles=(
-            Trouble(kind="evening", at_s=1.5 * HOUR_S, for_s=EVENING_S, share=0.1),
-            Trouble(kind="sold-out", at_s=1.5 * HOUR_S, for_s=HOUR_S),
-            Trouble(kind="evening", at_s=4 * HOUR_S, for_s=EVENING_S, share=0.1),
+            Trouble(kind="evening", at_s=0.75 * HOUR_S, for_s=EVENING_S, share=0.1),
+            Trouble(kind="sold-out", at_s=0.75 * HOUR_S, for_s=HOUR_S),
+            Trouble(kind="evening", at_s=3 * HOUR_S, for_s=EVENING_S, share=0.1),
         ),
         steps=1400,
         notes=("how many leave, and how quickly, is assumed; that hosts go when they like is published",),
