@@ -31,7 +31,7 @@ class StragglerPolicy:
 
     members: int = 6  # fewest others to compare with
     machines: int = 3  # on so many different machines
-    least_mad: float = 0.1  # of the median: nobody is slow for less than half of it more
+    least_mad: float = 0.15  # of the median: nobody is slow for less than 0.78 of it more
     watched_s: float = 120.0  # after the first step, before anything is said
     watched_steps: int = 10
     window_s: float = 600.0  # so many seconds of its latest steps are looked at; no fewer than `watched_steps`
