@@ -8,7 +8,7 @@ from giornata.simulate.draws import rng
 from giornata.simulate.machines import Machine, Park
 from giornata.simulate.scenarios import CALIBRATED_PARK
 
-FLEETS = 600
+FLEETS = 300
 
 
 def _condemned(park: Park, policy: StragglerPolicy, *, nodes: int) -> tuple[int, int]:
