@@ -50,6 +50,7 @@ def _come_home(world: "World", trouble: Trouble) -> None:
         by_machine = {
             rng(world.seed, "evening", f"{trouble.at_s} {each.machine.id}").random(): each
             for each in fleet.present.values()
+            if each.running_since_ms is not None
         }
         leaving = math.ceil(trouble.share * len(by_machine))
         for lot, container in sorted(by_machine.items())[:leaving]:
