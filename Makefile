@@ -4,6 +4,7 @@
 # make test      the same, parts and whole jobs on real databases, storage and processes: eighteen minutes
 # make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: eighteen more
 # make sim       of `make test`, the scenarios of the simulator, small
+# make sim-night every scenario of the simulator with 30 seeds (or SEEDS=…, FIRST=…): hours on two cores
 # make faults    of `make long`: kill, cut off, lie to real processes at every phase of a job
 # make pretrain  of `make long`: pre-training on a real Ray: kills, fewer trainers, every mode
 # make pretrain-cluster  pre-training on clusters whose nodes come and go, and encoders on nodes of their own: some twenty minutes
@@ -23,7 +24,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim system faults \
+.PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim sim-night system faults \
         long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
 .DEFAULT_GOAL := help
 
@@ -76,6 +77,11 @@ learning: $(STAMP)
 
 sim: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 2 tests/sim
+
+SEEDS ?= 30
+FIRST ?= 0
+sim-night: $(STAMP)
+	@$(BIN)/python -m tests.sim.night --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
 
 # A minute of everything at once takes a minute: the other files have their turn meanwhile.
 system: $(STAMP)

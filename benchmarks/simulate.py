@@ -2,7 +2,8 @@
 
 Plays `ancestor-1000` under the ancestor's policy, then the same with ours and the same trainer (what differs is
 policy), then ours with the estimated speed-up of the trainer; then the other scenarios under both policies. Prints
-the table for docs/benchmarks.md, how well the model fits what was published, and one JSON line.
+what policy alone and the trainer alone gain, the table for docs/benchmarks.md, how well the model fits what was
+published, and one JSON line.
 """
 
 import argparse
@@ -11,7 +12,9 @@ from typing import Any
 
 from rig.figures import conclude, machine
 
+from giornata.cli.simulate_words import gain_rows
 from giornata.simulate.calibration import fit, misfits
+from giornata.simulate.gains import comparable, gains_of
 from giornata.simulate.report import summary
 from giornata.simulate.scenarios import SCENARIOS, sized
 from giornata.simulate.world import played
@@ -20,6 +23,9 @@ COLUMNS = (
     ("scenario", "scenario"),
     ("policy", "policy"),
     ("succeeded", "succeeded"),
+    ("$ per job", "usd_per_job"),
+    ("worst job, min", "worst_job_min"),
+    ("$ per useful step", "usd_per_useful_step"),
     ("by hand", "by_hand"),
     ("makespan, h", "makespan_h"),
     ("billed, s", "billed_s"),
@@ -27,9 +33,6 @@ COLUMNS = (
     ("lost, s", "lost_s"),
     ("idle, s", "idle_s"),
     ("start-up, s", "startup_s"),
-    ("$ per job", "usd_per_job"),
-    ("$ per useful step", "usd_per_useful_step"),
-    ("worst job, min", "worst_job_min"),
 )
 # Their scheduler has no notion of several projects or fleets.
 OURS_ALONE = {"flood", "price-spike", "ancestor-1000-our-trainer"}
@@ -54,6 +57,8 @@ def play(name: str, policy: Any, options: argparse.Namespace) -> dict[str, Any]:
         scenario = sized(scenario, jobs=jobs, nodes=nodes)
     with played(scenario, seed=options.seed, policy=policy) as ran:
         told = summary(ran)
+    if policy == "giornata" and comparable(scenario):
+        told["gained"] = gains_of(scenario, told)
     print(f"{name} ({policy}): {ran.wall_s:.1f} s, {ran.cpu_s:.1f} s of computing", file=sys.stderr)
     return {**told, "wall_s": round(ran.wall_s, 1), "cpu_s": round(ran.cpu_s, 1)}
 
@@ -63,6 +68,9 @@ def main(arguments: list[str]) -> int:
     for name in options.scenarios:
         policies = ("giornata",) if name in OURS_ALONE else ("ancestor", "giornata")
         runs += [play(name, policy, options) for policy in policies]
+    for run in runs:
+        for row in gain_rows(run):
+            print(f"{run['scenario']}: {row}")
     print("| " + " | ".join(title for title, _ in COLUMNS) + " |")
     print("|" + "---|" * len(COLUMNS))
     for run in runs:

@@ -1,6 +1,7 @@
 """Runs repeat themselves, and the ancestor's policy does what it is known for."""
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -9,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from tests.sim import night
 
+from giornata.cli.output import Output
+from giornata.cli.simulate import conclude, naming
+from giornata.cli.simulate_words import gain_rows
 from giornata.simulate.calibration import PUBLISHED, fit, misfits
 from giornata.simulate.report import summary
 from giornata.simulate.scenarios import SCENARIOS, sized
@@ -18,6 +24,10 @@ from giornata.simulate.world import played
 ROOT = Path(__file__).parents[2]
 
 
+BLACK_HOLE = ("black-hole", "--jobs", "12", "--nodes", "4", "--seed", "3")
+
+
+@functools.cache
 def _in_a_process(hash_seed: str, *arguments: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-m", "giornata", "simulate", *arguments, "--json"]
@@ -28,8 +38,7 @@ def _in_a_process(hash_seed: str, *arguments: str) -> dict[str, Any]:
 
 
 def test_equal_seeds_give_equal_runs_whatever_order_sets_have():
-    arguments = ("black-hole", "--jobs", "12", "--nodes", "4", "--seed", "3")
-    assert _in_a_process("1", *arguments) == _in_a_process("2", *arguments)
+    assert _in_a_process("1", *BLACK_HOLE) == _in_a_process("2", *BLACK_HOLE)
 
 
 def test_another_seed_is_another_run(run_of: Any):
@@ -59,13 +68,57 @@ def test_the_ancestor_needs_a_person_for_the_last_job(run_of: Any):
     assert run_of("last-job", jobs=1, nodes=1, policy="ancestor")["by_hand"] >= 1
 
 
-def test_an_invariant_that_is_broken_is_seen():
-    """Jobs that never end are not reported as fine."""
+@pytest.fixture(scope="module")
+def cut_short() -> dict[str, Any]:
+    """A run that ends before its jobs do."""
     short = dataclasses.replace(sized(SCENARIOS["region-loss"], jobs=6, nodes=2), latest_h=0.5)
-    with played(short) as ran:
-        run = summary(ran)
-    assert not run["ok"]
-    assert run["by_hand"] == run["jobs"] - run["succeeded"] > 0
+    with played(short, seed=11) as ran:
+        return summary(ran)
+
+
+def test_an_invariant_that_is_broken_is_seen(cut_short: dict[str, Any]):
+    """Jobs that never end are not reported as fine."""
+    assert not cut_short["ok"]
+    assert cut_short["by_hand"] == cut_short["jobs"] - cut_short["succeeded"] > 0
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_last_line_of_a_broken_run_names_seed_and_invariant(
+    cut_short: dict[str, Any], capsys: pytest.CaptureFixture[str], as_json: bool
+):
+    with pytest.raises(typer.Exit) as left:
+        conclude(Output(as_json=as_json), cut_short)
+    assert left.value.exit_code == 1
+    said = capsys.readouterr()
+    last = (said.err if as_json else said.out).splitlines()[-1]
+    assert last.startswith(
+        "broken: region-loss with --policy giornata --jobs 6 --nodes 2 --seed 11: every job succeeds:"
+    )
+    if as_json:
+        assert json.loads(said.out)["broken"] == ["every job succeeds: 6 of 6 did not"]
+
+
+def test_a_run_that_stops_with_an_error_names_its_seed():
+    with pytest.raises(ValueError, match="no such thing") as stopped, naming("churn with --seed 5"):
+        raise ValueError("no such thing")
+    assert stopped.value.__notes__ == ["stopped: churn with --seed 5: ValueError: no such thing"]
+
+
+def test_the_command_leads_with_what_policy_and_trainer_gain():
+    run = _in_a_process("1", *BLACK_HOLE)
+    policy, trainer = run["gained"]["policy"], run["gained"]["trainer"]
+    assert (policy["usd_per_job"][1], policy["worst_job_min"][1]) == (run["usd_per_job"], run["worst_job_min"])
+    assert policy["usd_per_job"][0] == trainer["usd_per_job"][1] < trainer["usd_per_job"][0]
+    assert policy["cost_change"] == pytest.approx(run["usd_per_job"] / policy["usd_per_job"][0] - 1, abs=1e-3)
+    first, second = gain_rows(run)
+    assert first.startswith("policy alone") and second.startswith("trainer alone")
+    assert f"→ ${run['usd_per_job']:.4f} a job ({policy['cost_change']:+.1%})" in first
+
+
+def test_a_night_plays_every_scenario_and_reports_the_broken(capsys: pytest.CaptureFixture[str]):
+    assert night.SIZES.keys() == SCENARIOS.keys()
+    assert night.main(["--scenarios", "last-job", "--seeds", "1", "--processes", "1"]) == 0
+    assert "1 runs, 0 broken" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))

@@ -1,6 +1,8 @@
 """`giornata simulate`: the real control plane on a virtual clock, with a modelled fleet."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +57,7 @@ def simulate(
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         _check_extra()
+        from giornata.simulate.gains import comparable, gains_of
         from giornata.simulate.scenarios import SCENARIOS, sized
         from giornata.simulate.world import played
 
@@ -65,19 +68,35 @@ def simulate(
             hint = f"one of {', '.join(SCENARIOS)}"
             raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
         draw = _drawer(plots)
-        with played(
-            sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
-            seed=seed,
-            policy=policy.value,
-            keep_beats=plots is not None,
-        ) as ran:
+        with (
+            naming(f"{scenario} with --policy {policy.value} --seed {seed}"),
+            played(
+                sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes),
+                seed=seed,
+                policy=policy.value,
+                keep_beats=plots is not None,
+            ) as ran,
+        ):
             from giornata.simulate.report import summary
 
             told = summary(ran)
             files = draw(ran)
+            if policy is PolicyChoice.GIORNATA and comparable(ran.scenario):
+                told["gained"] = gains_of(ran.scenario, told)
         _tell(out, told, files, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
-        out.result(told)
+        conclude(out, told)
+
+
+def conclude(out: Output, told: dict[str, Any]) -> None:
+    """The object, and when an invariant broke a last line about it and the status 1.
+
+    With --json the object is all of standard output, and the last line is the last of standard error.
+    """
+    from giornata.cli.simulate_words import broken_words
+
+    out.result(told)
     if not told["ok"]:
+        out.say(broken_words(told))
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -88,6 +107,16 @@ def _check_extra() -> None:
     except ModuleNotFoundError as error:
         message, hint = f"{error.name} is not installed", "pip install 'giornata[server,simulate]'"
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
+
+
+@contextmanager
+def naming(run: str) -> Iterator[None]:
+    """Whatever stops a run ends with the run's name, so that the run can be repeated."""
+    try:
+        yield
+    except Exception as error:  # any: it goes on as it came, with a last line more
+        error.add_note(f"stopped: {run}: {type(error).__name__}: {error}")
+        raise
 
 
 def _drawer(folder: Path | None) -> Any:
@@ -115,12 +144,14 @@ def _list(out: Output) -> None:
 
 
 def _tell(out: Output, told: dict[str, Any], files: list[Path], *, wall_s: float, cpu_s: float) -> None:
-    from giornata.cli.simulate_words import finding_rows, regret_words, rows
+    from giornata.cli.simulate_words import finding_rows, gain_rows, regret_words, rows
 
     out.say(
         f"{told['scenario']} under the policy of {told['policy']}, seed {told['seed']}; trainer: {told['trainer']}"
     )
     out.say("")
+    for row in gain_rows(told):
+        out.say(row)
     out.table(("", "", ""), rows(told), right=(1,), prose=(2,))
     out.say("")
     for row in finding_rows(told):

@@ -6,6 +6,23 @@ from typing import Any
 Row = tuple[str, str, str]
 
 
+def gain_rows(told: Mapping[str, Any]) -> Sequence[str]:
+    """What is gained over the ancestor's policy, and by the trainer, each alone; empty when nothing was compared."""
+    names = {
+        "policy": "policy alone (the ancestor's policy, same trainer)",
+        "trainer": "trainer alone (the ancestor's trainer, both under its policy)",
+    }
+    return [f"{names[what]}: {_gain(gain)}" for what, gain in told.get("gained", {}).items()]
+
+
+def _gain(gain: Mapping[str, Any]) -> str:
+    usd, worst, lost = gain["usd_per_job"], gain["worst_job_min"], gain["lost_and_idle_share"]
+    return (
+        f"${usd[0]:.4f} → ${usd[1]:.4f} a job ({gain['cost_change']:+.1%}), "
+        f"worst job {worst[0]:.0f} → {worst[1]:.0f} min, lost and idle {lost[0]:.1%} → {lost[1]:.1%}"
+    )
+
+
 def rows(told: Mapping[str, Any]) -> Sequence[Row]:
     """Figures, and what they are shares of."""
     billed_s = max(1, told["billed_s"])
@@ -18,15 +35,15 @@ def rows(told: Mapping[str, Any]) -> Sequence[Row]:
     shares = told["attempts_per_job"]
     return [
         ("jobs", f"{told['succeeded']}/{told['jobs']}", f"succeeded; {by_hand}"),
+        ("per job", f"${told['usd_per_job']:.4f}", f"${told['usd_per_job_in_attempts']:.4f} for its own time alone"),
+        ("a job", f"{told['median_job_min']:.1f} min", _spread(told)),
         ("makespan", f"{told['makespan_h']:.2f} h", f"on at most {told['nodes']} nodes of a fleet"),
         ("billed", _hours(told["billed_s"]), f"${told['usd']:.2f}"),
         time_row("useful", told["useful_s"]),
         time_row("lost", told["lost_s"]),
         time_row("idle", told["idle_s"]),
         time_row("start-up", told["startup_s"], f": {startup}"),
-        ("per job", f"${told['usd_per_job']:.4f}", f"${told['usd_per_job_in_attempts']:.4f} for its own time alone"),
         ("per step", f"${told['usd_per_step']:.7f}", f"${told['usd_per_useful_step']:.7f} per useful step"),
-        ("a job", f"{told['median_job_min']:.1f} min", _spread(told)),
         ("attempts", f"{shares['one']:.1%}", f"of jobs took one, {shares['two']:.1%} two, {shares['more']:.1%} more"),
         ("interrupted", str(told["interruptions"]), f"instances; {told['reallocated']} were reallocated"),
     ]
@@ -38,14 +55,20 @@ def finding_rows(told: Mapping[str, Any]) -> Sequence[str]:
 
 
 def regret_words(told: Mapping[str, Any]) -> str:
-    """Against the bound of hindsight."""
+    """Against the bound of the offer."""
     regret = told["regret"]
-    if regret is None:
-        return "no regret can be told: the instances that ran could not have computed all steps"
     return (
-        f"regret against a fluid bound with hindsight (these instances, no start-up, no loss, steps divisible at "
-        f"will): makespan {regret['makespan']:+.1%} of {regret['bound_h']:.2f} h, "
-        f"billed {regret['billed']:+.1%} of {_hours(regret['bound_billed_s'])}"
+        f"regret against what the offer allows (its fastest machines at the start curve, its lowest price, no loss, "
+        f"steps divisible at will): makespan {regret['makespan']:+.1%} of {regret['bound_h']:.2f} h, "
+        f"cost {regret['cost']:+.1%} of ${regret['bound_usd']:.2f}"
+    )
+
+
+def broken_words(told: Mapping[str, Any]) -> str:
+    """The last line of a run in which an invariant did not hold: how to repeat the run, and what broke."""
+    return (
+        f"broken: {told['scenario']} with --policy {told['policy']} --jobs {told['jobs']} --nodes {told['nodes']} "
+        f"--seed {told['seed']}: {'; '.join(told['broken'])}"
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from giornata.domain.budget import Spent
+from giornata.domain.stragglers import Trail
 
 if TYPE_CHECKING:
     from giornata.control.context import Caller
@@ -52,6 +53,8 @@ class Memory:
         self._settled: dict[str | None, Settled] = {}
         self._measured: dict[str, MetricNames] = {}
         self._awake: tuple[int, int] | None = None  # since when, and the latest look
+        # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
+        self.trails: dict[str, Trail] = {}
 
     @property
     def generation(self) -> int:

@@ -10,7 +10,17 @@ from giornata.control.order_release import order_release
 from giornata.control.ports.pace_store import PaceRow
 from giornata.domain.machine_ids import owner_of
 from giornata.domain.reasons import Reason
-from giornata.domain.stragglers import Member, is_as_usual, is_slow, is_stuck, move_pays, paces_s, wait_for_a_node_s
+from giornata.domain.stragglers import (
+    Mark,
+    Member,
+    Trail,
+    is_as_usual,
+    is_slow,
+    is_stuck,
+    move_pays,
+    paces_s,
+    wait_for_a_node_s,
+)
 from giornata.protocol.work import Order
 
 HISTORY_MS = 7 * 24 * 3_600_000
@@ -41,19 +51,22 @@ def move_stragglers(ctx: Context) -> int:
             live = tx.paces.live()
             ended = tx.paces.ended(since_ms=now_ms - HISTORY_MS, limit=HISTORY_ROWS) if live else ()
         moved = sum(_release_stuck(ctx, each, now_ms=now_ms) for each in live if each.order == Order.CONTINUE)
-        cohorts = _cohorts(ctx, [*live, *ended])
+        recent_s = _recent_s(ctx, live)
+        cohorts = _cohorts([*live, *ended], {**_whole_s(ctx, ended), **recent_s})
         leaving = {_cohort(each) for each in live if each.order != Order.CONTINUE}
-        for row in sorted(live, key=lambda each: -(_step_s(each) or 0.0)):
-            cohort = _cohort(row)
-            if cohort not in leaving and _release_slow(ctx, row, cohorts.get(cohort), now_ms=now_ms):
+        for row in sorted(live, key=lambda each: -recent_s.get(each.attempt_id, 0.0)):
+            cohort, step_s = _cohort(row), recent_s.get(row.attempt_id)
+            if cohort in leaving or step_s is None:
+                continue
+            if _release_slow(ctx, row, cohorts.get(cohort), step_s=step_s, now_ms=now_ms):
                 leaving.add(cohort)
                 moved += 1
         return moved
 
 
-def _release_slow(ctx: Context, row: PaceRow, peers: _Peers | None, *, now_ms: int) -> bool:
-    policy, step_s = ctx.policy.stragglers, _watched(ctx, row)
-    if peers is None or not row.shape_key or step_s is None or row.lapsed:
+def _release_slow(ctx: Context, row: PaceRow, peers: _Peers | None, *, step_s: float, now_ms: int) -> bool:
+    policy = ctx.policy.stragglers
+    if peers is None or not row.shape_key or row.lapsed:
         return False
     if is_as_usual(step_s, ascending_s=peers.ascending_s, policy=policy):
         return False
@@ -105,10 +118,10 @@ def _release_stuck(ctx: Context, row: PaceRow, *, now_ms: int) -> bool:
     return order_release(ctx, row.attempt_id, reason=Reason.TOO_SLOW, notice=notice)
 
 
-def _cohorts(ctx: Context, rows: Sequence[PaceRow]) -> Mapping[Cohort, _Peers]:
+def _cohorts(rows: Sequence[PaceRow], paces_by_attempt_s: Mapping[str, float]) -> Mapping[Cohort, _Peers]:
     found: dict[Cohort, list[Member]] = defaultdict(list)
     for row in rows:
-        step_s = _watched(ctx, row)
+        step_s = paces_by_attempt_s.get(row.attempt_id)
         if row.shape_key and step_s is not None:
             start_up_s = (row.first_step_at_ms - row.started_at_ms) / 1000
             member = Member(machine_id=row.machine_id, step_s=step_s, start_up_s=start_up_s)
@@ -124,13 +137,37 @@ def _cohort(row: PaceRow) -> Cohort:
     return owner_of(row.machine_id), row.device, row.kind, row.shape_key, row.width
 
 
-def _watched(ctx: Context, row: PaceRow) -> float | None:
-    """Seconds for a step, if it was watched for long enough; the first step, which compiles, is not among them."""
-    policy = ctx.policy.stragglers
-    watched_s = ((row.stepped_at_ms or row.first_step_at_ms) - row.first_step_at_ms) / 1000
-    steps = (row.stepped_to or 0) - (row.first_step or 0)
-    enough = watched_s >= policy.watched_s and steps >= policy.watched_steps
-    return _step_s(row) if enough else None
+def _recent_s(ctx: Context, live: Sequence[PaceRow]) -> Mapping[str, float]:
+    """Seconds for each of the latest steps, by attempt; the first step, which compiles, is not among them.
+
+    Each server remembers what it saw in its own turns. A server that has just started says nothing of an attempt
+    until it has watched the attempt for long enough.
+    """
+    policy, before = ctx.policy.stragglers, ctx.memory.trails
+    trails = {row.attempt_id: before.get(row.attempt_id) or Trail() for row in live}
+    ctx.memory.trails = trails
+    found = {}
+    for row in live:
+        if row.first_step is None or row.stepped_to is None or row.stepped_at_ms is None:
+            continue
+        trail, first = trails[row.attempt_id], Mark(row.first_step_at_ms, row.first_step)
+        trail.follow(Mark(row.stepped_at_ms, row.stepped_to), first=first, policy=policy)
+        step_s = trail.step_s(policy)
+        if step_s is not None:
+            found[row.attempt_id] = step_s
+    return found
+
+
+def _whole_s(ctx: Context, ended: Sequence[PaceRow]) -> Mapping[str, float]:
+    """Seconds for each step of an ended attempt that was long enough, by attempt."""
+    policy, found = ctx.policy.stragglers, {}
+    for row in ended:
+        step_s = _step_s(row)
+        watched_s = ((row.stepped_at_ms or row.first_step_at_ms) - row.first_step_at_ms) / 1000
+        steps = (row.stepped_to or 0) - (row.first_step or 0)
+        if step_s is not None and watched_s >= policy.watched_s and steps >= policy.watched_steps:
+            found[row.attempt_id] = step_s
+    return found
 
 
 def _step_s(row: PaceRow) -> float | None:

@@ -10,12 +10,16 @@ Every machine of the cohort has one voice, however many attempts it made: whethe
 machines, and attempts of one machine are no independent samples. Counted by attempts, the fast ones, which make more
 of them, and those that are left after others were replaced would pull the median down and the spread together from
 hour to hour, until a machine is slow that is as fast as many that the provider would give in its place.
+
+A live attempt is judged by its latest steps, not by all of them. A machine that becomes slow after a thousand steps
+is found within minutes, and steps of an hour ago do not hide it.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 MAD_TO_SIGMA = 0.6745  # the 75th percentile of the normal distribution
 CUT_OFF = 3.5
@@ -27,9 +31,10 @@ class StragglerPolicy:
 
     members: int = 6  # fewest others to compare with
     machines: int = 3  # on so many different machines
-    least_mad: float = 0.1  # of the median: nobody is slow for less than half of it more
+    least_mad: float = 0.15  # of the median: nobody is slow for less than 0.78 of it more
     watched_s: float = 120.0  # after the first step, before anything is said
     watched_steps: int = 10
+    window_s: float = 600.0  # so many seconds of its latest steps are looked at; no fewer than `watched_steps`
     gain: float = 1.25  # so many times longer must it take here than elsewhere
     stuck_steps: float = 20.0  # without a step for the time of so many
     stuck_s: float = 1800.0  # and for at least so long
@@ -42,6 +47,48 @@ class Member:
     machine_id: str
     step_s: float
     start_up_s: float
+
+
+class Mark(NamedTuple):
+    """At this moment of the server's clock this step became known."""
+
+    at_ms: int
+    step: int
+
+
+class Trail:
+    """The marks of one live attempt that lie within the window, and the one before them."""
+
+    def __init__(self) -> None:
+        self.marks: deque[Mark] = deque()
+
+    def follow(self, newest: Mark, *, first: Mark, policy: StragglerPolicy) -> None:
+        """Note how far the attempt is. `first` is its first step.
+
+        The first step is a mark only when it lies within the window. Otherwise the attempt ran unwatched before, and
+        is watched from now on.
+        """
+        marks, window_ms = self.marks, policy.window_s * 1000
+        if not marks and newest.at_ms - first.at_ms <= window_ms:
+            marks.append(first)
+        if not marks or newest.step > marks[-1].step:
+            marks.append(newest)
+        while len(marks) > 2 and _covers(marks[1], newest, policy):
+            marks.popleft()
+
+    def step_s(self, policy: StragglerPolicy) -> float | None:
+        """Seconds for each of the latest steps; None while too few of them were watched."""
+        if not self.marks:
+            return None
+        since, until = self.marks[0], self.marks[-1]
+        watched_s, steps = (until.at_ms - since.at_ms) / 1000, until.step - since.step
+        enough = watched_s >= policy.watched_s and steps >= policy.watched_steps
+        return watched_s / steps if enough else None
+
+
+def _covers(mark: Mark, newest: Mark, policy: StragglerPolicy) -> bool:
+    old_enough = newest.at_ms - mark.at_ms >= policy.window_s * 1000
+    return old_enough and newest.step - mark.step >= policy.watched_steps
 
 
 def paces_s(cohort: Collection[Member]) -> Mapping[str, float]:

@@ -3,10 +3,8 @@
 Calibrated, by a random search over runs of `ancestor-1000` under the ancestor's policy with seed 0: the seconds of a
 step, the distribution of machines' speeds (fastest, spread, share of those that throttle), one very slow machine,
 and the rate of interruptions. Taken as published: price, jobs, steps, nodes, the start-up curve, the pace of
-heartbeats and checkpoints. Assumed: 60 s to load the model for each job, uplinks around 20 Mbit/s.
-
-Other seeds give the same shares of interruptions, and medians within 4 %; mean and worst job depend on whether the
-slow machine is interrupted in the middle of a job, and lie up to 7 % and a third lower.
+heartbeats and checkpoints. Assumed: 60 s to load the model for each job, uplinks around 20 Mbit/s, and the noise and
+the heat of `giornata.simulate.machines`, with which the search was run.
 """
 
 from collections.abc import Mapping

@@ -20,6 +20,11 @@ class Finding:
     held: bool
     seen: str
 
+    @property
+    def is_goal(self) -> bool:
+        """Whether it is only wished for."""
+        return self.name.startswith("goal")
+
 
 def findings(ran: Ran) -> tuple[Finding, ...]:
     """Every invariant and every goal of the scenario."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from giornata.domain.cadence import checkpoint_interval_s
+from giornata.simulate.course import Course
 from giornata.simulate.plane import Answer, Grant, Nothing, Progress, ServerAway
 from giornata.simulate.provider import Container, Resident
 from giornata.simulate.tally import IDLE, TRAIN
@@ -127,10 +128,15 @@ class ModelledNode(Resident):
 
     def _train(self, work: Work) -> None:
         self._turn(TRAIN)
-        work.trains_from_ms = self.world.agenda.now_ms()
         # What checkpoints hold the steps up for is spread over the steps.
         every = self._every(work)
         work.step_ms += self.world.trainer.checkpoint_s * 1000 / every
+        work.course = Course(
+            self.machine,
+            start_ms=self.world.agenda.now_ms(),
+            step_ms=work.step_ms,
+            steps=work.grant.total_steps - work.grant.start_step,
+        )
         self._plan_checkpoint(work)
         self.world.agenda.at(work.reaches_ms(work.grant.total_steps), lambda: self._if_at(work, self._finish))
 
@@ -254,7 +260,7 @@ class ModelledNode(Resident):
         work, now_ms = self.work, self.world.agenda.now_ms()
         if work is None:
             raise ValueError(f"{self.id} is at nothing")
-        training = work.trains_from_ms is not None
+        training = work.course is not None
         return Progress(
             attempt_id=work.grant.attempt_id,
             job_id=work.grant.job_id,

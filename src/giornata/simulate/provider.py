@@ -83,7 +83,7 @@ class ModelledFleet:
         self.present: dict[str, Container] = {}
         self.past: list[Container] = []
         self.asked_for = 0
-        self.away = False
+        self.away = self.sold_out = False
         self.interruptions = 0
         self.reallocated: list[str] = []
         self.given_up: list[str] = []
@@ -174,6 +174,16 @@ class ModelledFleet:
         if len(self.present) < self.asked_for:
             self._allocate()
 
+    def sell_out(self) -> None:
+        """From now on there is no machine to give; those that were given stay."""
+        self.sold_out = True
+
+    def restock(self) -> None:
+        """There are machines again: what was asked for and is missing comes now, as the provider does by itself."""
+        self.sold_out = False
+        for _ in range(self.asked_for - len(self.present)):
+            self._allocate()
+
     def stop_all(self) -> None:
         """The end of the simulation: whoever still runs is billed up to now."""
         self.asked_for = 0
@@ -213,7 +223,7 @@ class ModelledFleet:
         return sorted(self.present.values(), key=rank)
 
     def _allocate(self) -> None:
-        machine = self._machine()
+        machine = None if self.sold_out else self._machine()
         if machine is None:
             return  # nothing to be had; `desired` is asked again and again
         container = Container(id=f"{self.offer.name}-{next(self._numbers):06d}", machine=machine)

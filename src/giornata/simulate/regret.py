@@ -1,69 +1,88 @@
-"""How much better somebody could have done who knew everything beforehand: a bound, not a plan."""
+"""How much better anybody could have done with what the provider offers: a bound, not a plan.
+
+The bound knows the offer: the park, the start curve, the price and how many nodes there may be at a time. It knows
+nothing of the run, so that too few nodes, nodes that came late and slow machines that stayed all count as regret.
+"""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from giornata.simulate.provider import Container
+from giornata.domain.money import MICRO_USD
+from giornata.simulate.draws import by_curve
+from giornata.simulate.provider import Offer
+from giornata.simulate.scenario import Scenario
 from giornata.simulate.world import Ran
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What nobody does better: hours until all steps are done, and dollars for them; each alone."""
+
+    makespan_h: float
+    usd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """Ratios to the bound, less 1. `bound_h` and `bound_billed_s` are the bound itself."""
+    """Ratios to the bound, less 1. `bound_h` and `bound_usd` are the bound itself."""
 
     bound_h: float
-    bound_billed_s: float
+    bound_usd: float
     makespan: float
-    billed: float
+    cost: float
 
 
-def regret_of(ran: Ran) -> Regret | None:
-    """Against the fluid bound: the very instances that ran, at their own speeds, for as long as they ran.
-
-    In the bound steps are divisible at will between machines, nothing is prepared, saved or lost, and the jobs' steps
-    are done as soon as the instances could have computed them. The makespan's bound is that moment; the bound of
-    what is billed is the time that the fastest of these machines would need for all steps, each for as long as it was
-    there. No policy reaches it with this fleet; one that is given a better fleet may.
-    """
-    containers = [each for fleet in ran.world.fleets.values() for each in fleet.past if each.running_since_ms]
-    steps = float(ran.scenario.steps * len(ran.world.chronicle.jobs))
-    done_ms = _fluid_end_ms(containers, steps, ran.scenario.trainer.step_s * 1000)
-    if done_ms is None:
-        return None
-    bound_s = (done_ms - ran.world.agenda.start_ms) / 1000
-    billed_s = _fewest_billed_s(containers, steps, ran.scenario.trainer.step_s * 1000)
+def regret_of(ran: Ran) -> Regret:
+    """Of a run, against `bound_of` its scenario."""
+    bound = bound_of(ran.scenario, seed=ran.seed)
     return Regret(
-        bound_h=bound_s / 3600,
-        bound_billed_s=billed_s,
-        makespan=ran.makespan_s / bound_s - 1,
-        billed=ran.world.tally.billed_ms / 1000 / billed_s - 1,
+        bound_h=bound.makespan_h,
+        bound_usd=bound.usd,
+        makespan=ran.makespan_s / HOUR_S / bound.makespan_h - 1,
+        cost=ran.world.tally.billed_micro_usd / MICRO_USD / bound.usd - 1,
     )
 
 
-def _fluid_end_ms(containers: list[Container], steps: float, step_ms: float) -> float | None:
-    """When all steps could have been done by whoever ran."""
-    changes = []
-    for each in containers:
-        speed = 1.0 / (step_ms * each.machine.slowness)
-        changes += [(each.running_since_ms or 0, speed), (each.ended_at_ms or 0, -speed)]
-    changes.sort()
+def bound_of(scenario: Scenario, *, seed: int) -> Bound:
+    """The fluid bound of an offer.
+
+    Steps are divisible at will between machines; nothing is prepared, saved, interrupted or lost. Makespan: the
+    fastest machines of each park, as many as may be there at a time, all asked for at once; the n-th of them comes
+    when a share of (n - 1) / nodes has come by the start curve. Cost: the machine that does a step for the least
+    money does all of them, at the lowest price that is ever asked.
+    """
+    steps, step_s = scenario.jobs * scenario.steps, scenario.trainer.step_s
+    fleet = [each for offer in scenario.offers for each in _best_fleet(offer, nodes=scenario.nodes, seed=seed)]
+    cheapest = min(_least_micro_usd_per_hour(offer) * slowness for offer, slowness, _ in fleet)
+    return Bound(
+        makespan_h=_fluid_end_s([(start_s, 1 / (step_s * slowness)) for _, slowness, start_s in fleet], steps)
+        / HOUR_S,
+        usd=steps * step_s * cheapest / HOUR_S / MICRO_USD,
+    )
+
+
+def _best_fleet(offer: Offer, *, nodes: int, seed: int) -> Iterator[tuple[Offer, float, float]]:
+    """(offer, slowness, second of its start) of the fastest machines, the fastest first. Broken ones are none."""
+    park = (offer.park.machine(seed, number, of=offer.machines) for number in range(offer.park.machines))
+    fastest = sorted(machine.slowness for machine in park if machine.breaks is None)[:nodes]
+    for number, slowness in enumerate(fastest):
+        yield offer, slowness, by_curve(number / nodes, offer.start_min) * 60
+
+
+def _least_micro_usd_per_hour(offer: Offer) -> float:
+    times = 1.0 if offer.spike is None else min(1.0, offer.spike[2])
+    return offer.price_micro_usd_per_hour * times
+
+
+def _fluid_end_s(starts: list[tuple[float, float]], steps: float) -> float:
+    """When all steps are done by machines of (start in seconds, steps a second)."""
     speed = 0.0
-    for (at_ms, change), (until_ms, _) in itertools.pairwise(changes):
-        speed += change
-        if speed > 0 and steps <= speed * (until_ms - at_ms) * (1 + 1e-9):
-            return at_ms + steps / speed
-        steps -= speed * (until_ms - at_ms)
-    return None
-
-
-def _fewest_billed_s(containers: list[Container], steps: float, step_ms: float) -> float:
-    """Seconds that the fastest of them would be billed for."""
-    billed_ms = 0.0
-    for each in sorted(containers, key=lambda container: container.machine.slowness):
-        there_ms = (each.ended_at_ms or 0) - (each.running_since_ms or 0)
-        needed_ms = steps * step_ms * each.machine.slowness
-        billed_ms += min(there_ms, needed_ms)
-        steps -= there_ms / (step_ms * each.machine.slowness)
-        if steps <= 0:
-            break
-    return billed_ms / 1000
+    for (start_s, more), (until_s, _) in itertools.pairwise([*sorted(starts), (float("inf"), 0.0)]):
+        speed += more
+        if steps <= speed * (until_s - start_s):
+            return start_s + steps / speed
+        steps -= speed * (until_s - start_s)
+    raise ValueError("a fleet without machines does no steps")

@@ -5,11 +5,15 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+import sqlalchemy as sa
+
 from giornata.domain.money import MICRO_USD
+from giornata.domain.reasons import Reason
 from giornata.simulate.ancestor_operator import Operator
-from giornata.simulate.invariants import Finding, findings, peak_requests
+from giornata.simulate.invariants import findings, peak_requests
 from giornata.simulate.regret import regret_of
 from giornata.simulate.world import Ran
+from giornata.store.schema import attempts
 
 
 def summary(ran: Ran) -> dict[str, Any]:
@@ -35,24 +39,21 @@ def summary(ran: Ran) -> dict[str, Any]:
         "interruptions": sum(fleet.interruptions for fleet in world.fleets.values()),
         "attempts_per_job": _attempts_per_job(ran),
         "attempts_on_broken": world.chronicle.attempts_on_broken,
+        "moved_off_slow_machines": _moved(ran),
         "reallocated": sum(len(fleet.reallocated) for fleet in world.fleets.values()),
         "given_up_before_they_ran": sum(len(fleet.given_up) for fleet in world.fleets.values()),
         "trials": world.chronicle.trials,
         "peak_requests_per_s": peak_requests(ran)[0],
-        "regret": None if regret is None else {name: round(value, 4) for name, value in asdict(regret).items()},
+        "regret": {name: round(value, 4) for name, value in asdict(regret).items()},
         "refused": dict(sorted(world.crowd.refusals.items())),
         "projects": _projects(ran),
         "steps": round(tally.steps),
         "invariants": {each.name: each.held for each in found},
         "seen": {each.name: each.seen for each in found},
-        "ok": all(each.held for each in found if not each.name.startswith("goal")),
-        "goals_met": all(each.held for each in found if each.name.startswith("goal")),
+        "broken": [f"{each.name}: {each.seen}" for each in found if not each.held and not each.is_goal],
+        "ok": all(each.held for each in found if not each.is_goal),
+        "goals_met": all(each.held for each in found if each.is_goal),
     }
-
-
-def held(ran: Ran) -> tuple[Finding, ...]:
-    """Every invariant and goal."""
-    return findings(ran)
 
 
 def _seconds(ran: Ran) -> dict[str, Any]:
@@ -116,6 +117,15 @@ def _projects(ran: Ran) -> dict[str, dict[str, float]]:
         }
         for project, done in sorted(ends.items())
     }
+
+
+def _moved(ran: Ran) -> int:
+    """Attempts that were told to give their job back because they were slow, or stood still."""
+    if ran.installation is None:
+        return 0
+    query = sa.select(sa.func.count()).where(attempts.c.reason == Reason.TOO_SLOW)
+    ((moved,),) = ran.installation.rows(query)
+    return int(moved)
 
 
 def _by_hand(ran: Ran, succeeded: int) -> int:

@@ -16,10 +16,12 @@ PolicyName = Literal["giornata", "ancestor"]
 class Trouble:
     """Something that happens once, `at_s` after the beginning.
 
-    `server-away`, `provider-away`: for `for_s`. `region-lost`: a `share` of all instances is gone at once.
+    `server-away`, `provider-away`: for `for_s`. `region-lost`: a `share` of all instances is gone at once. `evening`:
+    a `share` of all instances leaves one after the other within `for_s`, as their owners come home. `sold-out`: for
+    `for_s` the provider answers, and has no machine to give.
     """
 
-    kind: Literal["server-away", "provider-away", "region-lost"]
+    kind: Literal["server-away", "provider-away", "region-lost", "evening", "sold-out"]
     at_s: float
     for_s: float = 0.0
     share: float = 0.5

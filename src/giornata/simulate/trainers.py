@@ -8,7 +8,7 @@ from giornata.simulate.trainer import Trainer
 # Seconds are calibrated (docs/benchmarks.md), not measured: see `giornata.simulate.calibration`.
 ANCESTOR_TRAINER = Trainer(
     name="ancestor's script",
-    step_s=2.238,
+    step_s=2.257,
     model_s=60.0,
     stays_warm=False,
     caching_s=0.0,

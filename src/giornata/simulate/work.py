@@ -3,18 +3,19 @@
 import math
 from dataclasses import dataclass
 
+from giornata.simulate.course import Course
 from giornata.simulate.plane import Grant
 
 
 @dataclass(slots=True)
 class Work:
-    """One attempt on this node. `trains_from_ms` is None before the first step."""
+    """One attempt on this node. `step_ms`: of a step before noise. `course`: None before the first step."""
 
     grant: Grant
     began_ms: int
     renewed_ms: int
     step_ms: float
-    trains_from_ms: int | None = None
+    course: Course | None = None
     committed: int = 0
     stopped_at: int | None = None  # it obeys an order, and computes no further than this
     mtbi_s: float = math.inf
@@ -26,13 +27,12 @@ class Work:
         """Steps that are done."""
         if self.stopped_at is not None:
             return self.stopped_at
-        if self.trains_from_ms is None:
+        if self.course is None:
             return self.grant.start_step
-        done = int((now_ms - self.trains_from_ms) / self.step_ms + 1e-6)
-        return min(self.grant.total_steps, self.grant.start_step + max(0, done))
+        return self.grant.start_step + self.course.done_at(now_ms)
 
     def reaches_ms(self, step: int) -> int:
         """When a step that is yet to come is done."""
-        if self.trains_from_ms is None:
+        if self.course is None:
             raise ValueError("its steps have not begun")
-        return self.trains_from_ms + math.ceil((step - self.grant.start_step) * self.step_ms)
+        return self.course.reaches_ms(step - self.grant.start_step)

@@ -11,16 +11,16 @@ from giornata.simulate.agenda import Agenda
 from giornata.simulate.ancestor import AncestorPlane
 from giornata.simulate.ancestor_operator import Autoscaler, Operator
 from giornata.simulate.crowd import Crowd
-from giornata.simulate.draws import rng
 from giornata.simulate.installation import Installation, installed
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant, Manners
 from giornata.simulate.provider import Container, ModelledFleet, Offer
 from giornata.simulate.queue_view import Counts, counts_of
-from giornata.simulate.scenario import PolicyName, Scenario, Trouble
+from giornata.simulate.scenario import PolicyName, Scenario
 from giornata.simulate.shipped import VRAM_BYTES, ShippedPlane
 from giornata.simulate.story import BeatSeen, Chronicle, JobStory, Sample
 from giornata.simulate.tally import Tally
+from giornata.simulate.troubles import plan
 from giornata.simulate.work import Work
 
 SAMPLE_S = 60.0
@@ -157,28 +157,6 @@ class World:
         if counts.queued + counts.at_work == 0 and self.done_at_s is None:
             self.done_at_s = self.agenda.elapsed_s()
 
-    def plan(self, trouble: Trouble) -> None:
-        """Put down what will go wrong."""
-        begin_ms = self.agenda.start_ms + round(trouble.at_s * 1000)
-        end_ms = begin_ms + round(trouble.for_s * 1000)
-        if trouble.kind == "region-lost":
-            self.agenda.at(begin_ms, lambda: self._lose_region(trouble.share))
-            return
-        target = [self.plane] if trouble.kind == "server-away" else self.manual
-        for at_ms, away in ((begin_ms, True), (end_ms, False)):
-            self.agenda.at(at_ms, lambda away=away: _set_away(target, away=away))  # type: ignore[misc]
-
-    def _lose_region(self, share: float) -> None:
-        for fleet in self.manual:
-            for container in list(fleet.present.values()):
-                if rng(self.seed, "region", container.machine.id).random() < share:
-                    fleet.interrupt(container, zombie=False)
-
-
-def _set_away(targets: list, *, away: bool) -> None:  # type: ignore[type-arg]
-    for target in targets:
-        target.away = away
-
 
 @contextmanager
 def played(
@@ -190,7 +168,7 @@ def played(
     world.chronicle.keep_beats = keep_beats
     with _under(world) as installation:
         for trouble in scenario.troubles:
-            world.plan(trouble)
+            plan(world, trouble)
         world.sample()
         latest_ms = world.agenda.start_ms + round(scenario.latest_h * 3_600_000)
         if world.agenda.run(until=lambda: world.done_at_s is not None, latest_ms=latest_ms):

@@ -261,3 +261,65 @@ def test_twice_too_slow_within_a_day_is_the_end_of_hand_out(shop: Workshop) -> N
         shop.clock.advance_s(3700)
     shop.add_job()
     assert shop.claim(1).reason == "quarantined"
+
+
+def go_on(shop: Workshop, steps_s: dict[str, float], done: dict[str, float], *, seconds: float) -> int:
+    """Beat on and turn the loop every 30 s, as a server does; how many were moved."""
+    moved = 0
+    for _ in range(int(seconds / 30)):
+        shop.clock.advance_s(30)
+        for attempt_id, step_s in steps_s.items():
+            done[attempt_id] += 30 / step_s
+            heartbeat(shop.ctx, attempt_id, Heartbeat(step=1 + int(done[attempt_id])))
+        moved += move_stragglers(shop.ctx)
+    return moved
+
+
+def eight_at_work(shop: Workshop) -> tuple[str, dict[str, float], dict[str, float]]:
+    """One attempt on machine 1, seven on others, each with a second for each step; how far they are."""
+    held = [lease(shop, number, shape="shape-a") for number in range(1, 9)]
+    for each in held:
+        with shop.store.begin() as tx:
+            tx.jobs.update(each.job_id, total_steps=6000)
+    steps_s = {each.attempt_id: 1.0 for each in held}
+    run(shop, steps_s, seconds=0)
+    return held[0].attempt_id, steps_s, dict.fromkeys(steps_s, 0.0)
+
+
+def test_a_machine_that_throttles_after_a_thousand_steps_is_found_within_minutes(shop: Workshop) -> None:
+    hot, steps_s, done = eight_at_work(shop)
+    assert go_on(shop, steps_s, done, seconds=1200) == 0
+    assert go_on(shop, {**steps_s, hot: 2.0}, done, seconds=600) == 1
+    assert shop.attempt(hot)["order"] == "release"
+    assert shop.last_event(shop.attempt(hot)["job_id"], "notice")["name"] == "too-slow"
+
+
+def test_a_machine_that_was_slow_and_is_not_any_more_keeps_its_job(shop: Workshop) -> None:
+    """Slow for twenty minutes in which nobody else could take the job, then as fast as the others."""
+    cold, steps_s, done = eight_at_work(shop)
+    alone = {attempt_id: each for attempt_id, each in steps_s.items() if attempt_id != cold}
+    for _ in range(40):
+        shop.clock.advance_s(30)
+        for attempt_id in alone:
+            done[attempt_id] += 30.0
+            heartbeat(shop.ctx, attempt_id, Heartbeat(step=1 + int(done[attempt_id])))
+        done[cold] += 5.0
+        heartbeat(shop.ctx, cold, Heartbeat(step=1 + int(done[cold])))
+    shop.ctx.memory.trails.clear()
+    assert go_on(shop, steps_s, done, seconds=900) == 0
+
+
+def test_hours_that_differ_by_a_tenth_and_a_short_pause_condemn_nobody(shop: Workshop) -> None:
+    this, steps_s, done = eight_at_work(shop)
+    assert go_on(shop, steps_s, done, seconds=600) == 0
+    assert go_on(shop, {**steps_s, this: 10.0}, done, seconds=90) == 0, "90 s in which it does something else"
+    assert go_on(shop, {**steps_s, this: 1.1}, done, seconds=1200) == 0
+
+
+def test_a_server_that_has_just_started_watches_before_it_judges(shop: Workshop) -> None:
+    """Another server's memory is empty: of an attempt that is hours old it says nothing in its first two minutes."""
+    hot, steps_s, done = eight_at_work(shop)
+    assert go_on(shop, steps_s, done, seconds=900) == 0
+    shop.ctx.memory.trails.clear()
+    assert go_on(shop, {**steps_s, hot: 3.0}, done, seconds=120) == 0
+    assert go_on(shop, {**steps_s, hot: 3.0}, done, seconds=120) == 1
