@@ -241,9 +241,6 @@ def test_a_paused_clock_that_is_set_back_does_not_starve_a_job(shop: Workshop) -
     assert bans(shop, job_id) == []
 
 
-# ---- memory
-
-
 def test_a_job_that_no_connected_node_is_large_enough_for_fails_with_what_its_engine_said(shop: Workshop) -> None:
     job_id = shop.add_job()
     broken(shop, shop.lease(small(shop)), Reason.NODE_TOO_SMALL)
@@ -293,9 +290,6 @@ def test_a_node_of_unknown_memory_that_is_too_small_twice_ends_it(shop: Workshop
     assert shop.job(job_id)["error"] == (
         "last words 2 (node_too_small: its machine is too small for it, and no larger one has come)"
     )
-
-
-# ---- quarantine
 
 
 def test_a_quarantined_only_machine_has_it_when_its_quarantine_is_over(shop: Workshop) -> None:
