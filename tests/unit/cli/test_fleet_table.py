@@ -97,7 +97,7 @@ def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkati
     turn(served)
     shown = run("fleets").output
     assert "gpu: 1 of 1 have other settings than are wanted now: image" in shown
-    assert "giornata fleets roll gpu" in shown
+    assert " fleets roll gpu" in shown
     assert "of other settings" in run("fleets", "gpu").output
     done = run("fleets", "roll", "gpu")
     assert "The nodes of gpu are renewed as far as their settings changed: image" in done.output
