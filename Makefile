@@ -4,7 +4,7 @@
 # make test      the same, parts and whole jobs on real databases, storage and processes: eighteen minutes
 # make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: eighteen more
 # make sim       of `make test`, the scenarios of the simulator, small
-# make sim-night every scenario of the simulator with 30 seeds (or SEEDS=…, FIRST=…): hours on two cores
+# make sim-night every scenario of the simulator with 30 seeds (or SEEDS=…, FIRST=…): about 40 minutes on two cores
 # make faults    of `make long`: kill, cut off, lie to real processes at every phase of a job
 # make pretrain  of `make long`: pre-training on a real Ray: kills, fewer trainers, every mode
 # make pretrain-cluster  pre-training on clusters whose nodes come and go, and encoders on nodes of their own: some twenty minutes
