@@ -63,7 +63,7 @@ class Nodes:
         if self._dialect_name != "postgresql":
             # In RETURNING it would look for the instance through all of them.
             update_rows(self._connection, self._dialect_name, schema.nodes, rows)
-            return frozenset(node.id for node in self._of_ids([row["id"] for row in rows]).values() if node.draining)
+            return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
         found = self._connection.execute(_beat(), {ROWS: rows})
         return frozenset(node_id for node_id, draining in found if draining)
 
