@@ -27,6 +27,7 @@ COMMANDS = (
         ("presets", "presets", "Named starting points for training."),
         ("jobs", "jobs", "List jobs, newest first."),
         ("job", "jobs", "Show one job with its attempts and its cost."),
+        ("follow", "follow", "Show a job's progress until its end, and fetch its results."),
         ("events", "follow", "Show what happened to a job."),
         ("logs", "follow", "Show what a job's workload said."),
         ("checkpoints", "download", "List a job's checkpoints, highest step first."),

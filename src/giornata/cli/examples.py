@@ -27,6 +27,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "presets show": ("giornata presets show subject",),
     "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --limit 5 --json"),
     "job": ("giornata job JOB", "giornata job JOB --json"),
+    "follow": ("giornata follow last", "giornata follow my-dog -o ./loras"),
     "events": ("giornata events JOB", "giornata events JOB --follow"),
     "logs": ("giornata logs JOB", "giornata logs JOB --follow"),
     "checkpoints": ("giornata checkpoints JOB",),

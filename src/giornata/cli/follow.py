@@ -37,7 +37,10 @@ def follow(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a job's progress until its end, and fetch its results. A job that has ended already is fetched at once."""
+    """Show a job's progress until its end, and fetch its results.
+
+    Of a job that has ended already the results are fetched at once.
+    """
     with reporting(as_json) as out:
         if faults := folder_faults(output):
             raise InvalidInput(faults)

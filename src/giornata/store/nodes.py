@@ -7,8 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
+from giornata.store import schema
 from giornata.store.dialect_insert import insert_for
-from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of
+from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of, update_rows
 from giornata.store.schema import fleets, instances, nodes
 
 # Whatever process it is: on an instance that is to go nobody begins anything.
@@ -85,7 +86,11 @@ class Nodes:
             }
             for beat in sorted(beats, key=lambda beat: beat.id)
         ]
-        found = self._connection.execute(_beat(self._dialect_name), {ROWS: rows})
+        if self._dialect_name != "postgresql":
+            # In RETURNING it would look for the instance through all of them.
+            update_rows(self._connection, self._dialect_name, schema.nodes, rows)
+            return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
+        found = self._connection.execute(_beat(), {ROWS: rows})
         return frozenset(node_id for node_id, draining in found if draining)
 
     def _of_ids(self, node_ids: Sequence[str]) -> Mapping[str, NodeRow]:
@@ -118,10 +123,14 @@ def _or_refresh(insert: Any) -> Any:
 
 
 @functools.cache
-def _beat(dialect_name: str) -> Any:
-    given = row_list(dialect_name, types_of(nodes, "id", *_BEAT))
-    update = sa.update(nodes).where(nodes.c.id == given.c.id).values({name: given.c[name] for name in _BEAT})
-    return update.returning(nodes.c.id, _DRAINING)
+def _beat() -> Any:
+    """PostgreSQL: an UPDATE goes through its rows in whatever order it likes. So they are held before, in order."""
+    given = row_list("postgresql", types_of(nodes, "id", *_BEAT))
+    theirs = nodes.alias("theirs")
+    wanted = sa.select(theirs.c.id).where(theirs.c.id.in_(sa.select(given.c.id))).order_by(theirs.c.id)
+    held = wanted.with_for_update(key_share=True).cte("held")
+    update = sa.update(nodes).where(nodes.c.id == given.c.id, nodes.c.id == held.c.id)
+    return update.values({name: given.c[name] for name in _BEAT}).returning(nodes.c.id, _DRAINING)
 
 
 @functools.cache

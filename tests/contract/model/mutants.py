@@ -48,6 +48,7 @@ MUTANTS = (
                 old='        .where(attempts.c.id == sa.bindparam("wanted"), LIVE)\n        .values(',
                 new='        .where(attempts.c.id == sa.bindparam("wanted"))\n        .values(',
             ),
+            Patch(file="store/attempts.py", old=", attempts, rows, ended_at_ms=None)", new=", attempts, rows)"),
         ),
     ),
     Mutant(

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.fixtures.served import Served
 from tests.unit.api.test_refusals import ATTEMPT_ROUTES, NODE, lease
 
-from giornata.api import node
+from giornata.api import jobs, node
 from giornata.api.app import create_app
 from giornata.api.express import Express, way_of
 
@@ -49,6 +49,22 @@ def test_replies_are_the_same(served: Served) -> None:
     assert claimed[0] == 200
     assert both_ways(served, f"{base}/complete", mine["token"], b'{"step": 5}')[0] == 200
     assert both_ways(served, f"{base}/heartbeat", mine["token"], b"{}")[0] == 409
+
+
+def test_a_submit_goes_the_short_way_and_says_the_same(served: Served) -> None:
+    assert "/v1/jobs" in {route.path for route in jobs.router.routes if way_of(route)}  # type: ignore[attr-defined]
+    job, key = json.dumps({"kind": "x-count", "spec": {}}).encode(), {"Idempotency-Key": "once"}
+
+    def submitted(content_type: str, **more: str) -> httpx.Response:
+        headers = {"Content-Type": content_type, **key, **more}
+        return served.call("POST", "/v1/jobs", served.keys.member, content=job, headers=headers)
+
+    first = submitted(JSON)
+    assert (first.status_code, first.headers["location"]) == (201, f"/v1/jobs/{first.json()['id']}")
+    assert comparable(submitted(JSON)) == comparable(submitted(LONG_WAY["Content-Type"]))
+    key["Idempotency-Key"] = "not one"
+    assert comparable(submitted(JSON)) == comparable(submitted(LONG_WAY["Content-Type"]))
+    assert submitted(JSON).status_code == 400
 
 
 def test_refusals_are_the_same(served: Served) -> None:

@@ -10,7 +10,7 @@ from giornata.domain.errors import OverBudget
 from giornata.domain.job import JobState
 from giornata.protocol.work import Claim, NodeInfo
 
-DEAR = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", price_micro_usd_per_hour=1_000_000_000)
+DEAR = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", price_micro_usd_per_hour=100_000_000)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from giornata.diffusion.checkpoint import (
     read_checkpoint,
     read_header,
     spec_sha256,
+    told_spec,
     write_checkpoint,
 )
 from giornata.diffusion.determinism import differences, fingerprint
@@ -41,7 +42,7 @@ def tensors() -> dict[str, torch.Tensor]:
 def header(step: int = 7) -> Header:
     return Header(
         step=step,
-        spec=SPEC.model_dump(mode="json"),
+        spec=told_spec(SPEC),
         spec_sha256=spec_sha256(SPEC),
         data_sha256="d" * 64,
         fingerprint=PRINT,

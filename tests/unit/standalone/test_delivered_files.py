@@ -6,6 +6,7 @@ import stat
 import pytest
 
 from giornata.blobs import open_blobs
+from giornata.cli.world import SystemClock
 from giornata.standalone.run import deliver
 
 
@@ -25,7 +26,7 @@ def test_checkpoints_and_pictures_in_the_storage_are_closed(tmp_path, umask):
     place.mkdir(mode=0o755)
     before = os.umask(umask)
     try:
-        blobs = open_blobs(place.as_uri(), signing_key=bytes(32), base_url="http://localhost", clock=None)
+        blobs = open_blobs(place.as_uri(), signing_key=bytes(32), base_url="http://localhost", clock=SystemClock())
         blobs.write("checkpoints/one", [b"weights"])
     finally:
         os.umask(before)
