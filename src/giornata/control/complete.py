@@ -60,7 +60,6 @@ def complete_each(ctx: Context, done: Sequence[Done]) -> list[AttemptEnded | Gio
                 answers[each.attempt_id] = unknown(each.attempt_id)
                 continue
             job, attempt = found[each.attempt_id]
-            answer: AttemptEnded | GiornataError | None
             try:
                 repeated = _answer(tx, job, attempt, each.report, committed.get(job.id, ()))
             except GiornataError as error:  # nothing was written for it
