@@ -59,6 +59,28 @@ def test_what_comes_meanwhile_is_asked_in_one_call() -> None:
     assert answers == [4, 6, 8]
 
 
+def test_whoever_was_answered_and_asks_again_joins_those_that_wait() -> None:
+    """Each transaction costs a write to the disk: half as many in it would be half as many answered."""
+
+    async def scene() -> None:
+        together = Together(slow, key=lambda number: number)
+
+        async def asks_twice() -> None:
+            await together.ask(1)
+            await together.ask(5)
+
+        twice = asyncio.create_task(asks_twice())
+        await settled()
+        others = [asyncio.create_task(together.ask(number)) for number in (2, 3)]
+        await settled()
+        slow.gate.set()
+        await asyncio.wait_for(asyncio.gather(twice, *others), LONG_S)
+
+    slow = Slow()
+    asyncio.run(scene())
+    assert slow.calls == [[1], [2, 3, 5]]
+
+
 def test_an_answer_that_is_an_error_is_raised_to_its_asker_alone() -> None:
     slow, answers = behind_one(2, 13, 4)
     assert len(slow.calls) == 2
