@@ -18,6 +18,7 @@ MOST_AT_ONCE = 64
 # Of the time that the last answers took, to wait for those who got them and ask again: with them the next transaction
 # has twice as many, and a transaction costs its write to the disk however many are in it.
 LINGER = 0.2
+TRIED_AGAIN_AFTER = 16  # transactions, where it was in vain: whoever got a job works on it
 
 
 class Together(Generic[Q, A]):
@@ -36,6 +37,7 @@ class Together(Generic[Q, A]):
         self._limiter = CapacityLimiter(1)
         self._work: asyncio.Task[None] | None = None
         self._enough, self._all_here = MOST_AT_ONCE, asyncio.Event()
+        self._in_a_hurry = 0  # so many transactions more begin at once
 
     async def ask(self, question: Q) -> A:
         """The answer. One whose asker has left is given nevertheless, to nobody."""
@@ -66,14 +68,18 @@ class Together(Generic[Q, A]):
             self._work = None
 
     async def _linger(self, most_s: float, *, answered: int) -> None:
-        """Until those who were just answered have asked again, too."""
-        self._enough = min(MOST_AT_ONCE, len(self._waiting) + answered)
-        if len(self._waiting) >= self._enough:
+        """Until those who were just answered have asked again, too; not for a while where few of them did."""
+        there = len(self._waiting)
+        self._enough = min(MOST_AT_ONCE, there + answered)
+        if there >= self._enough or self._in_a_hurry:
+            self._in_a_hurry = max(0, self._in_a_hurry - 1)
             return
         self._all_here.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._all_here.wait()
+        if len(self._waiting) - there < answered / 2:
+            self._in_a_hurry = TRIED_AGAIN_AFTER
 
     def _next(self) -> list[tuple[Q, "asyncio.Future[A]"]]:
         """The first ones that are of different keys."""
