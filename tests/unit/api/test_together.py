@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from giornata.api.together import MOST_AT_ONCE, Together
+from giornata.api.together import MOST_AT_ONCE, TRIED_AGAIN_AFTER, Together
 from giornata.domain.errors import Unavailable
 
 LONG_S = 20.0
@@ -57,6 +57,48 @@ def test_what_comes_meanwhile_is_asked_in_one_call() -> None:
     slow, answers = behind_one(2, 3, 4)
     assert slow.calls == [[1], [2, 3, 4]]
     assert answers == [4, 6, 8]
+
+
+def test_whoever_was_answered_and_asks_again_joins_those_that_wait() -> None:
+    """Each transaction costs a write to the disk: half as many in it would be half as many answered."""
+
+    async def scene() -> None:
+        together = Together(slow, key=lambda number: number)
+
+        async def asks_twice() -> None:
+            await together.ask(1)
+            await together.ask(5)
+
+        twice = asyncio.create_task(asks_twice())
+        await settled()
+        others = [asyncio.create_task(together.ask(number)) for number in (2, 3)]
+        await settled()
+        slow.gate.set()
+        await asyncio.wait_for(asyncio.gather(twice, *others), LONG_S)
+
+    slow = Slow()
+    asyncio.run(scene())
+    assert slow.calls == [[1], [2, 3, 5]]
+
+
+def test_where_nobody_comes_back_the_next_ones_are_asked_at_once() -> None:
+    async def scene() -> tuple[int, int]:
+        together = Together(slow, key=lambda number: number % 2)
+        first = asyncio.create_task(together.ask(1))
+        await settled()
+        others = [asyncio.create_task(together.ask(number)) for number in (2, 4, 6)]
+        await settled()
+        slow.gate.set()
+        await asyncio.wait_for(first, LONG_S)
+        await asyncio.wait_for(others[0], LONG_S)
+        after_one = together._in_a_hurry
+        await asyncio.wait_for(asyncio.gather(*others), LONG_S)
+        return after_one, together._in_a_hurry
+
+    slow = Slow()
+    after_one, at_the_end = asyncio.run(scene())
+    assert slow.calls == [[1], [2], [4], [6]]
+    assert TRIED_AGAIN_AFTER >= after_one > at_the_end > 0, "waited for once, and then no more"
 
 
 def test_an_answer_that_is_an_error_is_raised_to_its_asker_alone() -> None:
