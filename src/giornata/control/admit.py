@@ -49,7 +49,10 @@ class Admitted:
 
 
 def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool) -> HealthByKey:
-    """Of the machines and kinds of these claims; a claim itself changes the rows only in `canary_of`. `hold` the rows of limited machines if anything is to be begun."""
+    """Of the machines and kinds of these claims. `hold` the rows of limited machines if anything is to be begun.
+
+    Of what a claim does, only `canary_of` changes these rows.
+    """
     policy = ctx.policy.health
     keys = {(wanted.machine_id, kind) for wanted in asked for kind in wanted.kinds if kind != CANARY_KIND}
     known = dict(tx.machines.get_each([key[0] for key in keys], [key[1] for key in keys])) if keys else {}
