@@ -21,8 +21,11 @@ from giornata.protocol.events import EventType
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
 from giornata.protocol.work import ClaimReply
 
+HealthByKey = dict[MachineKey, Health]
+
 CANARY_WAITS_MS = MS_PER_HOUR  # for a machine that does not come back for it
 
+_GRANTED = frozenset({Answer.YES, Answer.CANARY})
 _WORDS: Mapping[Answer, str] = {
     Answer.QUARANTINED: "this machine is quarantined",
     Answer.QUOTA: "this machine has failed lately",
@@ -35,39 +38,21 @@ _WORDS: Mapping[Answer, str] = {
 class Admitted:
     """What a node may claim: `wanted` with the kinds that it may begin, None for nothing, which `refusal` explains.
 
-    With `on_trial` a canary has to come first: these are the rows that wait for it.
+    With `on_trial` a canary has to come first: these are the rows that wait for it. `crowded` are rows whose kind was
+    refused because earlier claims of the batch may begin that kind.
     """
 
     wanted: Wanted | None
     refusal: ClaimReply | None = None
-    on_trial: tuple[Health, ...] = ()
+    on_trial: tuple[MachineKey, ...] = ()
+    crowded: frozenset[MachineKey] = frozenset()
 
 
-def admit_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool) -> list[Admitted]:
-    """For each of them. `hold` the rows of limited machines if anything is to be begun."""
-    known = _known(tx, ctx, asked, at_ms=at_ms, hold=hold)
-    begun: Counter[MachineKey] = Counter()  # by those who asked before in this very batch
-    return [_admit(tx, ctx, each, known, begun, at_ms=at_ms) for each in asked]
+def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool) -> HealthByKey:
+    """Of the machines and kinds of these claims. `hold` the rows of limited machines if anything is to be begun.
 
-
-def canary_of(tx: Transaction, ctx: Context, admitted: Admitted, *, at_ms: int) -> Wanted:
-    """What to claim for the machine to get its canary, which is made if there is none.
-
-    The rows in `on_trial` must be held.
+    Of what a claim does, only `canary_of` changes these rows.
     """
-    waiting = {health.canary_job_id for health in admitted.on_trial if health.canary_job_id is not None}
-    live = sorted(job_id for job_id in waiting if tx.machines.is_live(job_id))
-    machine_id = admitted.on_trial[0].machine_id
-    job_id = live[0] if live else _make_canary(tx, ctx, machine_id, at_ms=at_ms)
-    for health in admitted.on_trial:
-        if health.canary_job_id != job_id:
-            tx.machines.put(replace(health, canary_job_id=job_id))
-    return Wanted(kinds=(CANARY_KIND,), held_models=(), machine_id=machine_id, project_id=None)
-
-
-def _known(
-    tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at_ms: int, hold: bool
-) -> Mapping[MachineKey, Health]:
     policy = ctx.policy.health
     keys = {(wanted.machine_id, kind) for wanted in asked for kind in wanted.kinds if kind != CANARY_KIND}
     known = dict(tx.machines.get_each([key[0] for key in keys], [key[1] for key in keys])) if keys else {}
@@ -78,6 +63,47 @@ def _known(
             if hold:
                 tx.machines.make_sure(known[key])
     return {**known, **tx.machines.lock_each(limited)} if hold and limited else known
+
+
+def admit_each(
+    tx: Transaction, ctx: Context, asked: Sequence[Wanted], known: Mapping[MachineKey, Health], *, at_ms: int
+) -> list[Admitted]:
+    """For each of them; `known` is what `health_of_each` found."""
+    begun: Counter[MachineKey] = Counter()  # by those who asked before in this very batch
+    return [_admit(tx, ctx, each, known, begun, at_ms=at_ms) for each in asked]
+
+
+def crowded_out(admitted: Sequence[Admitted], begun_kinds: Mapping[int, str]) -> set[int]:
+    """Which of the claims were refused a kind because of a claim that has not begun that kind.
+
+    `begun_kinds` says by the number of the claim what it has begun.
+    """
+    if not any(each.crowded for each in admitted):
+        return set()
+    unused = {
+        (each.wanted.machine_id, kind)
+        for number, each in enumerate(admitted)
+        if each.wanted is not None
+        for kind in each.wanted.kinds
+        if kind != begun_kinds.get(number)
+    }
+    return {number for number, each in enumerate(admitted) if each.crowded & unused}
+
+
+def canary_of(tx: Transaction, ctx: Context, admitted: Admitted, known: HealthByKey, *, at_ms: int) -> Wanted:
+    """What to claim for the machine to get its canary, which is made if there is none.
+
+    The rows must be held. They are changed in `known` as well: another claim of the batch may be for this machine.
+    """
+    waiting = {known[key].canary_job_id for key in admitted.on_trial}
+    live = sorted(job_id for job_id in waiting if job_id is not None and tx.machines.is_live(job_id))
+    machine_id, _ = admitted.on_trial[0]
+    job_id = live[0] if live else _make_canary(tx, ctx, machine_id, at_ms=at_ms)
+    for key in admitted.on_trial:
+        if known[key].canary_job_id != job_id:
+            known[key] = replace(known[key], canary_job_id=job_id)
+            tx.machines.put(known[key])
+    return Wanted(kinds=(CANARY_KIND,), held_models=(), machine_id=machine_id, project_id=None)
 
 
 def _admit(
@@ -94,13 +120,16 @@ def _admit(
         for kind in wanted.kinds
         if kind != CANARY_KIND
     }
-    trial = tuple(known[wanted.machine_id, kind] for kind, said in answers.items() if said.answer is Answer.CANARY)
+    trial = tuple((wanted.machine_id, kind) for kind, said in answers.items() if said.answer is Answer.CANARY)
     kinds = tuple(kind for kind, said in answers.items() if said.answer is Answer.YES)
+    refused = {(wanted.machine_id, kind) for kind, said in answers.items() if said.answer not in _GRANTED}
+    crowded = frozenset(key for key in refused if begun[key])
     for kind in kinds:
         begun[wanted.machine_id, kind] += 1
     if not kinds:
-        return Admitted(wanted=None, refusal=_refusal(list(answers.values()), at_ms=at_ms), on_trial=trial)
-    return Admitted(wanted=replace(wanted, kinds=kinds), on_trial=trial)
+        refusal = _refusal(list(answers.values()), at_ms=at_ms)
+        return Admitted(wanted=None, refusal=refusal, on_trial=trial, crowded=crowded)
+    return Admitted(wanted=replace(wanted, kinds=kinds), on_trial=trial, crowded=crowded)
 
 
 def _answer(

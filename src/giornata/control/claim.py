@@ -6,7 +6,7 @@ Whatever came in while the database was at work is done in one transaction: its 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from giornata.control.admit import Admitted, admit_each, canary_of
+from giornata.control.admit import Admitted, HealthByKey, admit_each, canary_of, crowded_out, health_of_each
 from giornata.control.build_lease import build_lease
 from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
@@ -100,7 +100,8 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
             return _draining()
         if not tx.jobs.claimable(asked.wanted):
             return _why_nothing(tx, asked.wanted)
-        (admitted,) = admit_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
+        known = health_of_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
+        (admitted,) = admit_each(tx, ctx, [asked.wanted], known, at_ms=now_ms)
         return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
 
 
@@ -136,11 +137,34 @@ def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | Non
 def _take_each(
     tx: Transaction, ctx: Context, asked: Sequence[Asked], nodes: Mapping[str, NodeRow], *, at_ms: int
 ) -> list[ClaimReply]:
-    admitted = admit_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
+    """For each a lease, or why there is none. A second round is rare; see `_take_round`."""
+    health = health_of_each(tx, ctx, [each.wanted for each in asked], at_ms=at_ms, hold=True)
+    replies: list[ClaimReply | None] = [None] * len(asked)
+    while left := [number for number, reply in enumerate(replies) if reply is None]:
+        found = _take_round(tx, ctx, [asked[number] for number in left], nodes, health, at_ms=at_ms)
+        for number, reply in zip(left, found, strict=True):
+            replies[number] = reply
+    return [reply for reply in replies if reply is not None]
+
+
+def _take_round(
+    tx: Transaction,
+    ctx: Context,
+    asked: Sequence[Asked],
+    nodes: Mapping[str, NodeRow],
+    health: HealthByKey,
+    *,
+    at_ms: int,
+) -> list[ClaimReply | None]:
+    """None for a claim to try again: its machine was refused a kind because an earlier claim of the batch might begin
+    that kind, and the earlier claim did not. The first claim always gets a reply.
+    """
+    admitted = admit_each(tx, ctx, [each.wanted for each in asked], health, at_ms=at_ms)
     replies = [each.refusal for each in admitted]
     begun: list[Beginning] = []
-    handed_out: list[JobRow] = []
-    for number, (taking, job) in _taken(tx, ctx, admitted, at_ms=at_ms).items():
+    handed_out: dict[int, JobRow] = {}
+    taken = _taken(tx, ctx, admitted, health, at_ms=at_ms)
+    for number, (taking, job) in taken.items():
         each = asked[number]
         if job is None:
             replies[number] = replies[number] or _why_nothing(tx, taking.wanted)
@@ -155,11 +179,16 @@ def _take_each(
             replies[number] = _unusable(job)
             continue
         begun.append(Beginning(attempt=attempt, request_id=each.claim.request_id, event=_started(job, attempt)))
-        handed_out.append(job)
+        handed_out[number] = job
     # Their nodes' rows are held: nothing else begins there now.
     tx.attempts.begin_each(begun)
-    ctx.durations.claimed(handed_out, at_ms=at_ms)
-    return [_told(tx, each, let, reply) for each, let, reply in zip(asked, admitted, replies, strict=True) if reply]
+    ctx.durations.claimed(handed_out.values(), at_ms=at_ms)
+    got_a_job = {number for number, (_, job) in taken.items() if job is not None}
+    again = crowded_out(admitted, {number: job.kind for number, job in handed_out.items()}) - got_a_job
+    return [
+        None if number in again or reply is None else _told(tx, asked[number], admitted[number], reply)
+        for number, reply in enumerate(replies)
+    ]
 
 
 def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) -> ClaimReply:
@@ -170,13 +199,13 @@ def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) 
 
 
 def _taken(
-    tx: Transaction, ctx: Context, admitted: Sequence[Admitted], *, at_ms: int
+    tx: Transaction, ctx: Context, admitted: Sequence[Admitted], health: HealthByKey, *, at_ms: int
 ) -> Mapping[int, tuple[Taking, JobRow | None]]:
     """By the number of the claim: what it asked for, and what it got. A canary goes before everything else."""
     taken: dict[int, tuple[Taking, JobRow | None]] = {}
     for number, each in enumerate(admitted):
         if each.on_trial:
-            wanted = canary_of(tx, ctx, each, at_ms=at_ms)
+            wanted = canary_of(tx, ctx, each, health, at_ms=at_ms)
             taking = Taking(wanted=wanted, attempt_id=ctx.names.new("att"))
             taken[number] = taking, tx.jobs.take(taking, at_ms=at_ms)
     rest = {

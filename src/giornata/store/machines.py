@@ -29,7 +29,7 @@ _ENGAGED = (
     .where(attempts.c.machine_id == sa.bindparam("machine"), jobs.c.kind == sa.bindparam("of_kind"))
 )
 _ENGAGED_LATELY = _ENGAGED.where(
-    attempts.c.started_at_ms > sa.bindparam("since"), _LIVE | attempts.c.reason.in_(_AT_STAKE)
+    attempts.c.started_at_ms > sa.bindparam("since"), _AT_WORK | attempts.c.reason.in_(_AT_STAKE)
 )
 _ENGAGED_LONGER = _ENGAGED.where(attempts.c.started_at_ms <= sa.bindparam("since"), _AT_WORK)
 _OF_CANARY = sa.select(*_KEY).where(machines.c.canary_job_id == sa.bindparam("wanted"))

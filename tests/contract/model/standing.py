@@ -2,31 +2,40 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tests.contract.model.house import House, Place, Row, Snapshot
 
 from giornata.domain.reasons import BLAME, Blame, Reason
 
+Key = tuple[str, str]  # machine, kind
 HOUR_MS = 3_600_000
 AT_STAKE = {reason.value for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED}}
 
 
 class Standing:
-    """Of the machines at one moment; `begun` counts what a batch of claims let begin, by machine and kind."""
+    """Of the machines at one moment. `begun` counts what earlier rounds of a batch of claims began, by machine and
+    kind; `admitted` counts what this round may begin."""
 
-    def __init__(self, house: House, now: Snapshot) -> None:
+    def __init__(self, house: House, now: Snapshot, *, begun: Mapping[Key, int] = MappingProxyType({})) -> None:
         self._now, self._now_ms = now, house.clock.now_ms()
         self._full_quota = house.ctx.policy.health.quota_per_hour
         self._machines = {(row.machine_id, row.kind): row for row in now.machines}
         self._kinds = {row.id: row.kind for row in now.jobs}
-        self.begun: Counter[tuple[str, str]] = Counter()
+        self.begun, self.admitted = Counter(begun), Counter[Key]()
 
     def kinds(self, place: Place) -> list[str]:
-        """Of the kinds that it takes, those that its machine may begin; counts as one more begun of each."""
+        """Of the kinds that it takes, those that its machine may begin; each is admitted once more."""
         allowed = [kind for kind in place.kinds if self._may(place.machine, kind)]
-        self.begun.update((place.machine, kind) for kind in allowed)
+        self.admitted.update((place.machine, kind) for kind in allowed)
         return allowed
+
+    def crowded(self, place: Place) -> set[Key]:
+        """Kinds that its machine may not begin besides those that were admitted."""
+        keys = {(place.machine, kind) for kind in place.kinds if not self._may(place.machine, kind)}
+        return {key for key in keys if self.admitted[key]}
 
     def _may(self, machine: str, kind: str) -> bool:
         row = self._machines.get((machine, kind))
@@ -34,12 +43,12 @@ class Standing:
             return True
         here = [it for it in self._now.attempts if it.machine_id == machine and self._kinds[it.job_id] == kind]
         live = [it for it in here if it.ended_at_ms is None and not it.lapsed]
-        just_now = self.begun[machine, kind]
+        just_now = self.begun[machine, kind] + self.admitted[machine, kind]
         if row.state == "probation":
             return len(live) + just_now == 0
         since_ms = self._now_ms - HOUR_MS
         lately = [it for it in here if it.started_at_ms > since_ms]
-        stake = [it for it in lately if it.ended_at_ms is None or it.reason in AT_STAKE]
+        stake = [it for it in lately if it in live or it.reason in AT_STAKE]
         return row.state == "ok" and len(stake) + just_now < row.quota
 
 

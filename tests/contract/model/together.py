@@ -1,14 +1,15 @@
 """What several nodes send at one moment, and a server may deal with in one go."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, Held
 from tests.contract.model.claim_deeds import KEYS
-from tests.contract.model.house import PLACES, Place
+from tests.contract.model.house import PLACES, Place, Row
 from tests.contract.model.money_deeds import MoneyDeeds
-from tests.contract.model.standing import Standing
+from tests.contract.model.standing import Key, Standing
 
 from giornata.control.claim import Asked, claim_each
 from giornata.control.heartbeat import Beat, heartbeat_each
@@ -34,8 +35,7 @@ class Everything(Beside, MoneyDeeds):
             return
         due = self._handed_out(asks)
         asked = [Asked(caller=place.caller, claim=claim) for place, claim in asks]
-        again = b % 3 == 0 and not self._limited(places)
-        outcome = self.call(lambda: claim_each(self.ctx, asked), again=again, several=len(asks))
+        outcome = self.call(lambda: claim_each(self.ctx, asked), again=b % 3 == 0, several=len(asks))
         if outcome is DIED:
             return
         for (place, claim), reply, job_id in zip(asks, outcome, due, strict=True):
@@ -64,13 +64,6 @@ class Everything(Beside, MoneyDeeds):
         if all(over):
             self.unchanged()
 
-    def _limited(self, places: Sequence[Place]) -> bool:
-        """Whether a machine of theirs may not begin what it likes. One that is refused may get something the second
-        time: the claims beside it end silent attempts, and count for what they got and no more."""
-        full, machines = self.ctx.policy.health.quota_per_hour, {place.machine for place in places}
-        rows = [row for row in self.witness.now.machines if row.machine_id in machines]
-        return any(row.state != "ok" or row.quota < full for row in rows)
-
     def _claim_of(self, place: Place, held_models: tuple[str, ...], joint_key: str | None) -> Claim:
         incarnation = self.town.incarnations.get(place.number, 0)
         request_id = f"request-{next(self.town.numbers):07d}"
@@ -81,14 +74,29 @@ class Everything(Beside, MoneyDeeds):
         )
 
     def _handed_out(self, asks: Sequence[tuple[Place, Claim]]) -> list[str | None]:
-        """Which job each has to get: as if they had come one after the other, and nobody gets another's."""
-        given: list[str | None] = []
-        standing = Standing(self.house, self.witness.now)
-        for place, claim in asks:
-            taken = {job_id for job_id in given if job_id is not None}
-            row = self._first_of_queue(place, claim.held_models, claim.joint_key, but=taken, standing=standing)
-            given.append(None if row is None else row.id)
-        return given
+        """Which job each has to get: as if they had come one after the other, and nobody gets another's.
+
+        Who was refused a kind for the sake of one that then did not begin it comes once more, behind all others.
+        """
+        given: dict[int, Row] = {}
+        left = list(range(len(asks)))
+        while left and self.exact:
+            begun = Counter(self._of_machine(asks, given))
+            standing = Standing(self.house, self.witness.now, begun=begun)
+            crowded: dict[int, set[Key]] = {}
+            for n in left:
+                place, claim = asks[n]
+                taken = {row.id for row in given.values()}
+                crowded[n] = standing.crowded(place)
+                row = self._first_of_queue(place, claim.held_models, claim.joint_key, but=taken, standing=standing)
+                if row is not None:
+                    given[n] = row
+            unused = standing.admitted - (Counter(self._of_machine(asks, given)) - begun)
+            left = [n for n in left if n not in given and crowded[n] & set(unused)]
+        return [given[n].id if n in given else None for n in range(len(asks))]
+
+    def _of_machine(self, asks: Sequence[tuple[Place, Claim]], given: Mapping[int, Row]) -> list[Key]:
+        return [(asks[n][0].machine, row.kind) for n, row in given.items()]
 
     def _ended(self, held: Sequence[Held]) -> list[bool]:
         attempts = self.witness.attempts

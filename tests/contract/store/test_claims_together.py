@@ -1,6 +1,7 @@
 """Claims and heartbeats that are done in one transaction: each comes out as it would have alone."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,27 @@ from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.claim import Asked, claim_each
 from giornata.control.context import Caller, Context
+from giornata.control.fail import fail
 from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.control.lapse import lapse_leases
 from giornata.control.release import release
 from giornata.domain.errors import Conflict, GiornataError, LeaseLost
+from giornata.domain.health import newcomer
 from giornata.domain.reasons import Reason
 from giornata.domain.routing import AFFINITY_WINDOW
 from giornata.protocol.admin import Scope
 from giornata.protocol.events import EventType
-from giornata.protocol.work import Claim, ClaimReply, Heartbeat, HeartbeatReply, Lease, Order, ReleaseAttempt
+from giornata.protocol.specs import CANARY_KIND
+from giornata.protocol.work import (
+    Claim,
+    ClaimReply,
+    FailAttempt,
+    Heartbeat,
+    HeartbeatReply,
+    Lease,
+    Order,
+    ReleaseAttempt,
+)
 from giornata.store import schema
 from giornata.store.database import open_store
 from giornata.store.migrate import migrate
@@ -63,9 +76,9 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 def asked(shop: Workshop, number: int, *, request_id: str = "request-1", **claim: Any) -> Asked:
     """A claim of node `number`, for everything of kind train unless said otherwise."""
-    caller = claim.pop("caller", NODE_CALLER)
+    caller, node = claim.pop("caller", NODE_CALLER), shop.node(number, machine=claim.pop("machine", None))
     wanted = {"kinds": ("train",), **claim}
-    return Asked(caller=caller, claim=Claim(request_id=request_id, node=shop.node(number), **wanted))
+    return Asked(caller=caller, claim=Claim(request_id=request_id, node=node, **wanted))
 
 
 def told(shop: Workshop) -> Rows:
@@ -145,6 +158,67 @@ def test_claims_together_come_out_as_one_by_one(twins: list[Workshop]) -> None:
         else:
             assert plain(after) == plain(before)
     assert len(together.rows(schema.attempts)) == 8
+
+
+def two_for_a_canary(shop: Workshop) -> list[Asked]:
+    """Both nodes are of one machine on probation and offer the canary."""
+    shop.add_job()
+    fail(shop.ctx, shop.lease(1).attempt_id, FailAttempt(reason=Reason.NODE_DRIVER, message="it broke"))
+    return [asked(shop, number, machine="machine-1", kinds=("train", CANARY_KIND)) for number in (1, 2)]
+
+
+def one_after_another_of_no_companion(shop: Workshop) -> list[Asked]:
+    """The machine may begin one job an hour; the first of its two nodes asks for a companion that is not there."""
+    _limit(shop, "train")
+    shop.add_job()
+    return [asked(shop, 2, machine="machine-1", joint_key="none has it"), asked(shop, 1)]
+
+
+def one_after_another_of_another_kind(shop: Workshop) -> list[Asked]:
+    """The machine may begin one x-own job an hour; the first of its two nodes may take it, and takes another kind."""
+    _limit(shop, "x-own")
+    shop.add_job(priority=1)
+    shop.add_job(kind="x-own")
+    return [asked(shop, 1, kinds=("train", "x-own")), asked(shop, 2, machine="machine-1", kinds=("x-own",))]
+
+
+def one_after_who_takes_its_silent_job(shop: Workshop) -> list[Asked]:
+    """An attempt of the limited machine has lapsed; another machine takes its job, and the machine asks as well."""
+    _limit(shop, "train")
+    shop.add_job()
+    shop.lease(1)
+    shop.clock.advance_s(100)
+    assert lapse_leases(shop.ctx) == 1
+    shop.add_job()
+    return [asked(shop, 2), asked(shop, 1)]
+
+
+def _limit(shop: Workshop, kind: str) -> None:
+    """machine-1 may begin one attempt of the kind an hour."""
+    known = newcomer("machine-1", kind, policy=shop.ctx.policy.health, at_ms=shop.clock.now_ms())
+    with shop.store.begin() as tx:
+        tx.machines.make_sure(replace(known, quota=1))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "leases"),
+    [
+        (two_for_a_canary, 1),
+        (one_after_another_of_no_companion, 1),
+        (one_after_another_of_another_kind, 2),
+        (one_after_who_takes_its_silent_job, 2),
+    ],
+)
+def test_claims_of_limited_machines_come_out_as_one_by_one(
+    twins: list[Workshop], prepare: Callable[[Workshop], list[Asked]], leases: int
+) -> None:
+    together, alone = twins
+    claims = prepare(together)
+    assert claims == prepare(alone)
+    replies = claim_each(together.ctx, claims)
+    assert sum(isinstance(reply, ClaimReply) and reply.lease is not None for reply in replies) == leases
+    assert [plain(reply) for reply in replies] == [plain(reply) for reply in one_by_one(alone, claims)]
+    assert told(together) == told(alone)
 
 
 def test_behind_its_bans_a_claim_gets_the_next_job_and_not_a_later_one_of_a_held_model(shop: Workshop) -> None:

@@ -12,6 +12,7 @@ from giornata.control.claim import Asked, claim_each, nothing_yet
 from giornata.control.complete import complete
 from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
+from giornata.control.lapse import lapse_leases
 from giornata.domain.health import Health, HealthPolicy, MachineState
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, FailAttempt, Heartbeat, Lease
@@ -86,6 +87,20 @@ def test_the_burst_counts_in_the_transaction_that_ends_the_attempt(shop: Worksho
     assert shop.claim(other_node).reason == "probation"
     broken(shop, last)
     assert shop.claim(other_node).reason == "quarantined"
+
+
+def test_a_lapsed_attempt_does_not_keep_its_machine_from_taking_the_job_back(shop: Workshop) -> None:
+    """Of a quota of one, and within the hour in which the attempt would count."""
+    proven(shop, 1)
+    with shop.store.begin() as tx:
+        tx.machines.put(replace(health(shop), quota=1))
+    job_id = shop.add_job()
+    shop.lease(1)
+    shop.clock.advance_s(100)
+    assert lapse_leases(shop.ctx) == 1
+    assert shop.lease(shop.node(99, machine="machine-1")).job_id == job_id
+    shop.add_job()
+    assert shop.claim(1).reason == "quota"
 
 
 def test_failures_on_a_machine_of_one_kind_say_nothing_about_another(shop: Workshop) -> None:
