@@ -12,26 +12,21 @@ from giornata.store.dialect_insert import insert_for
 from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of, update_rows
 from giornata.store.schema import fleets, instances, nodes
 
+# The columns of the row that the statement reads or writes, by name: SQLAlchemy does not correlate a subquery in
+# RETURNING, and would look through all nodes there.
+_FLEET = sa.literal_column("nodes.fleet", nodes.c.fleet.type)
+_INSTANCE_ID = sa.literal_column("nodes.instance_id", nodes.c.instance_id.type)
+_ITS_INSTANCE = (instances.c.fleet == _FLEET, instances.c.id == _INSTANCE_ID)
 # Whatever process it is: on an instance that is to go nobody begins anything.
-_ON_LEAVING = sa.exists().where(
-    instances.c.fleet == nodes.c.fleet,
-    instances.c.id == nodes.c.instance_id,
-    instances.c.leaving_at_ms.is_not(None),
-)
+_ON_LEAVING = sa.exists().where(*_ITS_INSTANCE, instances.c.leaving_at_ms.is_not(None))
 _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
 _LISTED = "listed_price_micro_usd_per_hour"
 _COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__ if name != _LISTED)
 # In the statement that reads the node, so that asking for it costs no query more.
 _LISTED_PRICE = sa.func.coalesce(
     # An instance was listed at 0 while the provider did not say a price.
-    sa.select(sa.func.nullif(instances.c.price_micro_usd_per_hour, 0))
-    .where(instances.c.fleet == nodes.c.fleet, instances.c.id == nodes.c.instance_id)
-    .correlate(nodes)
-    .scalar_subquery(),
-    sa.select(fleets.c.price_micro_usd_per_hour)
-    .where(fleets.c.name == nodes.c.fleet)
-    .correlate(nodes)
-    .scalar_subquery(),
+    sa.select(sa.func.nullif(instances.c.price_micro_usd_per_hour, 0)).where(*_ITS_INSTANCE).scalar_subquery(),
+    sa.select(fleets.c.price_micro_usd_per_hour).where(fleets.c.name == _FLEET).scalar_subquery(),
 ).label(_LISTED)
 _WHOLE = (*_COLUMNS, _LISTED_PRICE)  # in the order of the fields of NodeRow
 # Made once: building a statement costs more than running it.
