@@ -189,7 +189,7 @@ def test_a_submission_needs_room_in_this_month(ctx: Context) -> None:
     job = train(new_dataset(ctx)).model_copy(update={"budget_micro_usd": 600_000})
     first, _ = submit(ctx, ANN, job, None)
     month = month_of(ctx.clock.now_ms())
-    with pytest.raises(OverBudget, match=rf"for {month}.*\$0.600000 set aside.*next month"):
+    with pytest.raises(OverBudget, match=rf"for {month}.*\$0.60 set aside.*next month"):
         submit(ctx, ANN, job, None)
     with pytest.raises(OverBudget):
         change_job(ctx, ANN, first.id, ChangeJob(budget_micro_usd=1_000_001))
@@ -261,7 +261,10 @@ def _write(shop: Workshop, lives: list[Life], price: int, start_ms: int) -> None
             for other, two in enumerate(leases[:number])
             if lives[number][0] == lives[other][0]
         ]
-        tx.ledger.share(pairs)
+        both = [*pairs, *((two, one) for one, two in pairs)]
+        if both:
+            rows = [{"attempt_id": one, "companion_id": two} for one, two in both]
+            tx.connection.execute(sa.insert(schema.companions), rows)
 
 
 def test_what_is_remembered_is_what_the_database_says_whenever_it_is_asked(shop: Workshop) -> None:

@@ -115,8 +115,9 @@ def test_a_continued_job_starts_from_the_last_checkpoint(ctx: Context) -> None:
     assert (job.state, job.step, job.committed_step, job.retry_of) == (JobState.QUEUED, 0, 0, None)
     assert job.spec["init_lora"] == newest.sha256
     assert job.labels[CONTINUED_FROM] == old.id
-    same = {name: value for name, value in job.spec.items() if name not in {"seed", "init_lora"}}
-    assert same == {name: value for name, value in old.spec.items() if name not in {"seed", "init_lora"}}
+    own = {"seed", "init_lora", "output_name"}
+    same = {name: value for name, value in job.spec.items() if name not in own}
+    assert same == {name: value for name, value in old.spec.items() if name not in own}
     assert job.spec["seed"] not in {None, old.spec["seed"]}
     lease = claim(ctx)
     assert lease.job_id == job.id
