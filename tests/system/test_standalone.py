@@ -177,7 +177,7 @@ def test_told_to_go_it_stores_a_checkpoint_and_says_that_it_has_to_go_on(tool, w
     until(lambda: manifest(place, 20).exists() or process.poll() is not None, "the first checkpoint", PATIENCE_S)
     process.send_signal(signal.SIGTERM)
     said = ended(process, ExitCode.STOPPED)
-    sheet = tool.home / "out" / "samples-00000015.png"
+    sheet = tool.home / "out" / "pictures-samples-00000015.png"
     drawn = sheet.read_bytes()
     assert said["state"] == "stopped"
     assert said["checkpoint"]["step"] >= 20
@@ -186,9 +186,9 @@ def test_told_to_go_it_stores_a_checkpoint_and_says_that_it_has_to_go_on(tool, w
     again = tool.run(str(place), **pictures)
     assert again["resumed_from"] == said["checkpoint"]["step"]
     assert tool.result() == whole
-    sheets = [f"samples-000000{step}.png" for step in (15, 30, 45)]
+    sheets = [f"pictures-samples-000000{step}.png" for step in (15, 30, 45)]
     assert sheet.read_bytes() == drawn
-    assert {*sheets, "samples.png"} <= {each["name"] for each in again["files"]}
+    assert {*sheets, "pictures-samples.png"} <= {each["name"] for each in again["files"]}
     assert all((tool.home / "out" / name).exists() for name in sheets)
 
 

@@ -47,6 +47,7 @@ class RealHouse:
     """What a `Witness` of the model wants to look at."""
 
     def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
         self.store: Any = ctx.store
         self.blobs = RealStorage(ctx)
         self.written = Written(frozenset({*WATCHED, "events"}))
