@@ -1,13 +1,16 @@
 """A fleet at work, put into the database by SQL: nodes, and a running job with a live attempt for each."""
 
+import json
 import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from giornata.cli.sealing import FernetSealer
 from giornata.control.attempt_token import attempt_token
 from rig.backlog import KIND
 from rig.databases import engine_of
+from rig.server import SECRETS_KEY
 
 LEASE_MS = 90_000
 
@@ -49,8 +52,9 @@ def begin_fleet(url: str, size: int) -> list[Held]:
         for statement in _STATEMENTS:
             used = {name: value for name, value in values.items() if f":{name}" in statement}
             connection.execute(sa.text(statement.format(kind=KIND, numbers=numbers)), used)
-        key = str(connection.scalar(sa.text("SELECT signing_key FROM installation"))).encode()
+        sealed = str(connection.scalar(sa.text("SELECT sealed_signing_key FROM installation")))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM ANALYZE")
+    _, key = json.loads(FernetSealer(SECRETS_KEY).unseal(sealed))
     names = [f"att_run{number}" for number in range(1, size + 1)]
-    return [Held(attempt_id=name, token=attempt_token(key, name)) for name in names]
+    return [Held(attempt_id=name, token=attempt_token(key.encode(), name)) for name in names]
