@@ -12,7 +12,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import Job
 
 STEPS, CADENCE = 400, 10
-PER_S = 200_000  # micro-dollars
+PER_S = 20_000  # micro-dollars; a node may cost 100 dollars an hour
 PLENTY = 10**12
 
 
