@@ -35,10 +35,10 @@ def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterato
 
 
 @pytest.fixture
-def replica(rig: Rig, postgres: Postgres, tmp_path: Path) -> Iterator[RunningServer]:
+def replica(rig: Rig, tmp_path: Path) -> Iterator[RunningServer]:
     """Another server on the same database and the same storage."""
     port = free_port()
-    same = {"GIORNATA_DATABASE": postgres.url, "GIORNATA_BLOBS": f"file://{rig.server.data / 'blobs'}"}
+    same = {**rig.ground.environment(rig.storage.url), "GIORNATA_BLOBS": f"file://{rig.server.data / 'blobs'}"}
     server = RunningServer(data=tmp_path, public_url=f"http://127.0.0.1:{port}", port=port, environment=same)
     server.start()
     yield server
