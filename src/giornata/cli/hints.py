@@ -24,13 +24,8 @@ _running: ContextVar[_Running] = ContextVar("_running", default=_Running())  # n
 
 
 def note_given(context: typer.Context) -> None:
-    """Remember the options before the command's name until the command has ended.
-
-    Shell completion runs no command, and closes no context.
-    """
+    """Remember the options before the command's name until the command has ended."""
     root = context.find_root()
-    if root.resilient_parsing:
-        return
     given = {name: str(root.params[name]) for name in REPEATED if root.params.get(name) is not None}
     token = _running.set(_Running(given=given))
     root.call_on_close(lambda: _running.reset(token))

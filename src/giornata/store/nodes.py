@@ -84,7 +84,8 @@ class Nodes:
         if self._dialect_name != "postgresql":
             # In RETURNING it would look for the instance through all of them.
             update_rows(self._connection, self._dialect_name, schema.nodes, rows)
-            return frozenset(node.id for node in self._of_ids([beat.id for beat in beats]).values() if node.draining)
+            seen = self._connection.execute(_leaving(), {"wanted": [beat.id for beat in beats]})
+            return frozenset(seen.scalars())
         found = self._connection.execute(_beat(), {ROWS: rows})
         return frozenset(node_id for node_id, draining in found if draining)
 
@@ -126,6 +127,12 @@ def _beat() -> Any:
     held = wanted.with_for_update(key_share=True).cte("held")
     update = sa.update(nodes).where(nodes.c.id == given.c.id, nodes.c.id == held.c.id)
     return update.values({name: given.c[name] for name in _BEAT}).returning(nodes.c.id, _DRAINING)
+
+
+@functools.cache
+def _leaving() -> sa.Select[Any]:
+    """SQLite: which of these nodes are to go."""
+    return sa.select(nodes.c.id).where(among("sqlite", nodes.c.id, "wanted"), _DRAINING.element)
 
 
 @functools.cache
