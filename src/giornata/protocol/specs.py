@@ -1,6 +1,7 @@
 """What a job of each kind is asked to do."""
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -103,7 +104,7 @@ def model_key(kind: str, spec: Mapping[str, Any]) -> str:
 
 def canonical_names(expected: type[Message], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
     """The fields under their own names instead of their aliases, and a fault for each that was given twice."""
-    own = {alias: name for name, field in expected.model_fields.items() for alias in _aliases(field)}
+    own = _names_by_alias(expected)
     found: dict[str, Any] = {}
     faults = []
     for alias, value in given.items():
@@ -113,6 +114,11 @@ def canonical_names(expected: type[Message], given: Mapping[str, Any]) -> tuple[
             faults.append(Fault(where=f"spec.{alias}", message=message, hint="give it once"))
         found[name] = value
     return found, faults
+
+
+@cache
+def _names_by_alias(expected: type[Message]) -> Mapping[str, str]:
+    return {alias: name for name, field in expected.model_fields.items() for alias in _aliases(field)}
 
 
 def _aliases(field: FieldInfo) -> list[str]:

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.ceilings import CEILINGS, TOGETHER
-from tests.fixtures.hot_path import hot_path
+from tests.fixtures.hot_path import costs_alone
 
 
 @pytest.mark.parametrize("requests", [1, TOGETHER])
 def test_hot_requests_cost_what_the_table_says(
     new_postgres: Callable[[], str], tmp_path: Path, requests: int
 ) -> None:
-    with hot_path(new_postgres(), tmp_path, requests) as path:
-        costs = path.costs()
+    costs = costs_alone(new_postgres(), tmp_path, requests)
     ceilings = CEILINGS["postgresql", requests]
     found = {name: said for name, cost in costs.items() if (said := ceilings[name].complaints(cost))}
     assert not found, found

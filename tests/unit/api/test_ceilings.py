@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from tests.fixtures.ceilings import CEILINGS, TOGETHER
 from tests.fixtures.databases import new_sqlite
-from tests.fixtures.hot_path import Cost, hot_path
+from tests.fixtures.hot_path import Cost, costs_alone, hot_path
 
 from giornata.control.ports.store import Store, Transaction
 
 
 @pytest.mark.parametrize("requests", [1, TOGETHER])
 def test_hot_requests_cost_what_the_table_says(tmp_path: Path, requests: int) -> None:
-    with hot_path(new_sqlite(tmp_path), tmp_path, requests) as path:
-        costs = path.costs()
+    costs = costs_alone(new_sqlite(tmp_path), tmp_path, requests)
     ceilings = CEILINGS["sqlite", requests]
     assert costs.keys() == ceilings.keys()
     found = {name: said for name, cost in costs.items() if (said := ceilings[name].complaints(cost))}
