@@ -1,6 +1,5 @@
 """A burst of requests from several clients, each with a connection of its own and one request under way."""
 
-import itertools
 import json
 import threading
 import time
@@ -28,7 +27,6 @@ class Burst:
 
 
 Verb = Callable[[Wire, int], None]
-_nodes = itertools.count(1_000)  # beyond the numbers of clients
 
 
 def run_clients(server: Server, count: int, clients: int, verb: Verb) -> Burst:
@@ -70,16 +68,11 @@ def run_clients(server: Server, count: int, clients: int, verb: Verb) -> Burst:
 
 
 def claim_burst(server: Server, count: int, clients: int) -> tuple[Burst, list[tuple[str, str]]]:
-    """Claims, each by a node of its own, as in a fleet; also attempt ids and tokens of the leases.
-
-    Attempts that live on one node share its price, and the claim notes each pair of them: were all claims those of a
-    few nodes, the pairs would be what is measured.
-    """
+    """Claims; also attempt ids and tokens of the leases."""
     leases: list[tuple[str, str]] = []
 
-    def claim(wire: Wire, _client: int) -> None:
-        body = node_claim(next(_nodes))
-        status, reply = wire.call("POST", "/v1/node/claim", body, token=server.node_key)
+    def claim(wire: Wire, client: int) -> None:
+        status, reply = wire.call("POST", "/v1/node/claim", node_claim(client), token=server.node_key)
         lease = json.loads(reply).get("lease") if status == 200 else None
         if lease is None:
             raise RuntimeError(f"claim: {status} {reply!r}")
@@ -102,9 +95,9 @@ def beat_burst(server: Server, leases: list[tuple[str, str]], clients: int) -> B
     return run_clients(server, len(leases), clients, beat)
 
 
-def node_claim(number: int) -> bytes:
+def node_claim(client: int) -> bytes:
     """A claim with a fresh request id, by a node that holds one of the queue's ten models."""
-    node = {"node_id": f"node_load{number:08d}", "machine_id": f"machine-{number}", "name": f"node-{number}"}
+    node = {"node_id": f"node_load{client:08d}", "machine_id": f"machine-{client}", "name": f"node-{client}"}
     claim = {
         "request_id": uuid.uuid4().hex,
         "node": node | {"fleet": "load", "price_micro_usd_per_hour": 250_000, "vram_bytes": 24 * 2**30},

@@ -1,17 +1,16 @@
-"""What is written when attempts begin: attempts, bills, who shares a node with whom, and the events.
+"""What is written when attempts begin: attempts, bills and events.
 
 On PostgreSQL this is one statement. SQLite knows no INSERT within a statement; there each table has one statement.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow, Beginning
 from giornata.store.row_list import ROWS, bind_each, row_list, types_of
-from giornata.store.schema import attempts, companions, events, ledger
+from giornata.store.schema import attempts, events, ledger
 
 _ATTEMPT = (*AttemptRow.__slots__, "request_id")
 _BILL = {  # columns of the ledger, by what an attempt calls them
@@ -53,8 +52,6 @@ def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beg
     bind_each(connection, _INSERTS["attempts"], _ATTEMPT, rows)
     bills = [{**{name: row[of] for name, of in _BILL.items()}, **_NEW_BILL} for row in rows]
     bind_each(connection, _INSERTS["ledger"], (*_BILL, *_NEW_BILL), bills)
-    ids = [{"id": row["id"], "node_id": row["node_id"]} for row in rows]
-    connection.execute(_pair_up(), {ROWS: ids})
     events_of_them = [{name: row[of] for name, of in _EVENT.items()} for row in rows]
     bind_each(connection, _INSERTS["events"], tuple(_EVENT), events_of_them)
 
@@ -70,22 +67,7 @@ def _all_at_once() -> sa.Insert:
     parts = (
         sa.insert(attempts).from_select(_ATTEMPT, attempt, include_defaults=False),
         sa.insert(ledger).from_select([*_BILL, *_NEW_BILL], sa.select(*bill), include_defaults=False),
-        _into_companions(given),
     )
     event = sa.select(*(given.c[name] for name in _EVENT.values()))
     last = sa.insert(events).from_select(list(_EVENT), event, include_defaults=False).inline()
     return last.add_cte(*(part.cte(f"into_{part.table.name}") for part in parts))
-
-
-@functools.cache
-def _pair_up() -> sa.Insert:
-    return _into_companions(row_list("sqlite", types_of(attempts, "id", "node_id")))
-
-
-def _into_companions(given: Any) -> sa.Insert:
-    """The new attempts and those that live on their nodes, in both directions. The nodes' rows are held."""
-    there = attempts.alias("there")
-    on_its_node = (there.c.node_id == given.c.node_id, there.c.ended_at_ms.is_(None), there.c.id != given.c.id)
-    found = sa.select(given.c.id.label("new_id"), there.c.id.label("there_id")).where(*on_its_node).cte("beside")
-    both = sa.union_all(sa.select(found.c.new_id, found.c.there_id), sa.select(found.c.there_id, found.c.new_id))
-    return sa.insert(companions).from_select(["attempt_id", "companion_id"], both, include_defaults=False)

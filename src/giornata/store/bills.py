@@ -10,14 +10,14 @@ import sqlalchemy as sa
 
 from giornata.domain.budget import Spent
 from giornata.domain.sharing import Interval, shared_cost_micro_usd
-from giornata.store.schema import attempts, companions, jobs, ledger
+from giornata.store.beside import BESIDE, FOREVER_MS, OTHER
+from giornata.store.schema import attempts, jobs, ledger
 
-# One that runs is taken to be alive until it is known not to be: so the bill of whoever ends before it stays.
-FOREVER_MS = 2**62
 # (attempt of one of the jobs, attempt that was on its node at one time). Made once, as it costs more than running it.
-COMPANIONS = (
-    sa.select(companions.c.attempt_id, companions.c.companion_id)
-    .join(attempts, attempts.c.id == companions.c.attempt_id)
+BESIDE_ATTEMPTS_OF_JOBS = (
+    sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
+    .select_from(attempts)
+    .join(OTHER, BESIDE)
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .where(attempts.c.job_id.in_(sa.bindparam("jobs", expanding=True)), jobs.c.project_id == sa.bindparam("project"))
 )
@@ -33,7 +33,7 @@ class Bill:
 
     @property
     def life(self) -> tuple[Interval, ...]:
-        """As others see it."""
+        """As others see it. One that runs is taken to be alive, so that the bill of whoever ends before it stays."""
         *before, last = self.intervals
         return (*before, Interval(from_ms=last.from_ms, to_ms=FOREVER_MS)) if self.runs else self.intervals
 
@@ -59,27 +59,30 @@ class Bill:
 
 def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
     """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
-    found = connection.execute(COMPANIONS, {"jobs": job_ids, "project": project_id})
+    found = connection.execute(BESIDE_ATTEMPTS_OF_JOBS, {"jobs": job_ids, "project": project_id})
     return shares(connection, ((one, two) for one, two in found))
 
 
 def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mapping[str, int]:
-    """What attempts with companions cost, by id. A pair is an attempt and one of its companions, and all are here."""
-    return {of: bill.amount_micro_usd(beside) for of, bill, beside in _with_companions(connection, pairs)}
+    """What attempts cost that shared their nodes, by id.
+
+    A pair is an attempt and another that was beside it, and all of an attempt's pairs are here.
+    """
+    return {of: bill.amount_micro_usd(beside) for of, bill, beside in _bills_beside(connection, pairs)}
 
 
 def shares_from(connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, from_ms: int) -> Mapping[str, Spent]:
     """Likewise, in all and from this instant on."""
-    return {of: bill.spent(beside, from_ms=from_ms) for of, bill, beside in _with_companions(connection, pairs)}
+    return {of: bill.spent(beside, from_ms=from_ms) for of, bill, beside in _bills_beside(connection, pairs)}
 
 
-def _with_companions(
+def _bills_beside(
     connection: sa.Connection, pairs: Iterable[tuple[str, str]]
 ) -> Iterable[tuple[str, Bill, list[Bill]]]:
-    """(attempt, its bill, those of its companions)."""
+    """(attempt, its bill, those of the attempts beside it)."""
     beside: dict[str, list[str]] = defaultdict(list)
-    for attempt_id, companion_id in pairs:
-        beside[attempt_id].append(companion_id)
+    for attempt_id, other_id in pairs:
+        beside[attempt_id].append(other_id)
     if not beside:
         return []
     bills = _bills(connection, sorted({*beside, *(each for them in beside.values() for each in them)}))

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
 from giornata.domain.sharing import Interval
+from giornata.store.beside import BESIDE, OTHER
 from giornata.store.bills import shares
-from giornata.store.schema import attempts, companions, instances, jobs, ledger, nodes
+from giornata.store.schema import attempts, instances, jobs, ledger, nodes
 
 _RUN = ("started_at_ms", "first_step_at_ms", "renewed_at_ms", "ended_at_ms", "lapsed", "reason")
 _STEPS = ("start_step", "last_step", "committed_step")
@@ -65,8 +66,9 @@ class CostQueries:
         )
         found = {row.id: _work(row) for row in self._connection.execute(query)}
         together = (
-            sa.select(companions.c.attempt_id, companions.c.companion_id)
-            .join(attempts, attempts.c.id == companions.c.attempt_id)
+            sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
+            .select_from(attempts)
+            .join(OTHER, BESIDE)
             .join(jobs, jobs.c.id == attempts.c.job_id)
             .where(mine)
         )

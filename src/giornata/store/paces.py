@@ -9,11 +9,11 @@ from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.pace_store import PaceRow, Takers
 from giornata.domain.health import MachineState
 from giornata.protocol.admin import ROOT_PROJECT
+from giornata.store.beside import COUNT_BESIDE
 from giornata.store.node_succession import replaced
-from giornata.store.schema import attempts, bans, companions, fleets, instances, jobs, machines, nodes
+from giornata.store.schema import attempts, bans, fleets, instances, jobs, machines, nodes
 
 # Made once: building a statement costs more than running it.
-_shared = sa.select(sa.func.count()).where(companions.c.attempt_id == attempts.c.id).scalar_subquery()
 _PACES: sa.Select[Any] = (  # in the order of the fields of PaceRow
     sa.select(
         attempts.c.id.label("attempt_id"),
@@ -22,7 +22,7 @@ _PACES: sa.Select[Any] = (  # in the order of the fields of PaceRow
         jobs.c.kind,
         nodes.c.device,
         jobs.c.shape_key,
-        (_shared + 1).label("width"),
+        (COUNT_BESIDE + 1).label("width"),
         jobs.c.project_id,
         attempts.c.order,
         attempts.c.lapsed,

@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from giornata.domain.budget import Spent
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.attempts import LIVE
+from giornata.store.beside import BESIDE, EXISTS_BESIDE, OTHER
 from giornata.store.bills import shares_from
 from giornata.store.ledger import amount_micro_usd
-from giornata.store.schema import attempts, companions, jobs, ledger
+from giornata.store.schema import attempts, jobs, ledger
 
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 RESERVED = sa.literal_column(
@@ -68,18 +69,17 @@ class Spending:
     def _by_job(self, condition: sa.ColumnElement[bool], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
         """(job, micro-dollars) of the attempts that it holds for; a job may come more than once."""
         joined = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
-        together = sa.exists().where(companions.c.attempt_id == ledger.c.attempt_id)
         alone: sa.Select[Any] = (
             sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
             .select_from(joined)
-            .where(condition, ~together)
+            .where(condition, ~EXISTS_BESIDE)
             .group_by(ledger.c.job_id)
         )
         for job_id, amount, before in self._connection.execute(alone):
             yield job_id, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
         beside: sa.Select[Any] = (
-            sa.select(ledger.c.job_id, companions.c.attempt_id, companions.c.companion_id)
-            .select_from(joined.join(companions, companions.c.attempt_id == ledger.c.attempt_id))
+            sa.select(ledger.c.job_id, ledger.c.attempt_id, OTHER.c.id.label("other_id"))
+            .select_from(joined.join(OTHER, BESIDE))
             .where(condition)
             .distinct()
         )
@@ -89,7 +89,7 @@ class Spending:
         job_of = {row.attempt_id: row.job_id for row in rows}
         pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for row in rows:
-            pairs[row.attempt_id].append((row.attempt_id, row.companion_id))
+            pairs[row.attempt_id].append((row.attempt_id, row.other_id))
         for some in _slices(list(pairs)):
             these = [pair for attempt_id in some for pair in pairs[attempt_id]]
             found = shares_from(self._connection, these, from_ms=month_ms)

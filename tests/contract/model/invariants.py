@@ -105,8 +105,6 @@ class Witness:
             self._check_saved(seen)
         if concerns("attempts", "ledger", "events"):
             self._check_money(seen)
-        if concerns("attempts", "companions", "events"):
-            self.shares.check(seen)
         if concerns("attempts", "machines", "jobs"):
             check_standing(self.now, seen)
         if concerns("attempts", "strikes", "bans"):

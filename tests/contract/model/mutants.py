@@ -240,9 +240,9 @@ MUTANTS = (
         name="each of several attempts pays the whole node",
         patches=(
             Patch(
-                file="store/beginnings.py",
-                old="there.c.id != given.c.id)\n",
-                new="sa.false())\n",
+                file="store/beside.py",
+                old="    OTHER.c.id != attempts.c.id,\n",
+                new="    sa.false(),\n",
             ),
         ),
     ),

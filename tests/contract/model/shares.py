@@ -31,17 +31,6 @@ class Shares:
             self._beside[other].add(it)
         self._alive[node] = {*alive, it}
 
-    def check(self, seen: Snapshot) -> None:
-        """The database knows all of them, on one node each, and in both directions."""
-        rows = {row.id: row for row in seen.attempts}
-        have = {(row.attempt_id, row.companion_id) for row in seen.companions}
-        assert have == {(two, one) for one, two in have}
-        assert all(rows[one].node_id == rows[two].node_id for one, two in have)
-        ids = {(row.job_id, row.number): row.id for row in seen.attempts}
-        told = {(ids[one], ids[two]) for one, others in self._beside.items() for two in others}
-        # Of two that pass each other in a doorway the database may have seen both.
-        assert told <= have, f"never noted as companions: {told - have}"
-
     def of_job(self, seen: Snapshot, job_id: str) -> int:
         """What the job has to cost, in micro-dollars."""
         attempts = {(row.job_id, row.number): row for row in seen.attempts}

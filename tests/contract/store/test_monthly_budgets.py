@@ -239,32 +239,27 @@ def _write(shop: Workshop, lives: list[Life], price: int, start_ms: int) -> None
     """Ended attempts with these lives. Those on one place share its node while they overlap."""
     with shop.store.begin() as tx:
         for table in reversed(schema.metadata.sorted_tables):
-            if table.name in {"jobs", "attempts", "ledger", "companions", "events"}:
+            if table.name in {"jobs", "attempts", "ledger", "events"}:
                 tx.connection.execute(sa.delete(table))
     jobs = [shop.add_job() for _ in lives]
     leases = [shop.lease(number + 1) for number in range(len(lives))]
     assert len(jobs) == len(leases)
     with shop.store.begin() as tx:
-        for lease, (_, days, hours) in zip(leases, lives, strict=True):
+        for lease, (place, days, hours) in zip(leases, lives, strict=True):
             from_ms = start_ms + days * DAY_MS
             to_ms = from_ms + hours * 3_600_000
             amount = cost_micro_usd(price_micro_usd_per_hour=price, billed_ms=to_ms - from_ms)
             changes = {"from_ms": from_ms, "to_ms": to_ms, "price_micro_usd_per_hour": price}
             of_it = schema.ledger.c.attempt_id == lease.attempt_id
             tx.connection.execute(sa.update(schema.ledger).where(of_it).values(**changes, amount_micro_usd=amount))
-            ended = {"started_at_ms": from_ms, "ended_at_ms": to_ms, "reason": "succeeded"}
+            ended = {
+                "started_at_ms": from_ms,
+                "ended_at_ms": to_ms,
+                "reason": "succeeded",
+                "node_id": f"node-{place}",
+            }
             own = schema.attempts.c.id == lease.attempt_id
             tx.connection.execute(sa.update(schema.attempts).where(own).values(**ended))
-        pairs = [
-            (one.attempt_id, two.attempt_id)
-            for number, one in enumerate(leases)
-            for other, two in enumerate(leases[:number])
-            if lives[number][0] == lives[other][0]
-        ]
-        both = [*pairs, *((two, one) for one, two in pairs)]
-        if both:
-            rows = [{"attempt_id": one, "companion_id": two} for one, two in both]
-            tx.connection.execute(sa.insert(schema.companions), rows)
 
 
 def test_what_is_remembered_is_what_the_database_says_whenever_it_is_asked(shop: Workshop) -> None:

@@ -72,7 +72,6 @@ FILL = (
            {now} - 60000 * ({most} - n)
     FROM {numbers} WHERE n % 10 = 0
     """,
-    "INSERT INTO companions SELECT 'att_' || n, 'att_' || (n + 1) FROM {numbers} WHERE n % 2 = 1",
     "INSERT INTO bans SELECT 'job_' || n, 'machine-' || (n % 3000), 'crashed', 1 FROM {numbers}",
     """
     INSERT INTO ledger (attempt_id, seq, project_id, job_id, from_ms, to_ms, price_micro_usd_per_hour,
@@ -197,7 +196,7 @@ def test_what_the_loops_ask_is_found_by_index(aged: Database, name: str) -> None
     [
         ("reap: who is there", {"ix_nodes_seen"}),
         ("scale: instances", {"ix_instances_present"}),
-        ("scale: nodes", {"ix_nodes_seen", "ix_attempts_live_node"}),
+        ("scale: nodes", {"ix_nodes_seen", "ix_attempts_node"}),
         ("scale: deadlines", {"ix_jobs_deadline"}),
         ("scale: unfit machines", {"ix_machines_state"}),
         ("stragglers: ended", {"ix_attempts_ended"}),

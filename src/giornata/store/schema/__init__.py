@@ -7,7 +7,7 @@ operator's.
 from giornata.store.schema.columns import metadata
 from giornata.store.schema.fleets import fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, logs, metrics
-from giornata.store.schema.money import companions, ledger
+from giornata.store.schema.money import ledger
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, uploads
 from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
 from giornata.store.schema.work import attempts, bans, job_inputs, jobs, nodes, strikes
@@ -19,7 +19,6 @@ __all__ = [
     "blobs",
     "caches",
     "checkpoints",
-    "companions",
     "dataset_items",
     "datasets",
     "events",

@@ -18,10 +18,3 @@ ledger = Table(
     Index("ix_ledger_job", "job_id"),
     Index("ix_ledger_project", "project_id", "from_ms"),
 )
-
-companions = Table(  # attempts that lived on one node at one time, each pair in both directions; they share its price
-    "companions",
-    metadata,
-    Column("attempt_id", ForeignKey("attempts.id"), primary_key=True),
-    Column("companion_id", ForeignKey("attempts.id"), primary_key=True),
-)

@@ -185,12 +185,7 @@ attempts = Table(
         sqlite_where=sa.text("ended_at_ms IS NULL"),
         postgresql_where=sa.text("ended_at_ms IS NULL"),
     ),
-    Index(
-        "ix_attempts_live_node",
-        "node_id",
-        sqlite_where=sa.text("ended_at_ms IS NULL"),
-        postgresql_where=sa.text("ended_at_ms IS NULL"),
-    ),
+    Index("ix_attempts_node", "node_id", "ended_at_ms"),  # who lives on a node, and who was there lately
     Index("ix_attempts_machine", "machine_id", "started_at_ms"),
     # At most one attempt of a job is alive: the database says so too.
     Index(

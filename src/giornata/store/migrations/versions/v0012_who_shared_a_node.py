@@ -1,0 +1,15 @@
+"""Who shared a node with whom is worked out from the times of attempts, and no longer written."""
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward only: a backup is the way back."""
+    op.drop_table("companions")
+    op.drop_index("ix_attempts_live_node", "attempts")
+    op.create_index("ix_attempts_node", "attempts", ["node_id", "ended_at_ms"])
