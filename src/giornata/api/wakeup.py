@@ -90,7 +90,7 @@ class Listener:
         self._again = False  # woken while it was looking already, perhaps too early
 
     def __enter__(self) -> "Listener":
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         with self._wakeup._lock:
             self.heard = self._wakeup._notices
             self._wakeup._waiting.setdefault(self._group, {})[self] = None
@@ -114,8 +114,14 @@ class Listener:
 
     def wake(self, notice: int) -> None:
         """Called with the lock held, from any thread."""
+        set_already = self.woken and self._again
         self.heard, self.woken, self._again = notice, True, self.woken
-        self._loop.call_soon_threadsafe(self._event.set)
+        if set_already:  # it will look once more before it waits
+            return
+        if threading.get_ident() == self._thread:  # another thread interrupts the loop by a system call
+            self._event.set()
+        else:
+            self._loop.call_soon_threadsafe(self._event.set)
 
     def nothing(self) -> None:
         """There is nothing for any of the group."""

@@ -38,14 +38,28 @@ SEEN_EVERY_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A claim, and whose it is; `node` is the node as the server knows it. Raises as `known_node`."""
+    """A claim, and whose it is. Raises as `known_node`.
+
+    `node` is the node as the server knows it, `wanted` says which jobs it may have.
+    """
 
     caller: Caller
     claim: Claim
     node: NodeInfo = field(init=False)
+    wanted: Wanted = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "node", known_node(self.caller, self.claim.node))
+        node = known_node(self.caller, self.claim.node)
+        wanted = Wanted(
+            kinds=self.claim.kinds,
+            held_models=self.claim.held_models,
+            machine_id=node.machine_id,
+            project_id=None if self.caller.serves_all_projects else self.caller.project_id,
+            vram_bytes=self.claim.node.vram_bytes,
+            joint_key=self.claim.joint_key,
+        )
+        object.__setattr__(self, "node", node)
+        object.__setattr__(self, "wanted", wanted)
 
     @property
     def node_id(self) -> str:
@@ -57,18 +71,6 @@ class Asked:
         """What is noted of that node."""
         claim = self.claim
         return sighting(self.caller, self.node, kinds=claim.kinds, held_models=claim.held_models)
-
-    @property
-    def wanted(self) -> Wanted:
-        """Which jobs it may have."""
-        return Wanted(
-            kinds=self.claim.kinds,
-            held_models=self.claim.held_models,
-            machine_id=self.node.machine_id,
-            project_id=None if self.caller.serves_all_projects else self.caller.project_id,
-            vram_bytes=self.claim.node.vram_bytes,
-            joint_key=self.claim.joint_key,
-        )
 
 
 def claim_once(ctx: Context, caller: Caller, claim: Claim) -> ClaimReply:

@@ -5,6 +5,7 @@ On PostgreSQL this is one statement. SQLite knows no INSERT within a statement; 
 
 import functools
 from collections.abc import Sequence
+from operator import attrgetter
 
 import sqlalchemy as sa
 
@@ -29,6 +30,7 @@ _EVENT = {
     "data": "data",
     "at_ms": "started_at_ms",
 }
+_values = attrgetter(*AttemptRow.__slots__)
 _NEW_BILL = {"seq": 0, "amount_micro_usd": 0}
 _TYPES = {**types_of(attempts, *_ATTEMPT), **types_of(events, "project_id", "type", "data")}
 _INSERTS = {table.name: sa.insert(table).inline() for table in (attempts, ledger, events)}
@@ -38,7 +40,7 @@ def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beg
     """See `giornata.control.ports.work_store.Attempts`."""
     rows = [
         {
-            **{name: getattr(each.attempt, name) for name in AttemptRow.__slots__},
+            **dict(zip(AttemptRow.__slots__, _values(each.attempt), strict=True)),
             "request_id": each.request_id,
             "project_id": each.event.project_id,
             "type": each.event.type,

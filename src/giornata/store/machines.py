@@ -20,6 +20,7 @@ from giornata.store.schema import attempts, instances, jobs, machines, nodes, re
 
 _AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})
 _KEY = (machines.c.machine_id, machines.c.kind)
+_FIELDS = tuple({"recent_failures": "failures"}.get(column.name, column.name) for column in machines.c)
 _LIVE = attempts.c.ended_at_ms.is_(None)
 # One that lapsed lives until another claim takes its job. It must not keep its own machine from being that one.
 _AT_WORK = _LIVE & ~attempts.c.lapsed
@@ -242,10 +243,11 @@ def _values(health: Health) -> dict[str, Any]:
 
 
 def _health(row: Any) -> Health:
-    values = dict(row._mapping)
-    failures = [{**each, "reason": Reason(each["reason"])} for each in values.pop("recent_failures")]
+    values = dict(zip(_FIELDS, row, strict=True))
+    failures = [{**each, "reason": Reason(each["reason"])} for each in values["failures"]]
     values["failures"] = tuple(Failure(**each) for each in failures)
-    return Health(**values | {"state": MachineState(values["state"])})
+    values["state"] = MachineState(values["state"])
+    return Health(**values)
 
 
 @functools.cache

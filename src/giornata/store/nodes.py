@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,6 +37,7 @@ _ON_MACHINE = (
     .where(nodes.c.last_seen_at_ms >= sa.bindparam("since"), nodes.c.machine_id == sa.bindparam("machine"))
     .limit(1)
 )
+_sighted = attrgetter(*NodeSighting.__slots__)
 _BEAT = ("last_seen_at_ms", "held_models", "engine_pid")
 
 
@@ -53,7 +55,7 @@ class Nodes:
         # In the order of their ids: two who write several must not wait for one another.
         in_order = sorted(nodes, key=lambda node: node.id)
         seen = {"first_seen_at_ms": at_ms, "last_seen_at_ms": at_ms}
-        rows = [{**{name: getattr(node, name) for name in NodeSighting.__slots__}, **seen} for node in in_order]
+        rows = [{**dict(zip(NodeSighting.__slots__, _sighted(node), strict=True)), **seen} for node in in_order]
         if self._dialect_name != "postgresql":
             bind_each(self._connection, _see(self._dialect_name), _SEEN, rows)
             return self._of_ids([node.id for node in in_order])

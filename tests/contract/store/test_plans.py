@@ -42,7 +42,8 @@ FROM {numbers}
 FILL_ATTEMPTS = """
 INSERT INTO attempts (id, job_id, number, node_id, machine_id, node_name, request_id, price_micro_usd_per_hour,
                       started_at_ms, renewed_at_ms, lease_expires_at_ms, ended_at_ms, lapsed, reason)
-SELECT 'att_' || n, 'job_' || n, 1, 'node_' || (n % 499), 'machine-' || (n % 500), 'n', 'r' || n, 0, n, n, 1000000 + n,
+SELECT 'att_' || n, 'job_' || n, 1, 'node_' || (n % 499), 'machine-' || (n % 500), 'n', 'r' || n, 0, n, n,
+       1000000 + n,
        CASE WHEN n % 20 = 0 THEN NULL ELSE 2000000 + n END, n % 2 = 1,
        CASE WHEN n % 20 = 0 THEN NULL ELSE 'succeeded' END
 FROM {numbers} WHERE n > {queued}
