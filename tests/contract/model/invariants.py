@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from tests.contract.model.house import House, Row, Snapshot, key_of, snapshot
-from tests.contract.model.shares import Shares
 from tests.contract.model.standing import check_standing
 from tests.contract.model.story import Story, Try
 
@@ -39,7 +38,6 @@ class Witness:
         self._attempts: dict[str, Row] = {}
         self._looks = 0
         self._objects = -1
-        self.shares = Shares()
 
     @property
     def jobs(self) -> dict[str, Row]:
@@ -118,8 +116,6 @@ class Witness:
                 spec = self._jobs[event.job_id].spec
                 self.stories[event.job_id] = Story(event.job_id, json.loads(spec) if isinstance(spec, str) else spec)
             self.stories[event.job_id].tell(event, self.stories)
-            if event.type == "attempt.started":
-                self.shares.began(self.stories, event)
             self.last_event = event.id
 
     def _check_job(self, job: Row, tries: list[Row]) -> None:

@@ -9,6 +9,7 @@ from tests.contract.model.calls import Town
 from tests.contract.model.house import KINDS, PROJECTS, ROOT, House, Place, Row, owner
 from tests.contract.model.invariants import REFERRERS, Witness
 from tests.contract.model.liveness import BANNING, LivingNodes
+from tests.contract.model.shares import check_costs
 from tests.contract.model.together import Everything
 from tests.contract.model.town_deeds import DAY_S, DEEDS, Step
 
@@ -51,8 +52,7 @@ def play(house: House, steps: Sequence[Step]) -> Town:
         finish(house, witness, silent=len(steps) % 2 == 1)
     else:
         live_on(house, witness, town, failing=BANNING[len(steps) // 4 % len(BANNING)] if len(steps) % 2 else None)
-    if not town.latest_ms:  # a clock that was set back has attempts overlap that never met
-        witness.shares.check_nodes(witness.now, house)
+    check_costs(witness.now, house, steady=not town.latest_ms)
     return town
 
 

@@ -1,62 +1,70 @@
-"""Who was on a node with whom, by the events alone, and what each has to pay of what the node costs."""
+"""Who was on a node with whom, by the times of all attempts, and what each has to pay of what the node costs."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 from tests.contract.model.house import PROJECTS, House, Row, Snapshot
-from tests.contract.model.story import Story
 
 from giornata.domain.money import MS_PER_HOUR
 
-Name = tuple[str, int]  # a job, and the attempt's number
+
+def cost_of_job(seen: Snapshot, job_id: str) -> int:
+    """What the job has to cost, in micro-dollars; worked out a second time, moment by moment."""
+    return _costs(seen, {job_id})[job_id]
 
 
-class Shares:
-    """Worked out a second time, moment by moment."""
-
-    def __init__(self) -> None:
-        self._beside: dict[Name, set[Name]] = defaultdict(set)
-        self._alive: dict[str, set[Name]] = defaultdict(set)  # by node
-
-    def began(self, stories: Mapping[str, Story], event: Any) -> None:
-        """Told of a start: whoever lives on the node is beside it."""
-        it: Name = (event.job_id, event.attempt_number)
-        node = stories[it[0]].tries[it[1]].node_id
-        alive = {name for name in self._alive[node] if stories[name[0]].tries[name[1]].reason is None}
-        for other in alive:
-            self._beside[it].add(other)
-            self._beside[other].add(it)
-        self._alive[node] = {*alive, it}
-
-    def of_job(self, seen: Snapshot, job_id: str) -> int:
-        """What the job has to cost, in micro-dollars."""
-        attempts = {(row.job_id, row.number): row for row in seen.attempts}
-        lives = {name: _life(row, seen) for name, row in attempts.items()}
-        bills = [row for row in seen.ledger if row.job_id == job_id]
-        numbers = {row.id: name for name, row in attempts.items()}
-        return sum(_share(bill, [lives[name] for name in self._beside[numbers[bill.attempt_id]]]) for bill in bills)
-
-    def check_nodes(self, seen: Snapshot, house: House) -> None:
-        """What all jobs pay is what all nodes cost."""
-        paid = 0
-        with house.store.read() as tx:
-            for project in PROJECTS:
-                ids = [row.id for row in seen.jobs if row.project_id == project]
-                paid += sum(row.amount_micro_usd for row in tx.job_reads.attempts(ids, project_id=project))
-        nodes: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-        of = {row.id: row.node_id for row in seen.attempts}
-        for bill in seen.ledger:
-            nodes[of[bill.attempt_id], bill.price_micro_usd_per_hour].append((bill.from_ms, bill.to_ms))
-        due = sum(Fraction(price * _covered_ms(spans), MS_PER_HOUR) for (_, price), spans in nodes.items())
-        assert abs(paid - due) <= Fraction(len(seen.ledger), 2), f"{paid} was paid, {float(due)} was due"
+def _costs(seen: Snapshot, job_ids: Collection[str]) -> dict[str, int]:
+    bills, attempts = defaultdict(list), {row.id: row for row in seen.attempts}
+    for bill in seen.ledger:
+        bills[bill.attempt_id].append(bill)
+    on_node = defaultdict(list)
+    for row in seen.attempts:
+        on_node[row.node_id].append(row)
+    costs = dict.fromkeys(job_ids, 0)
+    for bill in seen.ledger:
+        if bill.job_id in costs:
+            mine = attempts[bill.attempt_id]
+            beside = [other for other in on_node[mine.node_id] if _met(mine, other)]
+            costs[bill.job_id] += _share(bill, [_life(other, bills[other.id]) for other in beside])
+    return costs
 
 
-def _life(attempt: Row, seen: Snapshot) -> list[tuple[int, float]]:
-    bills = sorted((row for row in seen.ledger if row.attempt_id == attempt.id), key=lambda row: row.seq)
-    spans: list[tuple[int, float]] = [(row.from_ms, row.to_ms) for row in bills]
+def check_costs(seen: Snapshot, house: House, *, steady: bool) -> None:
+    """Each job pays its shares; and all jobs what all nodes cost, unless somebody set the clock back."""
+    paid: dict[str, int] = defaultdict(int)
+    with house.store.read() as tx:
+        for project in PROJECTS:
+            ids = [row.id for row in seen.jobs if row.project_id == project]
+            for row in tx.job_reads.attempts(ids, project_id=project):
+                paid[row.job_id] += row.amount_micro_usd
+    costs = _costs(seen, paid.keys())
+    assert paid == costs, {job_id: (paid[job_id], cost) for job_id, cost in costs.items() if paid[job_id] != cost}
+    if not steady:
+        return
+    nodes: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    of = {row.id: row.node_id for row in seen.attempts}
+    for bill in seen.ledger:
+        nodes[of[bill.attempt_id], bill.price_micro_usd_per_hour].append((bill.from_ms, bill.to_ms))
+    due = sum(Fraction(price * _covered_ms(spans), MS_PER_HOUR) for (_, price), spans in nodes.items())
+    whole = sum(paid.values())
+    assert abs(whole - due) <= Fraction(len(seen.ledger), 2), f"{whole} was paid, {float(due)} was due"
+
+
+def _met(mine: Row, other: Row) -> bool:
+    """Two attempts of one node, neither of which had ended when the other began."""
+
+    def was_there(one: Row, at_ms: int) -> bool:
+        return one.ended_at_ms is None or one.ended_at_ms > at_ms
+
+    there = was_there(mine, other.started_at_ms) and was_there(other, mine.started_at_ms)
+    return mine.id != other.id and there
+
+
+def _life(attempt: Row, bills: list[Row]) -> list[tuple[int, float]]:
+    in_order = sorted(bills, key=lambda row: row.seq)
+    spans: list[tuple[int, float]] = [(row.from_ms, row.to_ms) for row in in_order]
     runs = attempt.ended_at_ms is None and not attempt.lapsed
     return [*spans[:-1], (spans[-1][0], float("inf"))] if runs else spans
 

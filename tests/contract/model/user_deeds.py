@@ -7,6 +7,7 @@ from tests.contract.model.calls import DIED, Submitted
 from tests.contract.model.claim_deeds import MODELS, ClaimDeeds
 from tests.contract.model.deeds import named
 from tests.contract.model.house import PROJECTS, owner
+from tests.contract.model.shares import cost_of_job
 
 from giornata.control.cancel import cancel
 from giornata.control.complete_upload import complete_upload
@@ -140,7 +141,7 @@ class UserDeeds(ClaimDeeds):
         job_id, project = self._some_job(a)
         job = self.call(lambda: get_job(self.ctx, owner(project), job_id))
         if job is not DIED and self.exact:
-            assert job.cost_micro_usd == self.witness.shares.of_job(self.witness.now, job_id)
+            assert job.cost_micro_usd == cost_of_job(self.witness.now, job_id)
             assert min(job.useful_s, job.lost_s) >= 0, job
 
     def send_pictures(self, a: int, b: int) -> None:
