@@ -59,7 +59,7 @@ def verbs(fleet: SaladFleet) -> dict[str, Any]:
     return {
         "desired 0": lambda: fleet.desired(0),
         "desired 1": lambda: fleet.desired(1, leaving=[INSTANCE]),
-        "desired 400": lambda: fleet.desired(400),
+        "desired 700": lambda: fleet.desired(700),
         "list": fleet.list,
         "reallocate": lambda: fleet.reallocate(INSTANCE, reason="slow"),
         "drain": lambda: fleet.drain(INSTANCE),
