@@ -291,5 +291,7 @@ class SaladFleet:
             self._quota_at_s = now_s
             quotas = self.calls.quotas()
             self._quota = quota_of(quotas, own=own)
-            most = self._most_nodes if self._quota.most is None else min(self._most_nodes, self._quota.most)
-            self._limits = limits_of(quotas, most_nodes=most)
+            most, reason = self._most_nodes, ""
+            if self._quota.most is not None and self._quota.most < most:
+                most, reason = self._quota.most, str(self._quota)
+            self._limits = limits_of(quotas, most_nodes=most, reason=reason)

@@ -21,6 +21,12 @@ def group_number(base: str, name: object) -> int | None:
     return number if 2 <= number <= MOST_GROUPS else None
 
 
+def is_kept(name: str) -> bool:
+    """Whether the name is kept for a further group of some fleet, so that no fleet may begin with it."""
+    base, suffix, _ = name.rpartition(SUFFIX)
+    return bool(suffix) and group_number(base, name) is not None
+
+
 def most_groups(base: str, *, group_id: str | None) -> int:
     """How many groups a fleet may have: one where the name leaves no room for a number, or the id is given."""
     if group_id is not None or len(group_name(base, MOST_GROUPS)) > LONGEST_NAME:

@@ -124,11 +124,9 @@ class SaladIdentities:
 
     def _group_of(self, claims: Mapping[str, Any]) -> SaladGroup:
         """Whose it says it is. Asks nobody, so that a stranger's token costs nothing."""
-        found = [group for group in self.groups if _is_of(claims, group)]
-        # A fleet may have the very name that is the second group of another one.
-        found.sort(key=lambda group: group.group != claims.get("salad_workload_name"))
-        if found:
-            return found[0]
+        for group in self.groups:
+            if _is_of(claims, group):
+                return group
         raise Unauthenticated(REFUSAL)
 
     def _verified(self, token: str, key: jwt.PyJWK, group: SaladGroup) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from giornata.fleets.salad.calls import SaladCalls
 from giornata.fleets.salad.client import SaladClient, Waiting
 from giornata.fleets.salad.container_group import MARK
 from giornata.fleets.salad.driver import SaladFleet
+from giornata.fleets.salad.group_names import MOST_GROUPS, SUFFIX, is_kept
 from giornata.fleets.salad.identity import KeySet, SaladGroup, SaladIdentities
 from giornata.fleets.salad.options import NAME, Options
 from giornata.fleets.salad.pace import Pace, pace_of
@@ -107,6 +108,10 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
     if re.fullmatch(NAME, first_group(name, options)) is None:
         message = f"{first_group(name, options)!r} is not a name for a container group"
         faults.append(Fault(where=f"{where}.group", message=message, hint=NAME_HINT))
+    elif is_kept(first_group(name, options)):
+        message = f"{first_group(name, options)!r} is a name for a further container group of a large fleet"
+        hint = f"set a group whose name does not end in {SUFFIX}2 to {SUFFIX}{MOST_GROUPS}"
+        faults.append(Fault(where=f"{where}.group", message=message, hint=hint))
     variables = {"api_key_variable": options.api_key_variable}
     if options.registry is not None:
         variables["registry.password_variable"] = options.registry.password_variable

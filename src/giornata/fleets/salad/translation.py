@@ -163,10 +163,11 @@ def dearest(classes: Mapping[str, Document], *, priority: str) -> int:
     return max(prices)
 
 
-def limits_of(quotas: Document, *, most_nodes: int) -> Limits:
-    """What the organization may have. `most_nodes`: what is left of its replicas for this fleet."""
+def limits_of(quotas: Document, *, most_nodes: int, reason: str) -> Limits:
+    """What the organization may have. `most_nodes` is what is left of its replicas for this fleet, for that reason."""
     return Limits(
         most_nodes=most_nodes,
+        most_nodes_reason=reason,
         reallocations_per_minute=quotas.get("max_container_group_reallocations_per_minute"),
         excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S,
     )
