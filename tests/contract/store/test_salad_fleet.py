@@ -152,13 +152,17 @@ def test_where_others_use_all_of_the_quota_jobs_wait_and_start_when_there_is_roo
 
 
 def test_others_that_take_the_quota_meanwhile_end_nobody_at_work(day, shop):
-    jobs = [shop.add_job() for _ in range(4)]
     day.rented.cloud.quotas["container_replicas_quota"] = 10
+    for _ in range(2):
+        shop.add_job()
+    leases = [day.claim(each).lease for each in day.until_running(2)]
+    day.advance(61)
     reconcile_fleet(shop.ctx, "loras")
     day.rented.cloud.quotas["container_replicas_used"] = 8
-    leases = [day.claim(each).lease for each in day.until_running(2)]
-    assert {lease.job_id for lease in leases} < set(jobs)
-    day.rented.cloud.quotas["container_replicas_used"] = 9
+    for _ in range(3):
+        shop.add_job()
+    assert "5 nodes" in scale_fleet(shop.ctx, "loras"), "asked for by the quota as it was"
+    assert day.rented.group.replicas == 2
     for _ in range(20):
         day.turn()
         orders = {heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1)).order for lease in leases}

@@ -164,7 +164,7 @@ def dearest(classes: Mapping[str, Document], *, priority: str) -> int:
 
 
 def limits_of(quotas: Document, *, most_nodes: int, reason: str) -> Limits:
-    """What the organization may have. `most_nodes` is what is left of its replicas for this fleet, for that reason."""
+    """What the organization may have. `most_nodes` is what is left of its replicas for this fleet."""
     return Limits(
         most_nodes=most_nodes,
         most_nodes_reason=reason,
