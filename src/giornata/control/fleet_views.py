@@ -141,6 +141,7 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
         instances=instance_views(tx, ctx, governed, at_ms=at_ms),
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         most_nodes=limits.most_nodes,
+        most_nodes_reason=limits.most_nodes_reason,
         moves=limits.moves,
         reallocations_left=max(0, (REALLOCATIONS_PER_MINUTE if per_minute is None else per_minute) - recent),
         needed_at_ms=row.needed_at_ms,

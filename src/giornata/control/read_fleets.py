@@ -57,7 +57,7 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         trouble=row.trouble or row.unlisted,
         shortage=_shortage(row, instances),
         outdated=tuple(row.outdated),
-        gives_nodes=governed is None or governed.fleet.limits.most_nodes != 0,
+        gives_nodes=governed is None or governed.fleet.limits.gives_nodes,
         rolls=governed is not None and isinstance(governed.fleet, Renews),
         plan=FleetPlan.model_validate(row.plan or {}),
         instances=tuple(_instance(each, nodes.of(each)) for each in instances),

@@ -31,7 +31,7 @@ def scale_fleet(ctx: Context, name: str) -> str:
     Raises FleetUnavailable and FleetRefused, after it has noted them; the loop comes back later.
     """
     governed = ctx.fleets[name]
-    if governed.fleet.limits.most_nodes == 0 or is_quiet(ctx, name):
+    if not governed.fleet.limits.gives_nodes or is_quiet(ctx, name):
         return ""  # its nodes come and go by themselves, or nothing can be asked for
     decided = _decide(ctx, governed)
     try:

@@ -50,6 +50,7 @@ class FleetView:
     demand: tuple[Demand, ...] = ()
     price_micro_usd_per_hour: int | None = None
     most_nodes: int | None = None
+    most_nodes_reason: str = ""  # what `most_nodes` comes from, in the provider's terms
     moves: bool = True
     reallocations_left: int = 0
     needed_at_ms: int | None = None

@@ -100,6 +100,8 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
 def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]:
     """How many more, who leaves, and how many that are not listed yet are not asked for any more."""
     wanted = _within(need.nodes, now.fewest, now.most, need.reasons)
+    if need.nodes > now.most == now.view.most_nodes and now.view.most_nodes_reason:
+        need.reasons.append(now.view.most_nodes_reason)
     if now.paused:
         if wanted != now.count:
             pause_s = now.policy.pause_after_change_s
@@ -216,6 +218,10 @@ def _growth(view: FleetView, policy: ScalingPolicy, more: int, room: int, reason
 
 def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     """Who leaves, and how many that are not listed yet are not asked for any more."""
+    # Beyond what is allowed, those that never came go before anybody who is there: for them nobody has to end.
+    never_came = min(max(0, now.count - len(now.staying)), max(0, now.count - now.most), now.policy.most_down)
+    if never_came:
+        return [], never_came
     surplus, too_many = min(now.count - wanted, now.policy.most_down), max(0, now.count - now.most)
     # Machines that are not fit count for nothing: nobody sound goes because they are still there.
     spare = max(0, now.count - len([each for each in need.idle if not each.sound]) - wanted)

@@ -34,7 +34,13 @@ class StaticFleet:
     def limits(self) -> Limits:
         """None can be had for the asking."""
         own_prices = self.options.price_usd_per_hour is None
-        return Limits(most_nodes=0, reallocations_per_minute=0, moves=False, nodes_say_their_price=own_prices)
+        return Limits(
+            most_nodes=0,
+            gives_nodes=False,
+            reallocations_per_minute=0,
+            moves=False,
+            nodes_say_their_price=own_prices,
+        )
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
         """Fewer than there are is fine: those that are told to leave do. Raises FleetRefused for more."""

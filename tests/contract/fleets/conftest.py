@@ -14,6 +14,7 @@ DRIVERS = [
     "local",
     "static",
     "salad",
+    "salad_groups",
     "kubernetes",
     "kubernetes_stateful_set",
     "skypilot",

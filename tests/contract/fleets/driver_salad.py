@@ -7,6 +7,8 @@ from pathlib import Path
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
+from giornata.fleets.salad.options import MOST_REPLICAS
+
 
 class SaladUnderTest:
     """A fleet whose provider's time passes when it waits, and when the test says so."""
@@ -15,8 +17,8 @@ class SaladUnderTest:
     chooses_who_leaves = True
     gives_nodes = True
 
-    def __init__(self) -> None:
-        self._rented = Rented(SaladCloud())
+    def __init__(self, *, most_each: int = MOST_REPLICAS) -> None:
+        self._rented = Rented(SaladCloud(), most_each=most_each)
         self.fleet = self._rented.fleet()
 
     def change_settings(self) -> None:
@@ -28,7 +30,8 @@ class SaladUnderTest:
         self._rented.cloud.most_machines = 0
         yield "the provider counts 3 free machines"
         self._rented.cloud.most_machines = None
-        self._rented.group.most_machines = None
+        for group in self._rented.cloud.groups.values():
+            group.most_machines = None
         self._rented.cloud.advance(1)
 
     def settle_held_up(self) -> None:
@@ -38,8 +41,9 @@ class SaladUnderTest:
         self._rented.settle()
 
     def vanish(self, instance_id: str) -> None:
-        group = self._rented.group
-        group.interrupt(next(each for each in group.instances if each.id == instance_id), lives_on=True)
+        for group in list(self._rented.cloud.groups.values()):
+            for each in [each for each in group.instances if each.id == instance_id]:
+                group.interrupt(each, lives_on=True)
 
     def away(self) -> AbstractContextManager[None]:
         return self._rented.cloud.away()
@@ -49,9 +53,10 @@ class SaladUnderTest:
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[SaladUnderTest]:
+def opened(directory: Path, *, most_each: int = MOST_REPLICAS) -> Iterator[SaladUnderTest]:
+    """A fleet whose container groups have at most so many replicas."""
     del directory
-    under_test = SaladUnderTest()
+    under_test = SaladUnderTest(most_each=most_each)
     try:
         yield under_test
     finally:

@@ -126,6 +126,50 @@ def test_the_idle_one_of_two_goes_and_the_working_one_stays(day, shop):
     assert said == {"containers", "sce-gpu-availability"}, "made once, and asked why they did not come at first"
 
 
+def reasons(shop: Any) -> str:
+    with shop.store.read() as tx:
+        return "; ".join(tx.fleets.get("loras").plan["reasons"])
+
+
+def test_what_others_use_of_the_quota_is_not_asked_for_and_said(day, shop):
+    day.rented.cloud.quotas |= {"container_replicas_quota": 10, "container_replicas_used": 8}
+    for _ in range(3):
+        shop.add_job()
+    assert len(day.until_running(2)) == 2
+    assert "others use 8 of them: at most 2 are for this fleet" in reasons(shop)
+    assert day.rented.group.replicas == 2
+
+
+def test_where_others_use_all_of_the_quota_jobs_wait_and_start_when_there_is_room(day, shop):
+    day.rented.cloud.quotas |= {"container_replicas_quota": 10, "container_replicas_used": 10}
+    shop.add_job()
+    for _ in range(10):
+        day.turn()
+    assert day.rented.cloud.groups == {}
+    assert "others use 10 of them: at most 0 are for this fleet" in reasons(shop)
+    day.rented.cloud.quotas["container_replicas_used"] = 9
+    assert len(day.until_running(1)) == 1
+
+
+def test_others_that_take_the_quota_meanwhile_end_nobody_at_work(day, shop):
+    day.rented.cloud.quotas["container_replicas_quota"] = 10
+    for _ in range(2):
+        shop.add_job()
+    leases = [day.claim(each).lease for each in day.until_running(2)]
+    day.advance(61)
+    reconcile_fleet(shop.ctx, "loras")
+    day.rented.cloud.quotas["container_replicas_used"] = 8
+    for _ in range(3):
+        shop.add_job()
+    assert "5 nodes" in scale_fleet(shop.ctx, "loras"), "asked for by the quota as it was"
+    assert day.rented.group.replicas == 2
+    for _ in range(20):
+        day.turn()
+        orders = {heartbeat(shop.ctx, lease.attempt_id, Heartbeat(step=1)).order for lease in leases}
+        assert orders == {Order.CONTINUE}
+    assert len(day.running()) == 2
+
+
 def test_an_hour_without_the_provider_changes_nothing_and_ends_nobody(day, shop):
     shop.add_job()
     (instance,) = day.until_running(1)

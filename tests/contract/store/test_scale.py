@@ -156,7 +156,7 @@ def test_machines_in_quarantine_are_no_capacity(yard, shop):
 
 
 def test_a_fleet_whose_provider_gives_no_nodes_is_left_alone(shop):
-    yard = Yard(shop, limits=Limits(most_nodes=0))
+    yard = Yard(shop, limits=Limits(most_nodes=0, gives_nodes=False))
     yard.provider.add("somebody's")
     shop.add_job()
     yard.turns(3)

@@ -49,6 +49,19 @@ def test_the_providers_own_limit_counts():
     assert plan(fleet(jobs=1, most_nodes=2)).desired == 1
 
 
+def test_where_the_provider_gives_fewer_than_were_asked_for_nobody_who_is_there_leaves():
+    busy = [node(name, Use.BUSY) for name in ("a", "b")]
+    decided = plan(fleet(*busy, jobs=3, asked=5, most_nodes=2))
+    assert (decided.desired, decided.leaving) == (2, ())
+
+
+def test_what_the_providers_limit_comes_from_is_said_where_it_counts():
+    reason = "the quota is 10, and others use 8"
+    assert reason in plan(fleet(jobs=9, most_nodes=2, most_nodes_reason=reason)).reasons
+    assert reason not in plan(fleet(jobs=1, most_nodes=2, most_nodes_reason=reason)).reasons
+    assert reason not in plan(fleet(jobs=9, most_nodes=50, most_nodes_reason=reason)).reasons
+
+
 def test_the_fewest_are_there_without_work():
     assert plan(fleet(), replace(POLICY, min_nodes=2)).desired == 2
 

@@ -2,11 +2,21 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
-from tests.fixtures.published_spec import Checked, NoSpec, PublishedSpec, published_spec, read_spec, spec_file
+from tests.fixtures.published_mock import PublishedMock
+from tests.fixtures.published_spec import (
+    Checked,
+    NoSpec,
+    PublishedSpec,
+    accepts,
+    published_spec,
+    read_spec,
+    spec_file,
+)
 from tests.fixtures.salad_cloud import API_KEY, PREFIX, SPEC, SaladCloud
 from tests.fixtures.salad_imds import SPEC as IMDS_SPEC
 from tests.fixtures.salad_rented import SOME, Rented
@@ -16,6 +26,9 @@ from giornata.fleets.salad import Options
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "salad"
+KEYED = {"Salad-Api-Key": API_KEY}
+PATCH = {"Content-Type": "application/merge-patch+json"}
+JSON_ONLY = {"Accept": "application/json"}
 GROUPS = f"{PREFIX}/organizations/acme/projects/loras/containers"
 
 
@@ -65,27 +78,58 @@ def test_norway_is_a_country_of_the_published_document(spec):
 )
 def test_a_wrong_request_is_noticed(spec, body):
     good = json.loads((DEPLOY / "group.json").read_text())
-    spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=good))
+    spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=good, headers=KEYED))
     wrong = good | body if body else {}
     with pytest.raises(Checked):
-        spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=wrong))
+        spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=wrong, headers=KEYED))
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "more"),
+    ("method", "path", "headers", "more", "status"),
     [
-        ("GET", "/nothing", {}),
-        ("DELETE", "", {}),
-        ("PATCH", "/loras", {"json": {"replicas": 1}}),
-        ("POST", "/loras/start", {"json": {}}),
-        ("GET", "/LORAS", {}),
+        ("GET", "/nothing", KEYED, {}, 404),
+        ("DELETE", "", KEYED, {}, 404),
+        ("GET", "", {}, {}, 401),
+        ("PATCH", "/loras", KEYED, {"json": {"replicas": 1}}, 415),
+        ("PATCH", "/loras", KEYED | PATCH, {"content": b'{"replicas": 501}'}, 422),
+        ("PATCH", "/loras", KEYED | PATCH | JSON_ONLY, {"content": b'{"replicas": 1}'}, 406),
+        ("POST", "/loras/start", KEYED, {"json": {}}, 422),
+        ("GET", "/LORAS", KEYED, {}, 422),
     ],
-    ids=["no route", "no method", "content type", "a body", "a parameter"],
+    ids=["no route", "no method", "no key", "content type", "too many replicas", "accept", "a body", "a parameter"],
 )
-def test_a_request_that_is_not_published_is_noticed(spec, method, path, more):
+def test_a_request_that_is_not_published_is_noticed(spec, method, path, headers, more, status):
     base = GROUPS if path != "/nothing" else PREFIX
-    with pytest.raises(Checked):
-        spec.request(httpx.Request(method, f"http://x{base}{path}", **more))
+    request = httpx.Request(method, f"http://x{base}{path}", headers=headers, **more)
+    with pytest.raises(Checked) as caught:
+        spec.request(request)
+    assert caught.value.status == status
+    assert PublishedMock(spec, Random(0)).answer(request).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        (None, True),
+        ("*/*", True),
+        ("application/*;q=0.5", True),
+        ("text/html, application/merge-patch+json", True),
+        ("application/json", False),
+        ("text/*", False),
+    ],
+)
+def test_what_a_request_accepts_is_read(said, taken):
+    headers = {} if said is None else {"Accept": said}
+    assert accepts(httpx.Request("PATCH", "http://x/y", headers=headers), "application/merge-patch+json") is taken
+
+
+def test_the_fake_answers_406_where_its_reply_is_not_accepted():
+    cloud = SaladCloud(_spec=NoSpec())
+    rented = Rented(cloud)
+    rented.fleet().desired(1)
+    url = f"http://x{GROUPS}/loras"
+    request = httpx.Request("PATCH", url, headers=KEYED | PATCH | JSON_ONLY, content=b'{"replicas": 2}')
+    assert cloud.answer(request).status_code == 406
 
 
 def test_a_wrong_answer_is_noticed(spec):
@@ -103,7 +147,7 @@ def test_a_wrong_answer_is_noticed(spec):
 
 def test_the_group_definition_is_one_that_the_provider_takes(spec):
     group = json.loads((DEPLOY / "group.json").read_text())
-    spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=group))
+    spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=group, headers=KEYED))
 
 
 def test_the_group_definition_is_what_the_driver_makes_of_the_options():
@@ -126,9 +170,9 @@ def test_every_variable_of_the_group_definition_is_a_setting():
 def test_the_fake_refuses_what_the_provider_would():
     cloud = SaladCloud()
     url = f"http://x{GROUPS}/loras/start"
-    headers = {"Salad-Api-Key": API_KEY}
+    headers = KEYED
     assert cloud.answer(httpx.Request("POST", url, headers=headers)).status_code == 400
-    assert cloud.answer(httpx.Request("POST", url)).status_code == 403
+    assert cloud.answer(httpx.Request("POST", url, headers={"Salad-Api-Key": "another"})).status_code == 403
     cloud.per_minute = 2
     limited = cloud.answer(httpx.Request("POST", url, headers=headers))
     assert (limited.status_code, limited.headers["retry-after"]) == (429, "7")

@@ -34,9 +34,9 @@ def test_nothing_is_waited_for_when_nothing_is_wrong(rented):
     fleet = one(rented)
     asked = len(rented.cloud.asked)
     fleet.list()
-    assert (rented.waits, len(rented.cloud.asked)) == ([], asked + 2), "the list, and quotas that were due"
+    assert (rented.waits, len(rented.cloud.asked)) == ([], asked + 3), "groups, instances, and quotas that were due"
     fleet.list()
-    assert len(rented.cloud.asked) == asked + 3
+    assert len(rented.cloud.asked) == asked + 5
 
 
 @pytest.mark.parametrize("in_words", [False, True])
@@ -145,8 +145,13 @@ def test_a_page_instead_of_a_list_is_no_empty_list(rented):
     "body", [{}, {"instances": None}, {"instances": ["a"]}, {"instances": [{"state": "running"}]}, []]
 )
 def test_a_list_is_whole_or_an_error(rented, body):
-    fleet = rented.fleet()
-    fleet.calls.client.http._transport = httpx.MockTransport(lambda _: httpx.Response(200, json=body))
+    fleet = one(rented)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        broken = request.url.path.endswith("/instances")
+        return httpx.Response(200, json=body) if broken else rented.cloud.answer(request)
+
+    fleet.calls.client.http._transport = httpx.MockTransport(answer)
     with pytest.raises(FleetUnavailable):
         fleet.list()
 
@@ -169,7 +174,7 @@ def test_a_provider_that_is_away_is_unavailable_after_some_tries(rented):
 
 
 def test_creating_whose_reply_was_lost_makes_one_group(rented):
-    rented.cloud.loses_replies(1, only="/containers")
+    rented.cloud.loses_replies(1, only="/containers", method="POST")
     rented.fleet().desired(2)
     assert (len(rented.cloud.groups), rented.group.replicas) == (1, 2)
     assert rented.cloud.count("POST", "/containers") == 2
@@ -210,7 +215,7 @@ def test_one_instance_is_read_in_either_mode(rented, status):
     fleet = one(rented)
     rented.cloud.instance_status = status
     (instance,) = fleet.list()
-    answer = fleet.calls.client.ask("GET", f"{fleet.calls._instance(instance.id)}")
+    answer = fleet.calls.client.ask("GET", fleet.calls.of("loras").instance_path(instance.id))
     assert (answer.status, answer.body["id"]) == (status, instance.id)
 
 

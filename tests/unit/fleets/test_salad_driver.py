@@ -225,7 +225,7 @@ def test_d42_one_answer_of_404_is_not_believed_while_the_instance_is_listed(rent
 def test_a_page_that_says_404_is_no_group_that_is_missing(rented):
     fleet = rented.fleet()
     grown(rented, fleet, 1)
-    rented.cloud.befalls(404, page=True, times=5, only="/loras")
+    rented.cloud.befalls(404, page=True, times=5, only="/containers")
     with pytest.raises(FleetUnavailable):
         fleet.desired(0)
     fleet.desired(0)

@@ -98,6 +98,19 @@ def test_d101_a_group_of_the_same_name_elsewhere_is_another_group_once_its_id_is
     assert not strict.refuses(strict.workload.token())
 
 
+@pytest.mark.parametrize("group", ["loras-group-2", "loras-group-20"])
+def test_nodes_in_further_groups_of_the_fleet_are_its_own(group):
+    world = World()
+    found = world.identities.recognise(world.workload.token(salad_workload_name=group))
+    assert (found.fleet, found.machine_id) == ("night", world.workload.machine_id)
+
+
+@pytest.mark.parametrize("group", ["loras-group-1", "loras-group-21", "loras-2", "other-loras-group-2", ["loras"], 2])
+def test_d101_a_group_of_another_name_is_not_the_fleets(group):
+    world = World()
+    assert world.refuses(world.workload.token(salad_workload_name=group))
+
+
 def test_d101_an_issuer_that_is_asked_for_has_to_be_there():
     strict = World(issuer="https://salad.example")
     assert strict.refuses(strict.workload.token())

@@ -81,15 +81,28 @@ def test_limits_are_the_quotas_as_last_heard(rented):
     rented.cloud.quotas["container_replicas_quota"] = 7
     fleet.list()
     assert fleet.limits.most_nodes == 100
-    rented.cloud.advance(601)
+    rented.cloud.advance(61)
     fleet.list()
     assert fleet.limits.most_nodes == 7
 
 
-def test_a_number_that_no_group_can_have_is_refused(rented):
-    with pytest.raises(FleetRefused, match="500"):
-        rented.fleet().desired(501)
-    assert rented.cloud.asked == []
+@pytest.mark.parametrize(
+    ("name", "options", "most"),
+    [
+        ("loras", {}, 10_000),
+        ("l" * 54, {}, 10_000),
+        ("l" * 55, {}, 500),
+        ("loras", {"group_id": "5ed00433-ff49-5244-a49a-94e2a7b2bd3b"}, 500),
+    ],
+    ids=["short name", "longest name", "name without room for a number", "group id"],
+)
+def test_a_number_that_no_groups_can_have_is_refused(rented, name, options, most):
+    fleet = rented.fleet(name, **options)
+    assert fleet.limits.most_nodes == most
+    for nodes in (most + 1, -1):
+        with pytest.raises(FleetRefused, match=f"0 to {most}"):
+            fleet.desired(nodes)
+    assert rented.cloud.groups == {}
 
 
 def test_prices_are_asked_for_again_after_a_while(rented):

@@ -39,7 +39,7 @@ def test_no_more_can_be_had_than_there_are_and_it_is_said(fleet):
     assert [each.id for each in fleet.list()] == ["a"], "nobody ends somebody's own machine"
     with pytest.raises(FleetRefused, match="start giornata node on another"):
         fleet.desired(2)
-    assert fleet.limits.most_nodes == 0
+    assert (fleet.limits.most_nodes, fleet.limits.gives_nodes) == (0, False)
 
 
 def test_nobody_can_replace_it(fleet):

@@ -45,9 +45,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the provider allows. None: it says nothing."""
+    """What the provider allows. None: it says nothing. `most_nodes_reason` says what `most_nodes` comes from."""
 
     most_nodes: int | None = None
+    most_nodes_reason: str = ""
+    gives_nodes: bool = True  # nodes come when they are asked for; otherwise only when their owners start them
     reallocations_per_minute: int | None = None
     excluded_after_reallocation_s: float = 0.0  # for how long a reallocated machine does not come back
     moves: bool = True  # what is reallocated comes back on another machine

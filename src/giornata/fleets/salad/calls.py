@@ -10,49 +10,82 @@ from giornata.fleets.salad.client import Answer, SaladClient
 
 Document = Mapping[str, Any]
 
+MOST_LISTED = (
+    100  # container groups in one answer, by the published document; it names no way to ask for further ones
+)
 
-class SaladCalls:
-    """The routes of one container group and its organisation. Raises what `SaladClient.ask` does."""
 
-    def __init__(self, client: SaladClient, *, organization: str, project: str, group: str) -> None:
-        self.client = client
-        self.name = group
-        self._organization = f"/organizations/{quote(organization, safe='')}"
-        self._groups = f"{self._organization}/projects/{quote(project, safe='')}/containers"
-        self._group = f"{self._groups}/{quote(group, safe='')}"
+class GroupCalls:
+    """The routes of one container group. Raises what `SaladClient.ask` does."""
+
+    def __init__(self, client: SaladClient, *, groups: str, name: str) -> None:
+        self.name = name
+        self._client = client
+        self._group = f"{groups}/{quote(name, safe='')}"
 
     def group(self) -> Document | None:
         """The container group; None when there is none."""
-        return _object(self.client.ask("GET", self._group))
-
-    def create(self, prototype: Document) -> Answer:
-        """Make the container group. A second one of its name is refused."""
-        return self.client.ask("POST", self._groups, prototype)
+        return _object(self._client.ask("GET", self._group))
 
     def patch(self, changes: Document) -> Answer:
         """Change the container group; what is not named stays."""
-        return self.client.ask("PATCH", self._group, changes)
+        return self._client.ask("PATCH", self._group, changes)
 
     def start(self) -> Answer:
         """Have its replicas run."""
-        return self.client.ask("POST", f"{self._group}/start")
+        return self._client.ask("POST", f"{self._group}/start")
 
     def stop(self) -> Answer:
         """Have none of its replicas run."""
-        return self.client.ask("POST", f"{self._group}/stop")
+        return self._client.ask("POST", f"{self._group}/stop")
+
+    def delete(self) -> Answer:
+        """Remove the container group."""
+        return self._client.ask("DELETE", self._group)
 
     def instances(self) -> Sequence[Document]:
         """Every instance of the group; none when there is no group."""
-        answer = _object(self.client.ask("GET", f"{self._group}/instances"))
+        answer = _object(self._client.ask("GET", f"{self._group}/instances"))
         return () if answer is None else _rows(answer, "instances")
 
     def set_deletion_cost(self, instance_id: str, cost: int) -> Answer:
         """When replicas become fewer, instances with the lowest cost go first."""
-        return self.client.ask("PATCH", self._instance(instance_id), {"deletion_cost": cost})
+        return self._client.ask("PATCH", self.instance_path(instance_id), {"deletion_cost": cost})
 
     def reallocate(self, instance_id: str) -> Answer:
         """End the instance, and start another on another machine."""
-        return self.client.ask("POST", f"{self._instance(instance_id)}/reallocate")
+        return self._client.ask("POST", f"{self.instance_path(instance_id)}/reallocate")
+
+    def system_logs(self) -> Sequence[Document]:
+        """What lately happened to the group's instances, at most 50 entries."""
+        answer = _object(self._client.ask("GET", f"{self._group}/system-logs"))
+        return () if answer is None else _rows(answer, "items")
+
+    def instance_path(self, instance_id: str) -> str:
+        """The path of one instance."""
+        return f"{self._group}/instances/{quote(instance_id, safe='')}"
+
+
+class SaladCalls:
+    """The routes of an organization and of one of its projects. Raises what `SaladClient.ask` does."""
+
+    def __init__(self, client: SaladClient, *, organization: str, project: str) -> None:
+        self.client = client
+        self._organization = f"/organizations/{quote(organization, safe='')}"
+        self._groups = f"{self._organization}/projects/{quote(project, safe='')}/containers"
+
+    def of(self, group: str) -> GroupCalls:
+        """The routes of the container group of that name."""
+        return GroupCalls(self.client, groups=self._groups, name=group)
+
+    def groups(self) -> Sequence[Document]:
+        """The project's container groups: all of them, or the first MOST_LISTED."""
+        answer = _object(self.client.ask("GET", self._groups))
+        return () if answer is None else _rows(answer, "items")
+
+    def create(self, prototype: Document) -> Answer:
+        """Make the container group that the prototype names. A second one of its name is refused."""
+        return self.client.ask("POST", self._groups, prototype)
 
     def gpu_classes(self) -> Sequence[Document]:
         """Kinds of GPU with their prices."""
@@ -60,22 +93,14 @@ class SaladCalls:
         return () if answer is None else _rows(answer, "items")
 
     def quotas(self) -> Document:
-        """What the organisation may have."""
+        """What the organization may have, and what it uses."""
         answer = _object(self.client.ask("GET", f"{self._organization}/quotas"))
         return {} if answer is None else answer.get("container_groups_quotas") or {}
-
-    def system_logs(self) -> Sequence[Document]:
-        """What lately happened to the group's instances, at most 50 entries."""
-        answer = _object(self.client.ask("GET", f"{self._group}/system-logs"))
-        return () if answer is None else _rows(answer, "items")
 
     def availability(self, wanted: Document) -> Document:
         """How many machines could take such a container just now, by priority."""
         path = f"{self._organization}/availability/sce-gpu-availability"
         return _object(self.client.ask("POST", path, wanted)) or {}
-
-    def _instance(self, instance_id: str) -> str:
-        return f"{self._group}/instances/{quote(instance_id, safe='')}"
 
 
 def _object(answer: Answer) -> Document | None:

@@ -29,6 +29,8 @@ LONGEST_PAUSE_S = 16.0
 PATIENCE_S = 60.0
 LONGEST_RETRY_AFTER_S = 3600.0  # whoever says more is mistaken
 MERGE_PATCH = "application/merge-patch+json"
+# By the published document a changed container group is answered as merge-patch+json, and all else as JSON.
+ACCEPT = f"application/json, {MERGE_PATCH}, application/problem+json"
 LONGEST_QUOTE = 300
 GATEWAY_STATUS = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY})
 
@@ -92,7 +94,7 @@ class SaladClient:
         if held_s > PATIENCE_S:
             return _Trouble(message="it asked for patience", retry_after_s=held_s)
         self.pace.wait()
-        headers = {"Salad-Api-Key": self.api_key, "Accept": "application/json"}
+        headers = {"Salad-Api-Key": self.api_key, "Accept": ACCEPT}
         if body is not None:
             headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
         content = None if body is None else _json(body)

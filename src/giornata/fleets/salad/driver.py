@@ -1,8 +1,8 @@
-"""A fleet that is one container group of SaladCloud. What it costs to know of the provider stands in ADR 23."""
+"""A fleet on SaladCloud: one container group, or several. What it costs to know of the provider stands in ADR 23."""
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,33 +11,29 @@ from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdat
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.salad.calls import Document, SaladCalls
+from giornata.fleets.salad.calls import Document, GroupCalls, SaladCalls
+from giornata.fleets.salad.container_group import ContainerGroup, find_groups, is_marked, remove_empty
+from giornata.fleets.salad.group_names import most_groups
 from giornata.fleets.salad.options import MOST_REPLICAS, Options
+from giornata.fleets.salad.quota import Quota, quota_of
 from giornata.fleets.salad.shortage import availability_asked, why_missing
+from giornata.fleets.salad.spread import grown, shrunk
 from giornata.fleets.salad.translation import (
-    AT_REST,
     DRAINED_COST,
     EXCLUDED_AFTER_REALLOCATION_S,
     class_ids,
     dearest,
-    deletion_cost,
     differences,
     instance_of,
     limits_of,
     prototype_of,
     replicas_of,
-    status_of,
 )
 
 log = logging.getLogger(__name__)
 
 PRICES_KEPT_S = 300.0
-QUOTAS_KEPT_S = 600.0
-UNKNOWN_LIMITS = Limits(
-    most_nodes=MOST_REPLICAS,
-    reallocations_per_minute=None,
-    excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S,
-)
+QUOTAS_KEPT_S = 60.0
 
 ContainerFor = Callable[[Sequence[str]], dict[str, Any]]
 """The container that the settings describe, with these GPU classes (ids)."""
@@ -45,12 +41,15 @@ ContainerFor = Callable[[Sequence[str]], dict[str, Any]]
 
 @dataclass(slots=True, kw_only=True)
 class SaladFleet:
-    """Nodes are the replicas of one container group, which is made when it is first needed.
+    """Nodes are the replicas of container groups, which are made when they are first needed.
 
+    `group` is the name of the first group; the others have its name and a number, and `mark` in their container.
     `fresh_container` has everything a node needs; `stable_container` only what stays the same from one start of the
-    server to the next, and so can be compared with what the provider has. `identities` recognises the nodes' tokens.
+    server to the next, and so can be compared with what the provider has. `identities` recognizes the nodes' tokens.
     """
 
+    group: str
+    mark: str
     options: Options
     calls: SaladCalls
     fresh_container: ContainerFor = field(repr=False)  # they hold passwords
@@ -58,62 +57,72 @@ class SaladFleet:
     identities: WorkloadIdentities | None = None
     let_go: Callable[[], None] = lambda: None
     monotonic_s: Callable[[], float] = time.monotonic
-    _limits: Limits = UNKNOWN_LIMITS
-    _limits_at_s: float | None = None
+    most_each: int = MOST_REPLICAS
+    _limits: Limits | None = None
+    _quota: Quota | None = None
+    _quota_at_s: float | None = None
     _classes: Mapping[str, Document] = field(default_factory=dict)
     _classes_at_s: float | None = None
+    _home: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def limits(self) -> Limits:
-        """The organisation's quotas, as last heard."""
-        return self._limits
+        """What the organization's quotas leave for this fleet, as last heard."""
+        return self._limits or Limits(
+            most_nodes=self._most_nodes, excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S
+        )
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
-        """See Fleet. Nobody who stays is disturbed: only the number of replicas is changed while any of them runs."""
-        if not 0 <= nodes <= MOST_REPLICAS:
-            raise FleetRefused(f"SaladCloud has groups of 0 to {MOST_REPLICAS} replicas, not {nodes}")
-        group = self.calls.group()
-        if nodes == 0:
-            self._stop(group)
-            return
-        if group is None:
-            group = self._created(nodes)
-        if nodes < replicas_of(group) and status_of(group) not in AT_REST:
-            self._choose_who_leaves(leaving)
-        # Replicas first: a group that is started before comes up in its old size.
-        changes = self._changes(group, nodes)
-        if changes:
-            self.calls.patch(changes)
-        if status_of(group) in AT_REST:
-            self._start()
-        self._hear_quotas()
+        """See Fleet. Nobody who stays is disturbed: only the number of replicas is changed while any of them runs.
+
+        Of more nodes than the organization's quota leaves, those that it leaves are asked for.
+        """
+        groups = self._groups()
+        most, now = self.most_each * len(groups), sum(each.size for each in groups)
+        if not 0 <= nodes <= most:
+            raise FleetRefused(f"this fleet on SaladCloud can have 0 to {most} nodes, not {nodes}")
+        if nodes > now:
+            nodes = self._within_quota(nodes, own=now)
+        sizes = self._shrink(groups, nodes, leaving) if nodes < now else self._grow(groups, nodes)
+        remove_empty(groups, sizes)
+        self._hear_quota(own=nodes)
 
     def list(self) -> Sequence[Instance]:
         """See Fleet."""
-        listed = [instance_of(row) for row in self.calls.instances()]
-        self._hear_quotas()
+        groups = self._groups()
+        listed, home = list[Instance](), dict[str, str]()
+        for group in groups:
+            found = [instance_of(row) for row in group.calls.instances()] if group.document is not None else []
+            home |= {each.id: group.calls.name for each in found}
+            listed += found
+        self._home = home
+        self._hear_quota(own=sum(each.size for each in groups))
         return listed
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """See Fleet. The machine is excluded from the group for two days."""
-        log.info("%s: %s goes to another machine: %s", self.calls.name, instance_id, reason)
-        answer = self.calls.reallocate(instance_id)
-        if answer.found:
-            return
+        log.info("%s: %s goes to another machine: %s", self.group, instance_id, reason)
+        repeated = False
+        for calls in self._groups_with(instance_id):
+            answer = calls.reallocate(instance_id)
+            if answer.found:
+                return
+            repeated = repeated or answer.repeated
         same = self._listed(instance_id)
         if same is None:
-            if answer.repeated:
+            if repeated:
                 return  # it was the first try, whose reply got lost, that ended it
-            raise InstanceGone(f"{self.calls.name} has no instance {instance_id} any more")
-        if same.id == instance_id or not self.calls.reallocate(same.id).found:
+            raise InstanceGone(f"{self.group} has no instance {instance_id} any more")
+        if same.id == instance_id or not self.calls.of(self._home[same.id]).reallocate(same.id).found:
             raise FleetUnavailable(f"SaladCloud lists {same.id}, and does not find it")
 
     def drain(self, instance_id: str) -> None:
         """See Fleet. It costs the least to delete, after those that the number falls for."""
-        if self.calls.set_deletion_cost(instance_id, DRAINED_COST).found:
-            return
+        for calls in self._groups_with(instance_id):
+            if calls.set_deletion_cost(instance_id, DRAINED_COST).found:
+                return
         if self._listed(instance_id) is None:
-            raise InstanceGone(f"{self.calls.name} has no instance {instance_id} any more")
+            raise InstanceGone(f"{self.group} has no instance {instance_id} any more")
         raise FleetUnavailable(f"SaladCloud lists {instance_id}, and does not find it")
 
     def price(self) -> Price:
@@ -127,108 +136,125 @@ class SaladFleet:
 
     @property
     def one_by_one(self) -> bool:
-        """The group has one container for all: when it changes, every instance restarts."""
+        """A group has one container for all its instances: when it changes, every one of them restarts."""
         return False
 
     def outdated(self) -> Outdated:
         """See Renews. A group at rest has nobody who is outdated: it starts with what the settings say then."""
-        group = self.calls.group()
-        if group is None or status_of(group) in AT_REST:
-            return Outdated()
-        settings = differences(group, self.stable_container(self._gpu_class_ids()))
-        present = (each for each in self.list() if each.state is not InstanceState.STOPPING)
-        return Outdated(settings=tuple(settings), instances=frozenset(each.id for each in present if settings))
+        settings, instances = set[str](), set[str]()
+        for group in self._groups():
+            if group.document is None or group.at_rest:
+                continue
+            if found := differences(group.document, self.stable_container(self._gpu_class_ids())):
+                settings |= set(found)
+                instances |= {each.instance.id for each in group.listed(())}
+        return Outdated(settings=tuple(sorted(settings)), instances=frozenset(instances))
 
     def renew(self, instance_ids: Collection[str]) -> None:
-        """See Renews. The group gets the container that the settings describe, and every instance restarts."""
+        """See Renews. Each group gets the container that the settings describe, and every instance restarts."""
         del instance_ids
-        group, classes = self.calls.group(), self._gpu_class_ids()
-        if group is not None and differences(group, self.stable_container(classes)):
-            self.calls.patch({"container": self.fresh_container(classes)})
+        classes = self._gpu_class_ids()
+        for group in self._groups():
+            if group.document is not None and differences(group.document, self.stable_container(classes)):
+                group.calls.patch({"container": self.fresh_container(classes)})
 
     def shortage(self) -> str:
-        """See TellsShortage: the provider's counts, its log of the group, and the machines that it has free."""
-        group = self.calls.group()
-        if group is None or status_of(group) in AT_REST:
-            return ""
-        running = sum(each.state is InstanceState.RUNNING for each in self.list())
-        if running >= replicas_of(group):
-            return ""
-        asked = availability_asked(self.options, self._gpu_class_ids())
-        return why_missing(
-            group,
-            running=running,
-            logs=self.calls.system_logs(),
-            availability=self.calls.availability(asked),
-            priority=self.options.priority,
-        )
+        """See TellsShortage: the quota, the provider's counts, its logs, and the machines that it has free."""
+        groups = [each for each in self._groups() if each.size]
+        wanted = sum(each.size for each in groups)
+        quota, most = self._quota, None if self._quota is None else self._quota.most
+        said = [str(quota)] if most is not None and most <= wanted else []
+        running = {
+            each.number: sum(one.instance.state is InstanceState.RUNNING for one in each.listed(()))
+            for each in groups
+        }
+        short = [each for each in groups if running[each.number] < each.size]
+        if short:
+            why = why_missing(
+                [each.document for each in groups if each.document is not None],
+                running=sum(running.values()),
+                logs=[row for each in short for row in each.calls.system_logs()],
+                availability=self.calls.availability(availability_asked(self.options, self._gpu_class_ids())),
+                priority=self.options.priority,
+            )
+            said.append(why)
+        return "; ".join(said)
 
     def close(self) -> None:
-        """See Fleet. The provider's group stays as it is."""
+        """See Fleet. The provider's groups stay as they are."""
         self.let_go()
 
-    def _stop(self, group: Document | None) -> None:
-        # Whatever state it is in: one that is only being deployed will be running, and be paid for.
-        if group is None or status_of(group) in AT_REST:
-            return
-        try:
-            self.calls.stop()
-        except FleetRefused:
-            now = self.calls.group()
-            if now is not None and status_of(now) not in AT_REST:
-                raise
+    @property
+    def _most_groups(self) -> int:
+        return most_groups(self.group, group_id=self.options.group_id)
 
-    def _start(self) -> None:
-        try:
-            self.calls.start()
-        except FleetRefused:
-            now = self.calls.group()
-            if now is None or status_of(now) in AT_REST:
-                raise
+    @property
+    def _most_nodes(self) -> int:
+        return self.most_each * self._most_groups
 
-    def _created(self, nodes: int) -> Document:
-        """The group, made with so many replicas, or the one that a try made whose reply got lost."""
+    def _groups(self) -> Sequence[ContainerGroup]:
+        return find_groups(self.calls, base=self.group, mark=self.mark, most=self._most_groups)
+
+    def _grow(self, groups: Sequence[ContainerGroup], nodes: int) -> Mapping[int, int]:
+        sizes = grown({each.number: each.size for each in groups}, nodes, most_each=self.most_each)
+        for group in groups:
+            size = sizes[group.number]
+            if size == 0:
+                group.stop()
+            elif group.document is None:
+                self._create(group, size)
+            elif group.at_rest:
+                group.start(self._changes(group.document, size))
+            elif size != group.size:
+                group.calls.patch({"replicas": size})
+        return sizes
+
+    def _shrink(self, groups: Sequence[ContainerGroup], nodes: int, leaving: Collection[str]) -> Mapping[int, int]:
+        listed = {each.number: each.listed(leaving) if each.size and nodes else () for each in groups}
+        present = [(one.cost, number) for number, ones in listed.items() for one in ones]
+        sizes = shrunk({each.number: each.size for each in groups}, nodes, present)
+        for group in groups:
+            size = sizes[group.number]
+            if size == 0:
+                group.stop()
+            elif size < group.size:
+                group.shrink(size, listed[group.number])
+        return sizes
+
+    def _create(self, group: ContainerGroup, size: int) -> None:
+        """Make the group with so many replicas, or find the one that a try made whose reply got lost."""
         container = self.fresh_container(self._gpu_class_ids())
-        prototype = prototype_of(self.options, name=self.calls.name, container=container, replicas=nodes)
+        prototype = prototype_of(self.options, name=group.calls.name, container=container, replicas=size)
         try:
             answer = self.calls.create(prototype)
         except FleetRefused:
-            group = self.calls.group()
-            if group is None:
+            found = group.calls.group()
+            if found is None or (group.number > 1 and not is_marked(found, self.mark)):
                 raise
-            return group
+            now = ContainerGroup(number=group.number, calls=group.calls, document=found)
+            if now.at_rest:
+                now.start(self._changes(found, size))
+            elif now.size != size:
+                now.calls.patch({"replicas": size})
+            return
         if not answer.found:
-            raise FleetRefused("SaladCloud has no such organisation or project")
-        return answer.body if isinstance(answer.body, dict) else {"replicas": nodes}
+            raise FleetRefused("SaladCloud has no such organization or project")
 
-    def _changes(self, group: Document, nodes: int) -> dict[str, Any]:
-        changes: dict[str, Any] = {} if replicas_of(group) == nodes else {"replicas": nodes}
-        if status_of(group) in AT_REST:
-            # Nobody runs who could be disturbed: now the settings may take effect.
-            classes = self._gpu_class_ids()
-            other = differences(group, self.stable_container(classes))
-            if other:
-                log.warning("%s starts with changed settings: %s", self.calls.name, ", ".join(other))
-                changes["container"] = self.fresh_container(classes)
+    def _changes(self, group: Document, size: int) -> dict[str, Any]:
+        """What to change of a group at rest. Nobody runs who could be disturbed: now the settings may take effect."""
+        changes: dict[str, Any] = {} if replicas_of(group) == size else {"replicas": size}
+        classes = self._gpu_class_ids()
+        if other := differences(group, self.stable_container(classes)):
+            log.warning("%s starts with changed settings: %s", group.get("name"), ", ".join(other))
+            changes["container"] = self.fresh_container(classes)
         return changes
 
-    def _choose_who_leaves(self, leaving: Collection[str]) -> None:
-        """Say whom the provider shall take when replicas become fewer; before they do."""
-        for row in self.calls.instances():
-            instance = instance_of(row)
-            if instance.state is InstanceState.STOPPING:
-                continue
-            had = row.get("deletion_cost")
-            cost = deletion_cost(instance, leaving=instance.id in leaving, drained=had == DRAINED_COST)
-            if had == cost:
-                continue
-            try:
-                # One that is not there any more needs none.
-                self.calls.set_deletion_cost(instance.id, cost)
-            except FleetRefused:
-                # Whoever has not begun loses nothing by going first. For one at work the number must not fall.
-                if instance.state is InstanceState.RUNNING:
-                    raise
+    def _groups_with(self, instance_id: str) -> Iterator[GroupCalls]:
+        """The groups that may have the instance: first the one that was listed with it."""
+        home = self._home.get(instance_id)
+        if home is not None:
+            yield self.calls.of(home)
+        yield from (each.calls for each in self._groups() if each.document is not None and each.calls.name != home)
 
     def _listed(self, instance_id: str) -> Instance | None:
         """The instance of that id, or on the machine of that id, if the provider lists one."""
@@ -246,11 +272,26 @@ class SaladFleet:
     def _gpu_class_ids(self) -> Sequence[str]:
         return list(self._gpu_classes())
 
-    def _hear_quotas(self) -> None:
+    def _within_quota(self, nodes: int, *, own: int) -> int:
+        """So many of these nodes as the quota leaves; all of them when the provider does not say."""
+        self._quota = self._quota_at_s = None
+        self._hear_quota(own=own)
+        most = None if self._quota is None else self._quota.most
+        if most is None or most >= nodes:
+            return nodes
+        log.warning("%s: %s; %d were wanted", self.group, self._quota, nodes)
+        return most
+
+    def _hear_quota(self, *, own: int) -> None:
         now_s = self.monotonic_s()
-        if self._limits_at_s is not None and now_s - self._limits_at_s < QUOTAS_KEPT_S:
+        if self._quota_at_s is not None and now_s - self._quota_at_s < QUOTAS_KEPT_S:
             return
         # What is known of quotas is no reason not to do what was asked for.
         with suppress(FleetUnavailable, FleetRefused):
-            self._limits_at_s = now_s
-            self._limits = limits_of(self.calls.quotas())
+            self._quota_at_s = now_s
+            quotas = self.calls.quotas()
+            self._quota = quota_of(quotas, own=own)
+            most, reason = self._most_nodes, ""
+            if self._quota.most is not None and self._quota.most < most:
+                most, reason = self._quota.most, str(self._quota)
+            self._limits = limits_of(quotas, most_nodes=most, reason=reason)

@@ -14,6 +14,7 @@ import jwt
 
 from giornata.control.ports.identities import Workload
 from giornata.domain.errors import Unauthenticated, Unavailable
+from giornata.fleets.salad.group_names import group_number
 
 # Signatures that need the provider's secret. With HS256 its public key would do.
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
@@ -27,7 +28,10 @@ REFUSAL = "this token is not good here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaladGroup:
-    """Whose tokens are taken, and for which fleet. None: it does not matter."""
+    """Whose tokens are taken, and for which fleet. None: it does not matter.
+
+    `group` is the name of the fleet's first container group; further groups of the fleet have its name and a number.
+    """
 
     fleet: str
     organization_id: str | None
@@ -154,7 +158,7 @@ def _is_of(claims: Mapping[str, Any], group: SaladGroup) -> bool:
     audience = claims.get("aud")
     return (
         group.organization_id in (audience if isinstance(audience, list) else [audience])
-        and claims.get("salad_workload_name") == group.group
+        and group_number(group.group, claims.get("salad_workload_name")) is not None
         and group.group_id in (None, claims.get("salad_workload_id"))
     )
 

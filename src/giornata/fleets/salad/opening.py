@@ -16,7 +16,9 @@ from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import Surroundings
 from giornata.fleets.salad.calls import SaladCalls
 from giornata.fleets.salad.client import SaladClient, Waiting
+from giornata.fleets.salad.container_group import MARK
 from giornata.fleets.salad.driver import SaladFleet
+from giornata.fleets.salad.group_names import MOST_GROUPS, SUFFIX, is_kept
 from giornata.fleets.salad.identity import KeySet, SaladGroup, SaladIdentities
 from giornata.fleets.salad.options import NAME, Options
 from giornata.fleets.salad.pace import Pace, pace_of
@@ -48,9 +50,7 @@ def open_fleet(
         pace=pace or pace_of(api_key, per_minute=options.requests_per_minute),
         waiting=waiting or Waiting(),
     )
-    calls = SaladCalls(
-        client, organization=options.organization, project=options.project, group=group_name(name, options)
-    )
+    calls = SaladCalls(client, organization=options.organization, project=options.project)
     stable = functools.partial(
         _container, options, surroundings.environment, lambda: _env(name, options, surroundings)
     )
@@ -58,6 +58,8 @@ def open_fleet(
     if options.organization_id is not None:
         identities = open_identities({name: options}, now_ms=surroundings.now_ms, transport=transport)
     fleet = SaladFleet(
+        group=first_group(name, options),
+        mark=options.env.get(MARK, name),
         options=options,
         calls=calls,
         fresh_container=stable,
@@ -82,7 +84,7 @@ def open_identities(
         SaladGroup(
             fleet=name,
             organization_id=options.organization_id,
-            group=group_name(name, options),
+            group=first_group(name, options),
             group_id=options.group_id,
             issuer=options.issuer,
             keys_url=options.keys_url,
@@ -95,17 +97,21 @@ def open_identities(
     return SaladIdentities(groups=groups, keys=keys, now_ms=now_ms)
 
 
-def group_name(name: str, options: Options) -> str:
-    """The container group of the fleet `name`."""
+def first_group(name: str, options: Options) -> str:
+    """The first container group of the fleet `name`; the others have its name and a number."""
     return options.group or name
 
 
 def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list[Fault]:
     faults = []
     where = f"fleets.{name}.options"
-    if re.fullmatch(NAME, group_name(name, options)) is None:
-        message = f"{group_name(name, options)!r} is not a name for a container group"
+    if re.fullmatch(NAME, first_group(name, options)) is None:
+        message = f"{first_group(name, options)!r} is not a name for a container group"
         faults.append(Fault(where=f"{where}.group", message=message, hint=NAME_HINT))
+    elif is_kept(first_group(name, options)):
+        message = f"{first_group(name, options)!r} is a name for a further container group of a large fleet"
+        hint = f"set a group whose name does not end in {SUFFIX}2 to {SUFFIX}{MOST_GROUPS}"
+        faults.append(Fault(where=f"{where}.group", message=message, hint=hint))
     variables = {"api_key_variable": options.api_key_variable}
     if options.registry is not None:
         variables["registry.password_variable"] = options.registry.password_variable
@@ -120,7 +126,7 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
 def _env(name: str, options: Options, surroundings: Surroundings) -> dict[str, str]:
     """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
     server that no node could reach: it would be paid for and never heard of."""
-    env = {"GIORNATA_URL": surroundings.server_url(), "GIORNATA_FLEET": name}
+    env = {"GIORNATA_URL": surroundings.server_url(), MARK: name}
     env |= _work(surroundings.node_flags) | dict(options.env)
     host = httpx.URL(env["GIORNATA_URL"]).host
     if host in NOWHERE or host.startswith("127."):

@@ -31,11 +31,15 @@ class Registry(FleetOptions):
 
 
 class Options(FleetOptions):
-    """A container group of SaladCloud, and how to reach it."""
+    """The container groups of a fleet on SaladCloud, and how to reach them."""
 
     organization: Name = Field(description="The organisation's name.")
     project: Name = Field(description="The project's name.")
-    group: Name | None = Field(None, description="The container group. Default: the fleet's name.")
+    group: Name | None = Field(
+        None,
+        description="The first container group; a fleet of more than 500 nodes has further ones, of this name and a "
+        "number. Default: the fleet's name.",
+    )
     image: str = Field(min_length=1, max_length=2048, description="The node's image, with its tag or digest.")
     command: tuple[str, ...] = Field((), max_length=100, description="Default: the image's own.")
     gpu_classes: tuple[str, ...] = Field(
@@ -56,7 +60,10 @@ class Options(FleetOptions):
     organization_id: Uuid | None = Field(
         None, description="With it nodes prove who they are by the provider's token and carry no key."
     )
-    group_id: Uuid | None = Field(None, description="Take tokens of the group with this id only, whatever its name.")
+    group_id: Uuid | None = Field(
+        None,
+        description="Take tokens of the group with this id only. The fleet then has one group: 500 nodes at most.",
+    )
     issuer: str | None = Field(None, description="What tokens have to name as their issuer, if they name any.")
     price_usd_per_hour: float | None = Field(None, gt=0, le=1000, description="Instead of the provider's list.")
     price_beside_gpu_usd_per_hour: float = Field(

@@ -26,25 +26,27 @@ def availability_asked(options: Options, gpu_classes: Sequence[str]) -> dict[str
 
 
 def why_missing(
-    group: Document, *, running: int, logs: Sequence[Document], availability: Document, priority: str
+    groups: Sequence[Document], *, running: int, logs: Sequence[Document], availability: Document, priority: str
 ) -> str:
-    """One sentence or two for the operator."""
-    parts = [f"{running} of {replicas_of(group)} instances run"]
-    state = group.get("current_state")
-    if isinstance(state, dict):
-        counts = state.get("instance_status_counts") or state.get("instance_status_count") or {}
-        waiting = [
-            f"{count} {name.removesuffix('_count')}"
-            for name, count in counts.items()
-            if count and name != "running_count"
-        ]
-        parts += [", ".join(waiting)] if waiting else []
-        parts += [str(state["description"])] if state.get("description") else []
+    """One sentence or two for the operator, about all container groups of a fleet."""
+    parts = [f"{running} of {sum(map(replicas_of, groups))} instances run"]
+    states = [state for each in groups if isinstance(state := each.get("current_state"), dict)]
+    parts += [waiting] if (waiting := _waiting(states)) else []
+    parts += sorted({str(each["description"]) for each in states if each.get("description")})
     free = availability.get(f"available_gpu_{priority}")
     if isinstance(free, int):
         parts.append(f"the provider counts {free} free machines for the priority {priority}")
     parts += [lately] if (lately := _lately(logs)) else []
     return "; ".join(parts)
+
+
+def _waiting(states: Sequence[Document]) -> str:
+    """How many instances are in each state but running."""
+    counts: Counter[str] = Counter()
+    for each in states:
+        counts.update(each.get("instance_status_counts") or each.get("instance_status_count") or {})
+    waiting = [f"{n} {name.removesuffix('_count')}" for name, n in counts.items() if n and name != "running_count"]
+    return ", ".join(waiting)
 
 
 def _lately(logs: Sequence[Document]) -> str:

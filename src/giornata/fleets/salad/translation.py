@@ -7,7 +7,7 @@ from typing import Any
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 from giornata.domain.money import MICRO_USD
-from giornata.fleets.salad.options import MOST_REPLICAS, Options
+from giornata.fleets.salad.options import Options
 
 Document = Mapping[str, Any]
 
@@ -163,11 +163,11 @@ def dearest(classes: Mapping[str, Document], *, priority: str) -> int:
     return max(prices)
 
 
-def limits_of(quotas: Document) -> Limits:
-    """What the organisation may have; the number of nodes is shared by all of its groups."""
-    replicas = quotas.get("container_replicas_quota")
+def limits_of(quotas: Document, *, most_nodes: int, reason: str) -> Limits:
+    """What the organization may have. `most_nodes` is what is left of its replicas for this fleet."""
     return Limits(
-        most_nodes=min(MOST_REPLICAS, replicas) if isinstance(replicas, int) else MOST_REPLICAS,
+        most_nodes=most_nodes,
+        most_nodes_reason=reason,
         reallocations_per_minute=quotas.get("max_container_group_reallocations_per_minute"),
         excluded_after_reallocation_s=EXCLUDED_AFTER_REALLOCATION_S,
     )

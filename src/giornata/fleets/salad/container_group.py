@@ -1,0 +1,154 @@
+"""The container groups of a fleet, as they were found, and what is done to one of them."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from giornata.control.ports.fleet import Instance, InstanceState
+from giornata.domain.errors import FleetRefused
+from giornata.fleets.salad.calls import MOST_LISTED, Document, GroupCalls, SaladCalls
+from giornata.fleets.salad.group_names import group_name, group_number
+from giornata.fleets.salad.translation import (
+    AT_REST,
+    DRAINED_COST,
+    deletion_cost,
+    instance_of,
+    replicas_of,
+    status_of,
+)
+
+log = logging.getLogger(__name__)
+
+MARK = "GIORNATA_FLEET"  # the variable of a container that says which fleet it is of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An instance, and what it costs to delete by the provider and by the plan."""
+
+    instance: Instance
+    had_cost: Any
+    cost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerGroup:
+    """The group of that `number`. `document` is how it was found; None: there is none."""
+
+    number: int
+    calls: GroupCalls
+    document: Document | None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether none of its replicas runs or comes."""
+        return self.document is None or status_of(self.document) in AT_REST
+
+    @property
+    def size(self) -> int:
+        """How many replicas run or come."""
+        return 0 if self.document is None or self.at_rest else replicas_of(self.document)
+
+    def listed(self, leaving: Collection[str]) -> Sequence[Listed]:
+        """The instances that are present; `leaving` are the ids of those that are to go first."""
+        rows = [(instance_of(row), row.get("deletion_cost")) for row in self.calls.instances()]
+        return [
+            Listed(
+                instance=each,
+                had_cost=had,
+                cost=deletion_cost(each, leaving=each.id in leaving, drained=had == DRAINED_COST),
+            )
+            for each, had in rows
+            if each.state is not InstanceState.STOPPING
+        ]
+
+    def shrink(self, size: int, listed: Sequence[Listed]) -> None:
+        """Lower the number of replicas, after the provider knows whom to take."""
+        for each in listed:
+            if each.had_cost == each.cost:
+                continue
+            try:
+                # One that is not there any more needs none.
+                self.calls.set_deletion_cost(each.instance.id, each.cost)
+            except FleetRefused:
+                # Whoever has not begun loses nothing by going first. For one at work the number must not fall.
+                if each.instance.state is InstanceState.RUNNING:
+                    raise
+        self.calls.patch({"replicas": size})
+
+    def start(self, changes: Document) -> None:
+        """Have the group run, with these changes. Replicas first: a group that is started before has its old size."""
+        if changes:
+            self.calls.patch(changes)
+        try:
+            self.calls.start()
+        except FleetRefused:
+            now = self.calls.group()
+            if now is None or status_of(now) in AT_REST:
+                raise
+
+    def stop(self) -> None:
+        """Have none run, whatever the state: a group that is only being deployed will run, and be paid for."""
+        if not self.at_rest:
+            try:
+                self.calls.stop()
+            except FleetRefused:
+                now = self.calls.group()
+                if now is not None and status_of(now) not in AT_REST:
+                    raise
+        if self.document is not None and replicas_of(self.document):
+            # It is not published whether replicas of a group at rest count against the quota: there are none.
+            with suppress(FleetRefused):
+                self.calls.patch({"replicas": 0})
+
+    def remove(self) -> None:
+        """Delete the group, which is at rest."""
+        try:
+            self.calls.delete()
+        except FleetRefused as error:
+            log.warning("the empty container group %s stays: %s", self.calls.name, error)
+
+
+def find_groups(calls: SaladCalls, *, base: str, mark: str, most: int) -> Sequence[ContainerGroup]:
+    """The groups of the fleet by their numbers: those that there are, and those that it may make up to `most`.
+
+    The group named `base` is always the fleet's. Further ones have a number, and the fleet's mark in their container:
+    somebody else may have made a group of such a name.
+    """
+    rows = calls.groups()
+    found = {number: row for row in rows if (number := group_number(base, row.get("name"))) is not None}
+    if len(rows) >= MOST_LISTED:
+        # Perhaps there are more than are told. Numbers of a fleet's groups have no gaps.
+        for number in range(1, most + 1):
+            document = found.get(number) or calls.of(group_name(base, number)).group()
+            if document is None:
+                break
+            found[number] = document
+    numbers = sorted({*found, *range(1, most + 1)})
+    return [
+        ContainerGroup(number=each, calls=calls.of(group_name(base, each)), document=found.get(each))
+        for each in numbers
+        if each == 1 or each not in found or is_marked(found[each], mark)
+    ]
+
+
+def is_marked(group: Document, mark: str) -> bool:
+    """Whether the group's container has the fleet's mark."""
+    container = group.get("container")
+    env = container.get("environment_variables") if isinstance(container, dict) else None
+    return isinstance(env, dict) and env.get(MARK) == mark
+
+
+def remove_empty(groups: Sequence[ContainerGroup], sizes: Mapping[int, int]) -> None:
+    """Remove groups after the first that were found at rest and have no size now.
+
+    The highest numbers go first, and a group only when it has the highest number: so no gaps come about.
+    """
+    for group in sorted(groups, key=lambda each: -each.number):
+        if group.document is None:
+            continue
+        if group.number == 1 or not group.at_rest or sizes[group.number]:
+            return
+        group.remove()
