@@ -23,6 +23,7 @@ from giornata.agent.provider import Provider
 from giornata.agent.settings import AgentSettings, is_built_in
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
+from giornata.client.trust import trusted
 from giornata.domain.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,10 @@ def run_node(settings: AgentSettings, *, provider: Provider | None = None) -> in
     departure = Departure()
     # An attempt has at most so many requests on their way: six inputs, a heartbeat, an upload, a log, its end.
     limits = httpx.Limits(max_connections=max(32, 12 * settings.places), max_keepalive_connections=8)
-    with httpx.Client(base_url=settings.url, limits=limits) as http, httpx.Client(limits=limits) as storage_http:
+    with (
+        httpx.Client(base_url=settings.url, limits=limits, verify=trusted()) as http,
+        httpx.Client(limits=limits, verify=trusted()) as storage_http,
+    ):
         agent = Agent(
             settings=settings,
             node=NodeClient(http, node_key=settings.key or settings.bearer or ""),

@@ -1,5 +1,6 @@
 """The API on a socket. Stops without cutting anybody off: requests finish, and those that only wait are let go."""
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -22,6 +23,8 @@ GRACE_S = 20
 START_TIMEOUT_S = 30.0
 BACKLOG = 2048
 LARGEST_PORT = 65_535
+# The Date header has whole seconds.
+DATE_S = 1.0
 # Made since the last look for garbage before the next one; Python has 700.
 NEW_OBJECTS = 10_000
 
@@ -99,8 +102,8 @@ class HttpServer:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more requests and let those under way finish, up to the grace; `at_once` cuts them off."""
-        self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once
+        self._server.leave()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -173,10 +176,26 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.ready = threading.Event()
         self._on_shutdown = on_shutdown
+        self._leaving = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def leave(self) -> None:
+        """End `main_loop` at once. Safe from every thread, before the start and after the end too."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+                self._loop.call_soon_threadsafe(self._leaving.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    async def main_loop(self) -> None:
+        """Renew the Date header each second. uvicorn looks ten times a second whether it is to end."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), DATE_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_shutdown()

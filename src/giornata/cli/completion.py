@@ -14,6 +14,7 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     from giornata.cli.connection import connect
     from giornata.cli.options import settings_of
     from giornata.client.connection import Backoff
+    from giornata.client.trust import trusted
     from giornata.domain.errors import GiornataError
 
     def hurry(request: httpx.Request) -> None:
@@ -21,7 +22,7 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
     try:
         with (
-            httpx.Client(event_hooks={"request": [hurry]}) as http,
+            httpx.Client(event_hooks={"request": [hurry]}, verify=trusted()) as http,
             connect(settings_of(context), http=http, backoff=Backoff(retries=0)) as client,
         ):
             newest = [job for job, _ in zip(client.jobs(), range(MOST_JOBS), strict=False)]

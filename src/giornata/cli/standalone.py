@@ -26,6 +26,7 @@ from giornata.cli.settings import Settings
 from giornata.cli.standalone_input import Alone, Plan, make_plan, order_of
 from giornata.cli.standalone_words import RunView
 from giornata.cli.words import duration, size
+from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.protocol.events import EventType
 from giornata.standalone.bell import Bell, Ringing
@@ -71,7 +72,7 @@ def _run(plan: Plan, order: Order, settings: Settings, out: Output) -> int:
         stack.callback(workplace.close)
         stack.callback(engines.stop)
         _install_signals(engines, departure)
-        http = stack.enter_context(httpx.Client(timeout=WEBHOOK_TIMEOUT_S))
+        http = stack.enter_context(httpx.Client(timeout=WEBHOOK_TIMEOUT_S, verify=trusted()))
         view = stack.enter_context(RunView(out, total=order.spec.max_train_steps))
         porter = Porter(
             grumble=view.say, monotonic_s=monotonic_s, rng=random.SystemRandom(), patience_s=STORAGE_PATIENCE_S

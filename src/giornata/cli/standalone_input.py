@@ -20,6 +20,7 @@ from giornata.cli.spec_words import with_model_option
 from giornata.cli.storage import s3_credentials_of, storage_url
 from giornata.cli.world import RandomNames, SystemClock
 from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.webhooks import key_of
 from giornata.standalone.order import Order, make_order, spec_faults
@@ -106,7 +107,7 @@ def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:
 
 
 def _model_faults(fields: dict[str, Any]) -> list[Fault]:
-    with httpx.Client(timeout=TIMEOUT) as http:
+    with httpx.Client(timeout=TIMEOUT, verify=trusted()) as http:
         return list(model_faults(fields, hub=Hub(environment=os.environ, http=http), shares_files=lambda: True))
 
 

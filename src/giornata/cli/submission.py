@@ -21,6 +21,7 @@ from giornata.cli.sizes import parse_size
 from giornata.cli.spec_words import with_model_option
 from giornata.client import Client
 from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.client.trust import trusted
 from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.protocol.datasets import Dataset
@@ -162,7 +163,7 @@ def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
         except (Unavailable, Unauthenticated):
             return False  # which is said when the server is needed
 
-    with httpx.Client(timeout=TIMEOUT) as http:
+    with httpx.Client(timeout=TIMEOUT, verify=trusted()) as http:
         return list(model_faults(spec, hub=Hub(environment=os.environ, http=http), shares_files=shares_files))
 
 

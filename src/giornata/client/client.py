@@ -16,6 +16,7 @@ from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection, R
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
 from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.client.trust import trusted
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload
 from giornata.domain.errors import NotFound, Unavailable
 from giornata.domain.job import TERMINAL, JobState
@@ -75,7 +76,7 @@ class Client:
         self, base_url: str, api_key: str, *, http: httpx.Client | None = None, backoff: Backoff | None = None
     ) -> None:
         self._own = http is None
-        self._http = http if http is not None else httpx.Client()
+        self._http = http if http is not None else httpx.Client(verify=trusted())
         self._connection = Connection(base_url, api_key, http=self._http, backoff=backoff or Backoff())
 
     def __enter__(self) -> Self:

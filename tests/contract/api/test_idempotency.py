@@ -12,6 +12,7 @@ from tests.fixtures.served import QUICK, Served
 
 from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
+from giornata.client.trust import trusted
 
 AT_ONCE = 16
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
@@ -34,7 +35,7 @@ def all_at_once(served: Served, urls: list[str], bodies: list[dict[str, object]]
 
     def post(number: int) -> httpx.Response:
         headers = {"Authorization": f"Bearer {served.keys.member}", "Idempotency-Key": key}
-        with httpx.Client(base_url=urls[number % len(urls)], headers=headers, timeout=30) as http:
+        with httpx.Client(base_url=urls[number % len(urls)], headers=headers, timeout=30, verify=trusted()) as http:
             http.get("/healthz")  # the connection is there before the race begins
             start.wait(30)
             return http.post("/v1/jobs", json=bodies[number])

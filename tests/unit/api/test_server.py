@@ -1,5 +1,6 @@
 """Stopping without cutting anybody off."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -7,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import uvicorn
 from tests.fixtures.served import QUICK, Served, serving
 
 from giornata.api.app import create_app
-from giornata.api.server import HttpServer, listen, serve
+from giornata.api.server import HttpServer, _Server, listen, serve
 
 LONG_S = 30.0
 
@@ -85,3 +87,18 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         serve(app, "127.0.0.1", 0, on_started=started, before_stop=before_stop)
         assert not forever.is_set()
     forever.set()
+
+
+def test_a_server_that_is_told_to_stop_looks_at_no_clock_first() -> None:
+    async def ends_in_turns(turns: int) -> bool:
+        server = _Server(uvicorn.Config(None, log_config=None), on_shutdown=lambda: None)
+        idle = asyncio.create_task(server.main_loop())
+        await asyncio.sleep(0)
+        server.leave()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ended = idle.done()
+        idle.cancel()
+        return ended
+
+    assert asyncio.run(ends_in_turns(20))

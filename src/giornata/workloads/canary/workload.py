@@ -1,5 +1,6 @@
 """The canary: does this device repeat itself, multiply rightly, and keep what is written to it?"""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,11 +23,16 @@ def _leave(_: torch.Tensor) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a test can damage: products, predictions in the training, written memory."""
+    """What a test can damage (products, predictions in the training, written memory) and make quick.
+
+    `memory_bytes` is how much memory is checked: by default what `bytes_to_check` says.
+    """
 
     matmul: Matmul = field(default=torch.matmul)
     bend: Bend = field(default=lambda _, prediction: prediction)
     touch: Touch = field(default=_leave)
+    memory_bytes: int | None = None
+    now_s: Callable[[], float] = field(default=time.perf_counter)
 
 
 class CanaryWorkload:
@@ -50,15 +56,16 @@ class CanaryWorkload:
 
     def _arithmetic(self, reporter: Reporter) -> dict[str, float]:
         _begin(reporter, "multiplying")
-        kind = self._device.type
-        check_products(self._device, CHECKED_SIDE[kind], self._hardware.matmul)
-        return {"matmul_tflops": round(tflops(self._device, MEASURED_SIDE[kind], self._hardware.matmul), 4)}
+        kind, hardware = self._device.type, self._hardware
+        check_products(self._device, CHECKED_SIDE[kind], hardware.matmul)
+        measured = tflops(self._device, MEASURED_SIDE[kind], hardware.matmul, now_s=hardware.now_s)
+        return {"matmul_tflops": round(measured, 4)}
 
     def _memory(self, reporter: Reporter) -> dict[str, int]:
         _begin(reporter, "checking memory")
         checked = check_memory(
             self._device,
-            bytes_to_check(self._device),
+            self._hardware.memory_bytes or bytes_to_check(self._device),
             attend=lambda: _attend(reporter),
             touch=self._hardware.touch,
         )
