@@ -28,4 +28,4 @@ def limited(policy: ScalingPolicy, limits: FleetLimits, *, paused: bool) -> Scal
         )
         for window in policy.windows
     )
-    return replace(policy, **limits.set_ones(), windows=windows, paused=paused)  # type: ignore[arg-type]
+    return replace(policy, **limits.set_ones(), windows=windows, paused=paused)
