@@ -128,6 +128,12 @@ def test_an_evening_without_other_machines_costs_no_job(run_of: Any):
     assert run["succeeded"] == run["jobs"]
 
 
+def test_at_the_end_of_a_queue_few_nodes_are_billed_for_nothing(run_of: Any):
+    """Each node would be idle for 300 s and more if all of them were kept for `idle_to_zero_s`."""
+    run = run_of("region-loss", jobs=16, nodes=8)
+    assert run["idle_s"] < 8 * 200
+
+
 def test_an_offer_bounds_a_policy_that_scales_too_little():
     """A bound of the instances that ran would not show that one node did the work of four."""
     whole = dataclasses.replace(sized(SCENARIOS["region-loss"], jobs=4, nodes=4), steps=150, troubles=())

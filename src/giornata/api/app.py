@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from giornata import __version__
-from giornata.api import admin, costs, fleets, histories, jobs, machines, node, secrets, uploads
+from giornata.api import admin, costs, fleets, histories, jobs, machines, node, nodes, secrets, uploads
 from giornata.api.blobs import blob_routes, serves_blobs
 from giornata.api.express import Express
 from giornata.api.head import Head
@@ -40,7 +40,7 @@ DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 Every error is an `application/problem+json` document with a stable `code`; invalid input lists every fault.
 """
 _USERS = (uploads.router, jobs.router, histories.router, admin.router, costs.router, secrets.router)
-_OPERATORS = (fleets.router, machines.router)
+_OPERATORS = (fleets.router, machines.router, nodes.router)
 _ROUTERS = (*_USERS, *_OPERATORS, node.router, node.attempts)
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Range", "X-API-Key"]
 _CORS_REPLY = ["Content-Range", "ETag", "Location", "Retry-After", "X-Request-Id"]

@@ -43,9 +43,9 @@ COMMANDS = (
     _section(
         "Nodes",
         ("node", "node", "Join a server with this machine, and do its jobs."),
-        ("nodes", "nodes", "List the nodes, and what they are at."),
+        ("nodes", "nodes", "List the nodes, and what they are at; drain one."),
         ("machines", "machines", "See how machines fare; quarantine one, or release it."),
-        ("fleets", "fleet_table", "See how many nodes each fleet has and should have, and why."),
+        ("fleets", "fleet_table", "See what each fleet has and should have, and change it."),
     ),
     _section(
         "Server",

@@ -27,7 +27,16 @@ class ScalingTable(_Table):
     warm_spares: int = Field(
         DEFAULT.warm_spares, ge=0, le=1000, description="Nodes more than the work needs, while there is any."
     )
-    idle_to_zero_s: float = Field(DEFAULT.idle_to_zero_s, ge=0, description="How long a node without work is kept.")
+    idle_to_zero_s: float = Field(
+        DEFAULT.idle_to_zero_s,
+        ge=0,
+        description="Seconds that a node without work is kept, one that has not started included.",
+    )
+    surplus_idle_s: float = Field(
+        DEFAULT.surplus_idle_s,
+        ge=0,
+        description="Seconds that nodes without work are kept while no job waits. One of them stays idle_to_zero_s.",
+    )
     most_up: int = Field(DEFAULT.most_up, ge=1, description="Most nodes more in one step.")
     most_down: int = Field(DEFAULT.most_down, ge=1, description="Most nodes fewer in one step.")
     pause_after_change_s: float = Field(

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from giornata.cli.connection import connect
+from giornata.cli.fleet_verbs import limits_words, pause, resume, roll, scale
 from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
@@ -27,8 +28,11 @@ class _ShowUnlessSaid(TyperGroup):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    fleets = typer.Typer(cls=_ShowUnlessSaid, help="See how many nodes each fleet has and should have, and why.")
+    fleets = typer.Typer(cls=_ShowUnlessSaid, help="See what each fleet has and should have, and change it.")
     fleets.command(SHOW)(list_fleets)
+    fleets.command("pause")(pause)
+    fleets.command("resume")(resume)
+    fleets.command("scale")(scale)
     fleets.command("roll")(roll)
     app.add_typer(fleets, name="fleets")
 
@@ -57,23 +61,6 @@ def list_fleets(
         out.result({"items": [each.model_dump(mode="json") for each in fleets]})
 
 
-def roll(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `giornata fleets` shows it.", show_default=False)],
-    as_json: JsonFlag = False,
-) -> None:
-    """Bring a fleet's nodes to what the settings say.
-
-    A few at a time, and none is made to leave its work: each writes a checkpoint and gives its job back first.
-    """
-    with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
-        fleet = client.roll_fleet(name)
-        changed = f": {', '.join(fleet.outdated)}" if fleet.outdated else ""
-        out.say(f"The nodes of {name} are renewed as far as their settings changed{changed}")
-        out.hint(f"See how far it is with: {giornata('fleets', name)}")
-        out.result(fleet)
-
-
 def _table(out: Output, fleets: list[Fleet]) -> None:
     headers = ("fleet", "driver", "wanted", "there", "waiting", "price", "why")
     rows = [
@@ -93,6 +80,12 @@ def _table(out: Output, fleets: list[Fleet]) -> None:
 
 def _remarks(out: Output, fleet: Fleet) -> None:
     """What is not as it should be, in whole lines: a provider's words are long, and an operator wants all of them."""
+    if fleet.paused_since is not None:
+        out.say(f"{fleet.name}: an operator paused it {ago(fleet.paused_since)}: it has no nodes until it is resumed")
+        out.hint(f"Resume it with: {giornata('fleets', 'resume', fleet.name)}")
+    if limits := limits_words(fleet):
+        out.say(f"{fleet.name}: an operator set {limits}, in place of the settings")
+        out.hint(f"Go back to the settings with: {giornata('fleets', 'scale', fleet.name, '--as-settings')}")
     if fleet.trouble:
         until = "" if fleet.quiet_until is None else f" (it is asked again at {fleet.quiet_until:%H:%M:%S} UTC)"
         out.say(f"{fleet.name}: {fleet.trouble}{until}")

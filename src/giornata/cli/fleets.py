@@ -26,6 +26,8 @@ from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
 LOCAL_FLEET = "local"
+# Idle processes of one's own machine cost little, and each holds a model that the next job needs.
+KEPT = {"surplus_idle_s": ScalingPolicy().idle_to_zero_s}
 # What the server is told by its environment and its nodes have no use for.
 OF_SERVERS_ALONE = frozenset(
     f"GIORNATA_{name}"
@@ -141,7 +143,7 @@ def _table_of_machine(settings: Settings, own: range) -> FleetTable:
             "driver": "local",
             "kinds": tuple(dict.fromkeys((*settings.kinds, *settings.workloads))),
             "places": settings.places,
-            "scaling": {"min_nodes": own[0], "max_nodes": most, "most_up": max(1, most)},
+            "scaling": {"min_nodes": own[0], "max_nodes": most, "most_up": max(1, most), **KEPT},
             "options": {"price_usd_per_hour": settings.price_usd_per_hour, "grace_s": settings.grace_s + 5.0},
         }
     )

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 
 import httpx
 from pydantic import SecretStr
 
-from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection, R
+from giornata.client.connection import LONG_TIMEOUT, Backoff, Connection
 from giornata.client.downloads import download_artifacts, download_file
 from giornata.client.follow import follow
+from giornata.client.operator_calls import OperatorCalls, quoted
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload
@@ -26,8 +26,6 @@ from giornata.protocol.admin import (
     CreateProject,
     Key,
     KeyPage,
-    Node,
-    NodePage,
     Project,
     ProjectPage,
     Scope,
@@ -35,7 +33,6 @@ from giornata.protocol.admin import (
 )
 from giornata.protocol.costs import Costs
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
-from giornata.protocol.fleets import Fleet, FleetPage
 from giornata.protocol.jobs import (
     Artifact,
     ArtifactPage,
@@ -55,7 +52,6 @@ from giornata.protocol.jobs import (
     MetricPoint,
     SubmitJob,
 )
-from giornata.protocol.machines import Machine, MachinePage, QuarantineMachine
 from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 
 PAGE = 500
@@ -64,7 +60,7 @@ LONGEST_MARK = 6
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
-class Client:
+class Client(OperatorCalls):
     """A server, seen with one key.
 
     Every method raises the classes of `giornata.domain.errors`. Calls that may be repeated are, on connection
@@ -126,7 +122,7 @@ class Client:
 
     def get_dataset(self, dataset_id: str) -> Dataset:
         """One dataset with its items."""
-        return self._get(f"/v1/datasets/{_quoted(dataset_id)}", Dataset)
+        return self._get(f"/v1/datasets/{quoted(dataset_id)}", Dataset)
 
     def datasets(self) -> Iterator[Dataset]:
         """All datasets, newest first, without their items."""
@@ -319,36 +315,6 @@ class Client:
 
     # ---- administration -----------------------------------------------------------------------------------
 
-    def nodes(self, *, gone: bool = False) -> Iterator[Node]:
-        """Nodes that the key may see."""
-        return self._pages("/v1/nodes", NodePage, {"gone": gone})
-
-    def machines(self, *, state: str | None = None) -> Iterator[Machine]:
-        """How machines fare with jobs of each kind; root admin only."""
-        return self._pages("/v1/machines", MachinePage, {"state": state})
-
-    def quarantine_machine(self, machine_id: str, *, reason: str = "by hand") -> MachinePage:
-        """No more work for it until it is released; root admin only."""
-        path = f"/v1/machines/{_quoted(machine_id)}/quarantine"
-        return self._connection.call("POST", path, MachinePage, body=QuarantineMachine(reason=reason))
-
-    def release_machine(self, machine_id: str) -> MachinePage:
-        """Nothing is held against it any more; root admin only."""
-        return self._connection.call("POST", f"/v1/machines/{_quoted(machine_id)}/release", MachinePage)
-
-    def fleets(self) -> Iterator[Fleet]:
-        """All fleets (root admin only)."""
-        return self._pages("/v1/fleets", FleetPage)
-
-    def fleet(self, name: str) -> Fleet:
-        """One fleet (root admin only). Raises NotFound."""
-        return self._connection.call("GET", f"/v1/fleets/{quote(name, safe='')}", Fleet)
-
-    def roll_fleet(self, name: str) -> Fleet:
-        """Bring its instances to what the settings say, without losing work (root admin only). Raises NotFound, and
-        Conflict for a fleet that has nothing to roll."""
-        return self._connection.call("POST", f"/v1/fleets/{quote(name, safe='')}/roll", Fleet)
-
     def projects(self) -> Iterator[Project]:
         """All projects for a root admin, else one's own."""
         return self._pages("/v1/projects", ProjectPage)
@@ -368,7 +334,7 @@ class Client:
 
     def set_project_budgets(self, project_id: str, body: SetBudget) -> Project:
         """The budgets that are given in `body`; the other one stays. For an admin of the installation."""
-        return self._connection.call("PUT", f"/v1/projects/{_quoted(project_id)}/budget", Project, body=body)
+        return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/budget", Project, body=body)
 
     def create_project(self, project_id: str, *, name: str | None = None) -> Project:
         """A new tenant."""
@@ -397,12 +363,12 @@ class Client:
 
     def revoke_key(self, key_id: str) -> Key:
         """The key is refused from now on."""
-        return self._connection.call("DELETE", f"/v1/keys/{_quoted(key_id)}", Key)
+        return self._connection.call("DELETE", f"/v1/keys/{quoted(key_id)}", Key)
 
     def set_secret(self, name: str, value: str) -> Secret:
         """Keep a value that jobs may name, in the place of the one before. It cannot be read back."""
         body = SetSecret(value=SecretStr(value))
-        return self._connection.call("PUT", f"/v1/secrets/{_quoted(name)}", Secret, body=body)
+        return self._connection.call("PUT", f"/v1/secrets/{quoted(name)}", Secret, body=body)
 
     def secrets(self) -> tuple[Secret, ...]:
         """The project's secrets by name, without their values."""
@@ -410,22 +376,10 @@ class Client:
 
     def delete_secret(self, name: str) -> Secret:
         """Forget a value."""
-        return self._connection.call("DELETE", f"/v1/secrets/{_quoted(name)}", Secret, repeatable=False)
-
-    def _get(self, path: str, reply: type[R], params: Mapping[str, Any] | None = None) -> R:
-        return self._connection.call("GET", path, reply, params=params)
+        return self._connection.call("DELETE", f"/v1/secrets/{quoted(name)}", Secret, repeatable=False)
 
     def _followed(self, path: str, item: type[Any], after: int) -> Iterator[Any]:
         return follow(self._connection, path, item, after=after)
-
-    def _pages(self, path: str, page: type[Any], params: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        cursor: str | None = None
-        while True:
-            got = self._get(path, page, {**(params or {}), "cursor": cursor})
-            yield from got.items
-            cursor = got.next
-            if cursor is None:
-                return
 
     def _later(self, path: str, page: type[Any], after: int) -> Iterator[Any]:
         while True:
@@ -437,8 +391,4 @@ class Client:
 
 
 def _job(job_id: str) -> str:
-    return f"/v1/jobs/{_quoted(job_id)}"
-
-
-def _quoted(identifier: str) -> str:
-    return quote(identifier, safe="")
+    return f"/v1/jobs/{quoted(job_id)}"

@@ -10,7 +10,8 @@ from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
-from giornata.domain.fleet_plan import FleetView
+from giornata.domain.fleet_limits import FleetLimits, limited
+from giornata.domain.fleet_plan import FleetView, ScalingPolicy
 from giornata.domain.fleet_share import Bidder, share_demand
 from giornata.protocol.admin import ROOT_PROJECT
 
@@ -27,6 +28,12 @@ JOINS_WITHIN_MS = 60_000
 def offer_of(governed: GovernedFleet) -> Offer:
     """What a node that is still to come will be able to do."""
     return Offer(kinds=governed.kinds, vram_bytes=governed.vram_bytes, places=governed.places)
+
+
+def scaling_of(governed: GovernedFleet, row: FleetRow) -> ScalingPolicy:
+    """The policy of the settings, with what an operator set since in their place."""
+    limits = FleetLimits(**row.limits)
+    return limited(governed.scaling, limits, paused=row.paused_at_ms is not None)
 
 
 def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
@@ -144,10 +151,10 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
         most_nodes_reason=limits.most_nodes_reason,
         moves=limits.moves,
         reallocations_left=max(0, (REALLOCATIONS_PER_MINUTE if per_minute is None else per_minute) - recent),
-        needed_at_ms=row.needed_at_ms,
+        awaited_at_ms=row.awaited_at_ms,
         changed_at_ms=row.changed_at_ms,
     )
-    return Bidder(view=view, policy=governed.scaling, in_trouble=bool(row.trouble))
+    return Bidder(view=view, policy=scaling_of(governed, row), in_trouble=bool(row.trouble))
 
 
 def _instance(

@@ -34,10 +34,11 @@ def list_nodes(ctx: Context, caller: Caller, *, gone: bool, cursor: str | None, 
         names = machine_names(tx, ctx, caller)
     following = next_cursor(rows, lambda node: (node.first_seen_at_ms, node.id))
     silent_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)
-    return NodePage(items=tuple(_node_reply(node, names, silent_since_ms) for node in rows.items), next=following)
+    return NodePage(items=tuple(node_reply(node, names, silent_since_ms) for node in rows.items), next=following)
 
 
-def _node_reply(node: NodeRecord, names: MachineNames, silent_since_ms: int) -> Node:
+def node_reply(node: NodeRecord, names: MachineNames, silent_since_ms: int) -> Node:
+    """As the key's owner may see it. A node that was last heard of before `silent_since_ms` is gone."""
     shown = names.node(node_id=node.id, machine_id=node.machine_id, name=node.name)
     operators = shown.node_id != node.id  # of the caller's project, and on a machine of the operator's
     return Node(

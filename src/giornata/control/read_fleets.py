@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from giornata.control.context import Caller, Context
-from giornata.control.fleet_views import NodesOn
+from giornata.control.fleet_views import NodesOn, scaling_of
 from giornata.control.instants import instant
 from giornata.control.patience import wants_quiet
 from giornata.control.permissions import require_root_admin
@@ -14,7 +14,7 @@ from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.control.reconcile import unconfigured
 from giornata.domain.errors import NotFound
-from giornata.protocol.fleets import Fleet, FleetInstance, FleetPage, FleetPlan, InstanceStanding
+from giornata.protocol.fleets import Fleet, FleetInstance, FleetLimits, FleetPage, FleetPlan, InstanceStanding
 
 NODES_SEEN_WITHIN_MS = 3_600_000
 MOST_SAID = 3
@@ -48,11 +48,15 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
     nodes = NodesOn(tx.fleets.nodes(row.name, seen_since_ms=ctx.clock.now_ms() - NODES_SEEN_WITHIN_MS))
     instances = tx.fleets.instances(row.name)
     governed = ctx.fleets.get(row.name)
+    policy = None if governed is None else scaling_of(governed, row)
+    fewest, most = (None, None) if policy is None else policy.bounds(ctx.clock.now_ms())
     return Fleet(
         name=row.name,
         driver=row.driver,
         desired=row.desired,
-        most_nodes=governed.scaling.bounds(ctx.clock.now_ms())[1] if governed is not None else None,
+        min_nodes=fewest,
+        most_nodes=most,
+        limits=FleetLimits.model_validate(row.limits),
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         trouble=row.trouble or row.unlisted,
         shortage=_shortage(row, instances),
@@ -65,6 +69,7 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         changed_at=_instant(row.changed_at_ms),
         needed_at=_instant(row.needed_at_ms),
         rolling_since=_instant(row.roll_since_ms),
+        paused_since=_instant(row.paused_at_ms),
         quiet_until=_instant(row.quiet_until_ms if wants_quiet(row, ctx.clock.now_ms()) else None),
     )
 

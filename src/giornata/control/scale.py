@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.fleet_views import NodesOn, view_of
+from giornata.control.fleet_views import NodesOn, scaling_of, view_of
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet_store import FleetRow
@@ -54,7 +54,7 @@ def _decide(ctx: Context, governed: GovernedFleet) -> Plan | None:
         row, view = tx.fleets.get(governed.name), view_of(tx, ctx, governed.name, at_ms=now_ms)
     if row is None or view is None:
         return None
-    plan = plan_fleet(view, governed.scaling, now_ms)
+    plan = plan_fleet(view, scaling_of(governed, row), now_ms)
     if not _is_news(row, view, plan, now_ms):
         return plan
     with ctx.store.begin() as tx:
@@ -62,13 +62,14 @@ def _decide(ctx: Context, governed: GovernedFleet) -> Plan | None:
         row, view = tx.fleets.lock(governed.name), view_of(tx, ctx, governed.name, at_ms=now_ms)
         if row is None or view is None:
             return None
-        plan = plan_fleet(view, governed.scaling, now_ms)
+        plan = plan_fleet(view, scaling_of(governed, row), now_ms)
         _write(tx, row, view, plan, at_ms=now_ms)
     return plan
 
 
 def _is_news(row: FleetRow, view: FleetView, plan: Plan, now_ms: int) -> bool:
     stale = plan.needed and (row.needed_at_ms or 0) + NEEDED_EVERY_MS <= now_ms
+    stale = stale or (plan.awaited and (row.awaited_at_ms or 0) + NEEDED_EVERY_MS <= now_ms)
     acts = plan.desired != view.asked or plan.leaving or plan.ending or plan.reallocate
     return bool(acts or stale or row.plan != in_words(plan))
 
@@ -89,6 +90,8 @@ def _write(tx: Transaction, row: FleetRow, view: FleetView, plan: Plan, *, at_ms
     columns: dict[str, Any] = {"plan": in_words(plan), "desired": plan.desired}
     if plan.needed:
         columns["needed_at_ms"] = at_ms
+    if plan.awaited:
+        columns["awaited_at_ms"] = at_ms
     if plan.desired != view.asked or plan.leaving or plan.reallocate:
         columns["changed_at_ms"] = at_ms
     if plan.desired != row.told or plan.ending:

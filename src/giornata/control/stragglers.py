@@ -1,6 +1,6 @@
 """Find attempts that are far slower than their like, or that stand still, and have their jobs moved if that pays."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +17,7 @@ from giornata.domain.stragglers import (
     is_as_usual,
     is_slow,
     is_stuck,
+    may_move_at_once,
     move_pays,
     paces_s,
     wait_for_a_node_s,
@@ -41,7 +42,8 @@ class _Peers:
 def move_stragglers(ctx: Context) -> int:
     """Order the release of slow and stuck attempts; returns how many. A loop calls it again and again.
 
-    Of a cohort one at a time: the next is looked at when that one is done, and somebody is still there to take it.
+    Of a cohort a share at a time, one at least: the next is looked at when one of them is done. Each is moved only if
+    somebody is there to take it after those that are moved already.
     """
     with ctx.store.only_here("stragglers") as ours:
         if not ours:
@@ -53,18 +55,23 @@ def move_stragglers(ctx: Context) -> int:
         moved = sum(_release_stuck(ctx, each, now_ms=now_ms) for each in live if each.order == Order.CONTINUE)
         recent_s = _recent_s(ctx, live)
         cohorts = _cohorts([*live, *ended], {**_whole_s(ctx, ended), **recent_s})
-        leaving = {_cohort(each) for each in live if each.order != Order.CONTINUE}
+        sizes = Counter(_cohort(each) for each in live)
+        leaving = Counter(_cohort(each) for each in live if each.order != Order.CONTINUE)
         for row in sorted(live, key=lambda each: -recent_s.get(each.attempt_id, 0.0)):
             cohort, step_s = _cohort(row), recent_s.get(row.attempt_id)
-            if cohort in leaving or step_s is None:
+            most = may_move_at_once(live=sizes[cohort], policy=ctx.policy.stragglers)
+            if row.order != Order.CONTINUE or leaving[cohort] >= most or step_s is None:
                 continue
-            if _release_slow(ctx, row, cohorts.get(cohort), step_s=step_s, now_ms=now_ms):
-                leaving.add(cohort)
+            ahead = leaving.total()
+            if _release_slow(ctx, row, cohorts.get(cohort), step_s=step_s, ahead=ahead, now_ms=now_ms):
+                leaving[cohort] += 1
                 moved += 1
         return moved
 
 
-def _release_slow(ctx: Context, row: PaceRow, peers: _Peers | None, *, step_s: float, now_ms: int) -> bool:
+def _release_slow(
+    ctx: Context, row: PaceRow, peers: _Peers | None, *, step_s: float, ahead: int, now_ms: int
+) -> bool:
     policy = ctx.policy.stragglers
     if peers is None or not row.shape_key or row.lapsed:
         return False
@@ -85,6 +92,7 @@ def _release_slow(ctx: Context, row: PaceRow, peers: _Peers | None, *, step_s: f
         coming=takers.coming,
         job_s=usual_s * (row.total_steps or 0),
         coming_s=NODE_START_S,
+        ahead=ahead,
     )
     if wait_s is None or not move_pays(
         steps_left=steps_left, step_s=step_s, others=others, wait_s=wait_s, policy=policy

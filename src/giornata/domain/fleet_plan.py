@@ -14,6 +14,7 @@ class ScalingPolicy:
     max_nodes: int = 1
     warm_spares: int = 0  # nodes more than the work needs, while there is any
     idle_to_zero_s: float = 300.0  # how long nodes without work are kept
+    surplus_idle_s: float = 0.0  # the same when no job waits, for all of them but one
     most_up: int = 10  # nodes more in one step
     most_down: int = 10  # nodes fewer in one step
     pause_after_change_s: float = 0.0
@@ -24,9 +25,12 @@ class ScalingPolicy:
     usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
     drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
     windows: tuple[Window, ...] = ()
+    paused: bool = False  # an operator wants no nodes for the time being
 
     def bounds(self, now_ms: int) -> tuple[int, int]:
         """(fewest, most) nodes at this instant: windows may raise the one and change the other."""
+        if self.paused:
+            return 0, 0
         held = [each for each in self.windows if each.holds(now_ms)]
         most = [each.max_nodes for each in held if each.max_nodes is not None]
         fewest = max([self.min_nodes, *(each.min_nodes or 0 for each in held)])
@@ -40,7 +44,8 @@ class FleetView:
 
     `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is
     this fleet's share. `moves`: what is reallocated comes back on another machine. `reallocations_left` are those
-    that the provider still allows in this minute.
+    that the provider still allows in this minute. At `awaited_at_ms` jobs last waited for every node that had not
+    started.
     """
 
     name: str
@@ -53,7 +58,7 @@ class FleetView:
     most_nodes_reason: str = ""  # what `most_nodes` comes from, in the provider's terms
     moves: bool = True
     reallocations_left: int = 0
-    needed_at_ms: int | None = None
+    awaited_at_ms: int | None = None
     changed_at_ms: int | None = None
 
 
@@ -70,7 +75,8 @@ class Plan:
     """What to do now.
 
     `desired` is what to ask of the provider; `leaving` get no more work from now on; `ending` are those of them that
-    hold no job any more, and go with this `desired`; `reallocate` are to be replaced by others.
+    hold no job any more, and go with this `desired`; `reallocate` are to be replaced by others. `needed`: there is
+    work for the fleet; `awaited`: jobs wait for every node that has not started.
     """
 
     desired: int
@@ -80,3 +86,4 @@ class Plan:
     reasons: tuple[str, ...] = ()
     jobs: int = 0
     needed: bool = False
+    awaited: bool = False

@@ -24,10 +24,15 @@ class _Need:
     """What the work asks for.
 
     `idle` are those that it leaves with nothing to do; for `awaited` of those that are not listed yet, jobs wait.
+    `over`: no job waits that a node of this fleet could take. `all_awaited`: jobs wait for every node that has not
+    started.
     """
 
     nodes: int
+    work: int
     awaited: int
+    over: bool
+    all_awaited: bool
     idle: list[InstanceView]
     stuck: list[InstanceView]
     left: list[Demand]
@@ -47,6 +52,11 @@ class _Now:
     count: int
     fewest: int
     most: int
+
+    @property
+    def unlisted(self) -> int:
+        """How many were asked for and are not listed."""
+        return max(0, self.count - len(self.staying))
 
     @property
     def paused(self) -> bool:
@@ -83,7 +93,7 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
     gone = frozenset(each.instance_id for each in leaving)
     # Jobs that no present machine may take, and no new one comes for.
     short = bool(need.stranded) and up == 0 and not now.paused
-    moved = _replacements(view, need, gone, short=short)
+    moved = _replacements(now, need, gone, short=short)
     told = [f"{each.instance_id} leaves: {each.reason}" for each in leaving]
     told += [f"{each.instance_id} is replaced: {each.reason}" for each in moved]
     return Plan(
@@ -94,12 +104,13 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
         reasons=(*need.reasons, *told),
         jobs=jobs_in(view.demand),
         needed=need.needed,
+        awaited=need.all_awaited,
     )
 
 
 def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]:
     """How many more, who leaves, and how many that are not listed yet are not asked for any more."""
-    wanted = _within(need.nodes, now.fewest, now.most, need.reasons)
+    wanted = _within(need.nodes, now.fewest, now.most, need.reasons, paused=now.policy.paused)
     if need.nodes > now.most == now.view.most_nodes and now.view.most_nodes_reason:
         need.reasons.append(now.view.most_nodes_reason)
     if now.paused:
@@ -133,7 +144,7 @@ def _unfit(now: _Now, need: _Need) -> list[Step]:
     most = min(now.policy.most_down, max(0, now.count - now.fewest))
     steps = []
     for each in sorted(unfit, key=_first_to_leave):
-        idle_s = _idle_s(each, now.view, now.at_ms)
+        idle_s = _idle_s(each, now, need)
         if idle_s >= now.policy.idle_to_zero_s:
             steps.append(Step(instance_id=each.id, reason=f"machine not fit, nothing to do for {idle_s:.0f} s"))
     return steps[:most]
@@ -145,7 +156,7 @@ def _need(now: _Now) -> _Need:
     busy = [each for each in now.staying if each.use is Use.BUSY]
     free = [each for each in now.staying if each.use is not Use.BUSY and not is_stuck(each, policy, now.at_ms)]
     # Asked for and not listed yet, or to come in the place of another.
-    coming = max(0, now.count - len(now.staying)) + min(len(stuck), view.reallocations_left)
+    coming = now.unlisted + min(len(stuck), view.reallocations_left)
     to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]
     placement: Placement = place(view.demand, [*busy, *free, *to_come])
     new = [group for group in placement.left if could_take(group, view.offer, machine_id=None)]
@@ -156,9 +167,14 @@ def _need(now: _Now) -> _Need:
     needed = bool(work or new)
     # What is idle now cannot take what is left, or it would have been put there: it stands for spares at most.
     more = nodes_for(new, view.offer.places) + (max(0, policy.warm_spares - unused) if needed else 0)
+    awaited = len([each for each in to_come if each.id in placement.placed])
+    not_awaited = now.unlisted + len(stuck) - awaited + len([each for each in idle if each.use is Use.NONE])
     need = _Need(
         nodes=now.count + more if more else (work + policy.warm_spares if needed else 0),
-        awaited=len([each for each in to_come if each.id in placement.placed]),
+        work=work,
+        awaited=awaited,
+        over=not placement.placed and not _any_waits(placement.left, now),
+        all_awaited=needed and (bool(new) or not_awaited <= policy.warm_spares),
         idle=idle,
         stuck=stuck,
         left=placement.left,
@@ -167,6 +183,14 @@ def _need(now: _Now) -> _Need:
     )
     need.reasons = _in_words(view, policy, need, busy=len(busy), placed=placement.placed)
     return need
+
+
+def _any_waits(left: list[Demand], now: _Now) -> bool:
+    """Whether a node of this fleet could take one of these jobs: one that is there, once it is free, or a new one."""
+    return any(
+        could_take(group, now.view.offer, machine_id=None) or any(takes(group, each) for each in now.staying)
+        for group in left
+    )
 
 
 def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int, placed: dict[str, int]) -> list[str]:
@@ -198,8 +222,10 @@ def is_stuck(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool
     return instance.use is Use.NONE and now_ms - instance.since_ms > policy.start_within_s * 1000
 
 
-def _within(nodes: int, fewest: int, most: int, reasons: list[str]) -> int:
-    if nodes > most:
+def _within(nodes: int, fewest: int, most: int, reasons: list[str], *, paused: bool) -> int:
+    if paused:
+        reasons.append("an operator paused the fleet: it has no nodes until it is resumed")
+    elif nodes > most:
         reasons.append(f"{nodes} nodes would be needed, {most} are the most allowed")
     if nodes < fewest:
         reasons.append(f"{fewest} nodes are the fewest allowed")
@@ -225,49 +251,74 @@ def _fewer(now: _Now, need: _Need, wanted: int) -> tuple[list[Step], int]:
     surplus, too_many = min(now.count - wanted, now.policy.most_down), max(0, now.count - now.most)
     # Machines that are not fit count for nothing: nobody sound goes because they are still there.
     spare = max(0, now.count - len([each for each in need.idle if not each.sound]) - wanted)
+    kept = _kept(need, wanted)
+    paused = "an operator paused the fleet"
+    why_fewer = paused if now.policy.paused else "there are more nodes than are allowed"
     steps: list[Step] = []
     for each in sorted([*need.idle, *need.stuck], key=_first_to_leave):
-        idle_s = _idle_s(each, now.view, now.at_ms)
+        idle_s = _idle_s(each, now, need)
+        patience_s = _patience_s(now, need) if each.id != kept else now.policy.idle_to_zero_s
         if len(steps) < too_many:
-            steps.append(Step(instance_id=each.id, reason="there are more nodes than are allowed"))
-        elif idle_s < now.policy.idle_to_zero_s or (each.sound and not spare):
+            steps.append(Step(instance_id=each.id, reason=why_fewer))
+        elif idle_s < patience_s or (each.sound and not spare):
             continue
         else:
             steps.append(Step(instance_id=each.id, reason=f"nothing to do for {idle_s:.0f} s"))
         spare -= int(each.sound and spare > 0)
     steps = steps[:surplus]
-    dropped = min(_droppable(now, need), surplus - len(steps), max(spare, too_many - len(steps)))
+    dropped = min(_droppable(now, need, wanted), surplus - len(steps), max(spare, too_many - len(steps)))
     over = min(surplus, too_many) - len(steps) - dropped
     taken = {each.instance_id for each in steps}
     others = [each for each in now.staying if each.id not in taken]
     others.sort(key=lambda each: (each.use is Use.BUSY, each.id))
-    why = "fewer nodes are allowed than are at work; it writes a checkpoint first"
+    why = paused if now.policy.paused else "fewer nodes are allowed than are at work"
+    why = f"{why}; it writes a checkpoint first"
     steps += [Step(instance_id=each.id, reason=why) for each in others[: max(0, over)]]
     return steps, dropped
+
+
+def _patience_s(now: _Now, need: _Need) -> float:
+    """How long a node that nothing needs is kept. At the end of a queue all but one leave at once by default."""
+    policy = now.policy
+    return min(policy.surplus_idle_s, policy.idle_to_zero_s) if need.over else policy.idle_to_zero_s
+
+
+def _kept(need: _Need, wanted: int) -> str | None:
+    """The one node that is kept for a while when no job waits: one that is up before one that starts.
+
+    None: spares or the fewest allowed are kept in any case, or there is none.
+    """
+    fit = [each for each in need.idle if each.sound]
+    if not need.over or wanted > need.work or not fit:
+        return None
+    return max(fit, key=lambda each: (each.use is Use.IDLE, each.since_ms, each.id)).id
 
 
 def _first_to_leave(instance: InstanceView) -> tuple[bool, bool, int, str]:
     return instance.sound, instance.use is Use.NONE, instance.since_ms, instance.id
 
 
-def _droppable(now: _Now, need: _Need) -> int:
+def _droppable(now: _Now, need: _Need, wanted: int) -> int:
     """Of those that were asked for and are not listed. Not beside work: a provider that has fewer than it was asked
     for may end any of them when it is asked for fewer."""
     if any(each.use is Use.BUSY for each in now.staying):
         return 0
-    view, policy = now.view, now.policy
-    waited_ms = now.at_ms - max(view.needed_at_ms or 0, view.changed_at_ms or 0)
-    if waited_ms < policy.idle_to_zero_s * 1000 and now.count <= now.most:
+    if now.count > now.most:
+        return now.unlisted
+    waited_s = (now.at_ms - max(now.view.awaited_at_ms or 0, now.view.changed_at_ms or 0)) / 1000
+    if waited_s >= now.policy.idle_to_zero_s:
+        return max(0, now.unlisted - need.awaited)
+    if not need.over or waited_s < _patience_s(now, need):
         return 0
-    awaited = need.awaited if now.count <= now.most else 0
-    return max(0, now.count - len(now.staying) - awaited)
+    one = 0 if _kept(need, wanted) is not None or wanted > need.work else 1
+    return max(0, now.unlisted - one)
 
 
-def _idle_s(instance: InstanceView, view: FleetView, now_ms: int) -> float:
+def _idle_s(instance: InstanceView, now: _Now, need: _Need) -> float:
     since_ms = instance.since_ms
     if instance.use is Use.NONE:  # it was called for work that is there no more
-        since_ms = max(since_ms, view.needed_at_ms or 0)
-    return (now_ms - since_ms) / 1000
+        since_ms = max(since_ms, now.at_ms if need.all_awaited else now.view.awaited_at_ms or 0)
+    return (now.at_ms - since_ms) / 1000
 
 
 def _may_end(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
@@ -276,9 +327,16 @@ def _may_end(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool
     return waited_ms > 0 and (instance.use is not Use.BUSY or waited_ms > policy.drain_within_s * 1000)
 
 
-def _replacements(view: FleetView, need: _Need, gone: frozenset[str], *, short: bool) -> list[Step]:
-    why_stuck = "no node has come up on it for too long"
-    steps = [Step(instance_id=each.id, reason=why_stuck) for each in need.stuck if each.id not in gone]
+def _stuck_and_needed(now: _Now, need: _Need) -> int:
+    """For how many that are stuck another has to come: for those that jobs wait for, and up to the wanted number."""
+    wanted = min(max(need.nodes, now.fewest), now.most)
+    return max(0, need.awaited - now.unlisted, wanted - (now.count - len(need.stuck)))
+
+
+def _replacements(now: _Now, need: _Need, gone: frozenset[str], *, short: bool) -> list[Step]:
+    view, why_stuck = now.view, "no node has come up on it for too long"
+    stuck = [each for each in need.stuck if each.id not in gone]
+    steps = [Step(instance_id=each.id, reason=why_stuck) for each in stuck[: _stuck_and_needed(now, need)]]
     idle = [each for each in need.idle if each.id not in gone]
     if short:
         banned = sorted({machine for group in need.stranded for machine in group.banned_machines})

@@ -35,6 +35,7 @@ class StragglerPolicy:
     watched_s: float = 120.0  # after the first step, before anything is said
     watched_steps: int = 10
     window_s: float = 600.0  # so many seconds of its latest steps are looked at; no fewer than `watched_steps`
+    at_once_share: float = 0.1  # of the live attempts of a cohort may give their jobs back at one time, one at least
     gain: float = 1.25  # so many times longer must it take here than elsewhere
     stuck_steps: float = 20.0  # without a step for the time of so many
     stuck_s: float = 1800.0  # and for at least so long
@@ -136,16 +137,25 @@ def move_pays(
     return steps_left * step_s > policy.gain * (wait_s + start_up_s + there_s)
 
 
-def wait_for_a_node_s(*, idle: int, busy: int, coming: int, job_s: float, coming_s: float) -> float | None:
+def may_move_at_once(*, live: int, policy: StragglerPolicy) -> int:
+    """How many of the `live` attempts of a cohort may be on their way to another machine at one time."""
+    return max(1, int(live * policy.at_once_share))
+
+
+def wait_for_a_node_s(
+    *, idle: int, busy: int, coming: int, job_s: float, coming_s: float, ahead: int = 0
+) -> float | None:
     """How long until somebody else can take the job; None: nobody will.
 
-    A job that comes back goes before those that never ran, so it gets the first of `busy` nodes that is done: with
-    jobs of `job_s` seconds, each anywhere in its own, that is after job_s / (busy + 1).
+    `ahead` counts the jobs that are moved already and take the first nodes. A job that comes back goes before those
+    that never ran, so it gets the first of `busy` nodes that is done: with jobs of `job_s` seconds, each anywhere in
+    its own, that is after job_s / (busy + 1), and the next one after twice that.
     """
-    if idle:
+    if idle > ahead:
         return 0.0
-    waits_s = [coming_s] if coming else []
-    waits_s += [job_s / (busy + 1)] if busy else []
+    place = ahead - idle + 1
+    waits_s = [coming_s] if coming >= place else []
+    waits_s += [place * job_s / (busy + 1)] if busy >= place else []
     return min(waits_s, default=None)
 
 

@@ -2,8 +2,14 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from giornata.protocol.model import Reply
+from pydantic import Field
+
+from giornata.protocol.model import MAX_COUNT, Message, Reply
+
+MOST_NODES = 10_000
+Nodes = Annotated[int, Field(ge=0, le=MOST_NODES)]
 
 
 class InstanceStanding(StrEnum):
@@ -45,6 +51,25 @@ class FleetPlan(Reply):
     reasons: tuple[str, ...] = ()
 
 
+class FleetLimits(Reply):
+    """Limits that an operator set for a fleet. They win over the settings. None: the settings hold."""
+
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_price_micro_usd_per_hour: int | None = None
+
+
+class ScaleFleet(Message):
+    """`POST /v1/fleets/{name}/scale`. A field that is absent stays as it is; null goes back to the settings."""
+
+    min_nodes: Nodes | None = Field(None, description="Fewest nodes at every hour. null: as the settings say.")
+    max_nodes: Nodes | None = Field(None, description="Most nodes at every hour. null: as the settings say.")
+    max_price_micro_usd_per_hour: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
+        None,
+        description="No further node is asked for while one costs more, in micro-dollars. null: as the settings say.",
+    )
+
+
 class Fleet(Reply):
     """`GET /v1/fleets/{name}` (root admin only).
 
@@ -52,12 +77,17 @@ class Fleet(Reply):
     are wanted. `outdated` names the settings that the instances do not have yet: they get them when the fleet is
     rolled, which goes on since `rolling_since`; `rolls`: it can be. Without `gives_nodes` machines join by
     themselves, and none can be asked for. The provider is asked nothing before `quiet_until`, because it wants it so.
+
+    `min_nodes` and `most_nodes` are what holds now: by the settings and their windows, or by the `limits` that an
+    operator set. An operator paused the fleet at `paused_since`: until it is resumed both are 0.
     """
 
     name: str
     driver: str
     desired: int
+    min_nodes: int | None = None
     most_nodes: int | None = None
+    limits: FleetLimits = FleetLimits()
     price_micro_usd_per_hour: int | None = None
     trouble: str = ""
     shortage: str = ""
@@ -70,6 +100,7 @@ class Fleet(Reply):
     changed_at: datetime | None = None
     needed_at: datetime | None = None
     rolling_since: datetime | None = None
+    paused_since: datetime | None = None
     quiet_until: datetime | None = None
 
 

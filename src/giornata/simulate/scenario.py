@@ -40,9 +40,9 @@ class Goals:
 class Scenario:
     """Everything that a run depends on but its seed.
 
-    `every` is the spec's checkpointing_steps; `phases` see `Crowd`. `slowest_loop_s`: the server's quick loops are
-    run no more often than this, and those that look at every node four times more seldom, because each turn costs as
-    much here as it does there, and many hours are played.
+    `every` is the spec's checkpointing_steps; `phases` see `Crowd`. `slowest_loop_s`: the server's quick loops and
+    those of fleets are run no more often than this, and the others that look at every node four times more seldom,
+    because each turn costs as much here as it does there, and many hours are played.
     """
 
     name: str

@@ -130,7 +130,7 @@ class ShippedPlane:
 
 
 def _looks_at_all(loop: Loop) -> bool:
-    return ":" in loop.name or loop.name in {"bans", "reap", "stragglers"}
+    return loop.name in {"bans", "reap", "stragglers"}
 
 
 def _accepted(call: Callable[[], object]) -> bool:

@@ -258,6 +258,9 @@ class JobReadQueries:
             project_id=project_id, seen_since_ms=seen_since_ms, before=before, limit=limit, most_bytes=most_bytes
         )
 
+    def node(self, node_id: str) -> NodeRecord | None:
+        return self._nodes.one(node_id)
+
 
 def _finished(row: Any, shared_micro_usd: int | None) -> FinishedRecord:
     """With what it paid an hour, where that was a share."""

@@ -84,10 +84,17 @@ class NodeReads:
             most_bytes=most_bytes,
         )
         rows = self._connection.execute(page).all()
+        return Rows(items=self._whole(rows), more=is_more_behind(rows))
+
+    def one(self, node_id: str) -> NodeRecord | None:
+        """The node of this id."""
+        query = sa.select(*NODE_COLUMNS, replaced().label("replaced")).where(nodes.c.id == node_id)
+        return next(iter(self._whole(self._connection.execute(query).all())), None)
+
+    def _whole(self, rows: Sequence[Any]) -> list[NodeRecord]:
         held = self._held([row.id for row in rows])
         struck = self._strikes([row.machine_id for row in rows])
-        items = [_node(row, held[row.id], struck.get(row.machine_id, 0)) for row in rows]
-        return Rows(items=items, more=is_more_behind(rows))
+        return [_node(row, held[row.id], struck.get(row.machine_id, 0)) for row in rows]
 
     def _held(self, node_ids: Sequence[str]) -> dict[str, list[str]]:
         query = (

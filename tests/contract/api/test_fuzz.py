@@ -54,6 +54,9 @@ UNBREAKABLE = {"GET /healthz", "GET /metrics", "GET /readyz", "GET /v1/blobs/{ke
 HARD_TO_PLEASE = {
     "GET /v1/fleets/{name}",
     "POST /v1/fleets/{name}/roll",
+    "POST /v1/fleets/{name}/pause",
+    "POST /v1/fleets/{name}/resume",
+    "POST /v1/fleets/{name}/scale",
     "GET /v1/blobs/{key}",
     "POST /v1/datasets",
     "POST /v1/jobs",
@@ -93,7 +96,8 @@ class House:
         claim = {"request_id": f"request-{self.leases}", "node": node, "kinds": ["x-count"]}
         reply = self.served.call("POST", "/v1/node/claim", self.served.keys.node, json=claim).json()
         self.lease = reply["lease"]
-        self.ids |= {"job_id": job["id"], "attempt_id": self.lease["attempt_id"], "machine_id": node["machine_id"]}
+        self.ids |= {"job_id": job["id"], "attempt_id": self.lease["attempt_id"]}
+        self.ids |= {"machine_id": node["machine_id"], "node_id": node["node_id"]}
 
     def answer(self, case: Case, scope: str, *, known: bool) -> requests.Response:
         """What this house says to the request, which is at things that there are, if `known`."""

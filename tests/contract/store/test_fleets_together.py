@@ -7,10 +7,13 @@ from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, wit
 from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
+from giornata.control.context import Caller
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import Loops
+from giornata.control.operate_fleet import pause_fleet, resume_fleet
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import ClaimReply, CompleteAttempt
 
 SLOW = ScalingPolicy(max_nodes=3, usual_start_s=600)
@@ -151,3 +154,16 @@ def test_a_fleet_that_is_away_stops_no_other_and_gets_no_share(shop: Workshop) -
     assert status["scale:away"].errors == 1
     assert status["scale:well"].errors == 0
     assert not status["scale:away"].vital
+
+
+def test_jobs_of_a_paused_fleet_go_to_another_that_costs_more(shop: Workshop) -> None:
+    two = Two(shop)
+    operator = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
+    pause_fleet(shop.ctx, operator, "cheap")
+    two.job()
+    two.turns()
+    assert two.nodes == (0, 1)
+    resume_fleet(shop.ctx, operator, "cheap")
+    two.job()
+    two.turns()
+    assert two.nodes == (1, 1)

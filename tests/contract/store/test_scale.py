@@ -41,12 +41,50 @@ def test_nodes_come_for_jobs_and_go_when_they_are_done(yard, shop):
         release(shop.ctx, lease.attempt_id, ReleaseAttempt())
     with shop.store.begin() as tx:
         tx.connection.execute(schema.jobs.update().values(state="canceled"))
-    yard.turns(58, asking=(first, second))
-    assert len(yard.present()) == 2
+    yard.turns(4, asking=(first, second))
+    assert len(yard.present()) == 1, "at the end of a queue all leave at once but one"
+    yard.turns(54, asking=yard.present())
+    assert len(yard.present()) == 1
     yard.turns(5)
     assert yard.present() == []
     assert yard.row()["desired"] == 0
     assert all(each["gone_at_ms"] for each in shop.rows(schema.instances))
+
+
+def test_what_has_not_started_goes_when_no_job_waits_for_it_although_another_works(yard, shop):
+    """Five are asked for, one works, and of the jobs that the others were asked for one is left."""
+    jobs = [shop.add_job() for _ in range(5)]
+    yard.turn()
+    working, *others = yard.present()
+    assert len(others) == 4
+    lease = yard.claim(working).lease
+    yard.turns(30)
+    waiting = [job for job in jobs if job != lease.job_id]
+    with shop.store.begin() as tx:
+        tx.connection.execute(schema.jobs.update().where(schema.jobs.c.id.in_(waiting[1:])).values(state="canceled"))
+    yard.turns(45)
+    assert len(yard.present()) == 5
+    yard.turns(30)
+    assert len(yard.present()) == 2
+    assert working in yard.present(), "who leaves is named"
+    assert yard.row()["desired"] == 2
+    yard.turns(120)
+    assert len(yard.present()) == 2, "a job waits for the other one"
+
+
+def test_what_is_stuck_and_not_needed_is_not_replaced(yard, shop):
+    yard.govern(replace(POLICY, start_within_s=20.0))
+    for _ in range(3):
+        shop.add_job()
+    yard.turn()
+    working = yard.present()[0]
+    assert yard.claim(working).lease
+    with shop.store.begin() as tx:
+        tx.connection.execute(schema.jobs.update().where(schema.jobs.c.state == "queued").values(state="canceled"))
+    yard.turns(40)
+    assert not [call for call in yard.provider.calls if call.startswith("reallocate")]
+    assert working in yard.present()
+    assert shop.rows(schema.reallocations) == []
 
 
 def test_what_needs_nothing_writes_nothing(yard, shop):

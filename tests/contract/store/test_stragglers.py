@@ -135,6 +135,34 @@ def test_one_of_a_cohort_goes_at_a_time(shop: Workshop) -> None:
     assert order_of(shop, two) is Order.RELEASE, "the slowest first"
 
 
+def test_a_tenth_of_a_large_cohort_goes_at_a_time(shop: Workshop) -> None:
+    slow = [lease(shop, number) for number in range(1, 4)]
+    others = [lease(shop, number) for number in range(4, 22)]
+    run(shop, {**{each.attempt_id: 12.0 for each in slow}, **{each.attempt_id: 1.0 for each in others}})
+    for number in range(90, 93):
+        idle_node(shop, number)
+    assert [move_stragglers(shop.ctx), move_stragglers(shop.ctx)] == [2, 0], "21 live attempts"
+    told = [each for each in slow if order_of(shop, each) is Order.RELEASE]
+    assert len(told) == 2
+    release(shop.ctx, told[0].attempt_id, ReleaseAttempt(step=51))
+    assert move_stragglers(shop.ctx) == 1, "the third when the first has let go"
+
+
+def test_no_two_are_moved_to_one_node(shop: Workshop) -> None:
+    """The second would wait longer for a node than its job takes where it is."""
+    slow = [lease(shop, number) for number in (1, 2)]
+    others = [lease(shop, number) for number in range(3, 21)]
+    run(shop, {**{each.attempt_id: 12.0 for each in slow}, **{each.attempt_id: 1.0 for each in others}})
+    idle_node(shop)
+    for each in others:
+        complete(shop.ctx, each.attempt_id, CompleteAttempt(step=STEPS))
+    shop.clock.advance_s(shop.ctx.policy.node_gone_after_s + 1)
+    for each in slow:
+        order_of(shop, each)
+    idle_node(shop)
+    assert move_stragglers(shop.ctx) == 1
+
+
 @pytest.mark.parametrize(
     ("slow_s", "count", "slow"),
     [

@@ -58,6 +58,11 @@ USER_ROUTES: dict[str, Route] = {
     "GET /v1/fleets": Route(allowed=OPERATOR),
     "GET /v1/fleets/{name}": Route(allowed=OPERATOR),
     "POST /v1/fleets/{name}/roll": Route(allowed=OPERATOR),
+    "POST /v1/fleets/{name}/pause": Route(allowed=OPERATOR),
+    "POST /v1/fleets/{name}/resume": Route(allowed=OPERATOR),
+    "POST /v1/fleets/{name}/scale": Route(allowed=OPERATOR, body={"max_nodes": 3}),
+    "POST /v1/nodes/{node_id}/drain": Route(allowed=OPERATOR),
+    "POST /v1/nodes/{node_id}/undrain": Route(allowed=OPERATOR),
     "POST /v1/projects": Route(allowed=OPERATOR, body={"id": "third"}),
     "GET /v1/projects": USER,
     "PUT /v1/projects/{project_id}/budget": Route(allowed=OPERATOR, body={"budget_micro_usd": 5}),
@@ -98,9 +103,17 @@ ATTEMPT_ROUTES: dict[str, Any] = {
 OPEN_ROUTES = {"GET /healthz", "GET /readyz", "GET /metrics"}
 SIGNED_ROUTES = {"GET /v1/blobs/{key}", "PUT /v1/blobs/{key}"}
 # What is put under a name is put there for one's own project; fleets, machines, projects' budgets are the operator's.
-OWNERLESS = ("PUT /v1/secrets", "GET /v1/fleets", "POST /v1/fleets", "POST /v1/machines", "PUT /v1/projects")
+OWNERLESS = (
+    "PUT /v1/secrets",
+    "GET /v1/fleets",
+    "POST /v1/fleets",
+    "POST /v1/machines",
+    "PUT /v1/projects",
+    "POST /v1/nodes",
+)
 FOREIGN = [route for route in USER_ROUTES if "{" in route and not route.startswith(OWNERLESS)]
-UNKNOWN = {name: f"{name[:-3]}_none" for name in ("upload_id", "dataset_id", "job_id", "key_id")} | {"name": "none"}
+NAMED = ("upload_id", "dataset_id", "job_id", "key_id", "node_id")
+UNKNOWN = {name: f"{name[:-3]}_none" for name in NAMED} | {"name": "none"}
 
 
 def is_problem(response: httpx.Response, status: int, code: str) -> bool:

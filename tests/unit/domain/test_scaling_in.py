@@ -3,16 +3,98 @@
 from dataclasses import replace
 
 import pytest
-from tests.fixtures.scaling import NOW, POLICY, ago, carried_out, fleet, leaving, node, plan
+from tests.fixtures.scaling import NOW, POLICY, ago, carried_out, fleet, leaving, node, plan, replaced
 
 from giornata.domain.capacity import Demand, Use
 from giornata.domain.scaling_windows import parse_window
 
+KEEPS = replace(POLICY, surplus_idle_s=300)
+
 
 def test_nodes_without_work_leave_after_a_while_longest_idle_first():
     view = fleet(node("a", since_s=299), node("b", since_s=301), node("c", since_s=302))
-    assert leaving(plan(view)) == ["c", "b"]
-    assert plan(view).desired == 3, "first they are told; they go when they hold nothing"
+    assert leaving(plan(view, KEEPS)) == ["c", "b"]
+    assert plan(view, KEEPS).desired == 3, "first they are told; they go when they hold nothing"
+
+
+def test_at_the_end_of_a_queue_idle_nodes_leave_at_once_but_the_last():
+    view = fleet(node("a", since_s=1), node("b", since_s=2), node("c", since_s=0), node("d", Use.BUSY))
+    assert leaving(plan(view)) == ["b", "a"]
+    assert leaving(plan(replace(view, instances=(node("c", since_s=299), *view.instances[3:]), asked=2))) == []
+    assert leaving(plan(replace(view, instances=(node("c", since_s=300), *view.instances[3:]), asked=2))) == ["c"]
+    assert leaving(plan(view, KEEPS)) == []
+
+
+def test_at_the_end_of_a_queue_nodes_that_start_are_called_off_although_others_work():
+    starting = [node(name, Use.NONE, since_s=600) for name in "abc"]
+    view = fleet(*starting, node("d", Use.BUSY), node("e"), awaited_at_ms=ago(5))
+    assert sorted(leaving(plan(view))) == ["a", "b", "c"]
+    alone = fleet(*starting, node("d", Use.BUSY), awaited_at_ms=ago(5))
+    assert len(leaving(plan(alone))) == 2, "one is kept for what may come"
+    assert len(leaving(plan(replace(alone, awaited_at_ms=ago(300))))) == 3
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        Demand(kind="train", jobs=1),
+        Demand(kind="train", jobs=1, only_machine_id="machine-d"),
+        Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-a", "machine-b"})),
+    ],
+    ids=["for-a-node-that-is-there", "for-a-node-at-work", "for-another-node"],
+)
+def test_while_a_job_waits_idle_nodes_are_kept_for_a_while(waits):
+    view = fleet(node("a"), node("b"), node("d", Use.BUSY), demand=(waits,))
+    assert leaving(plan(view)) == []
+
+
+def test_a_job_that_no_node_of_the_fleet_could_take_keeps_no_node():
+    view = fleet(node("a"), node("b"), demand=(Demand(kind="x-other", jobs=3),))
+    assert leaving(plan(view)) == ["a"]
+
+
+def test_spares_and_the_fewest_are_kept_and_none_besides():
+    view = fleet(node("a"), node("b"), node("c"), node("d", Use.BUSY))
+    assert leaving(plan(view, replace(POLICY, warm_spares=1))) == ["a", "b"]
+    assert leaving(plan(view, replace(POLICY, min_nodes=3))) == ["a"]
+
+
+def test_what_has_not_started_and_no_job_waits_for_goes_although_others_work():
+    """Four were asked for, and of eight jobs seven were canceled while they started."""
+    starting = [node(name, Use.NONE, since_s=900) for name in "abcd"]
+    view = fleet(*starting, node("e", Use.BUSY), jobs=1, awaited_at_ms=ago(299))
+    assert leaving(plan(view)) == []
+    gone = leaving(plan(replace(view, awaited_at_ms=ago(300))))
+    assert len(gone) == 3, "one job waits"
+    assert "e" not in gone
+
+
+def test_jobs_that_wait_for_all_that_start_say_so():
+    starting = [node(name, Use.NONE, since_s=900) for name in "ab"]
+    assert plan(fleet(*starting, jobs=2)).awaited
+    assert plan(fleet(*starting, jobs=9)).awaited
+    assert plan(fleet(node("c", Use.BUSY))).awaited
+    assert not plan(fleet(*starting, jobs=1)).awaited
+    assert not plan(fleet(*starting, node("c", Use.BUSY))).awaited
+    assert not plan(fleet(node("a", Use.NONE, since_s=1801), node("c", Use.BUSY), reallocations_left=0)).awaited
+    assert plan(fleet(*starting, jobs=1), replace(POLICY, warm_spares=1)).awaited
+
+
+def test_what_is_stuck_and_not_needed_is_never_replaced():
+    stuck = [node(name, Use.NONE, since_s=1801) for name in "abc"]
+    view = fleet(*stuck, node("d", Use.BUSY), awaited_at_ms=ago(299))
+    assert replaced(plan(view, KEEPS)) == []
+    assert replaced(plan(replace(view, demand=(Demand(kind="train", jobs=1),)), KEEPS)) == ["a"]
+    assert replaced(plan(replace(view, demand=(Demand(kind="train", jobs=9),)), KEEPS)) == ["a", "b", "c"]
+    assert replaced(plan(view, replace(KEEPS, min_nodes=3))) == ["a", "b"]
+    assert replaced(plan(view, replace(KEEPS, warm_spares=1))) == ["a"]
+    assert replaced(plan(replace(view, asked=5, demand=(Demand(kind="train", jobs=1),)), KEEPS)) == []
+
+
+def test_what_is_stuck_is_replaced_where_those_that_are_idle_may_not_take_the_job():
+    banned = Demand(kind="train", jobs=1, banned_machines=frozenset({"machine-b"}))
+    view = fleet(node("a", Use.NONE, since_s=1801), node("b"), demand=(banned,))
+    assert replaced(plan(view)) == ["a"]
 
 
 def test_who_was_told_before_and_holds_nothing_goes():
@@ -114,19 +196,20 @@ def test_the_machine_that_is_not_fit_leaves_first():
 
 
 def test_starts_for_work_that_is_there_no_more_are_given_up_after_a_while():
-    view = fleet(node("a", Use.NONE, since_s=600), needed_at_ms=ago(299))
+    view = fleet(node("a", Use.NONE, since_s=600), awaited_at_ms=ago(299))
     assert leaving(plan(view)) == []
-    assert leaving(plan(replace(view, needed_at_ms=ago(301)))) == ["a"]
+    assert leaving(plan(replace(view, awaited_at_ms=ago(301)))) == ["a"]
 
 
 def test_what_never_came_is_not_asked_for_any_more():
-    view = fleet(asked=2, needed_at_ms=ago(301), changed_at_ms=ago(400))
+    view = fleet(asked=2, awaited_at_ms=ago(301), changed_at_ms=ago(400))
     assert plan(view).desired == 0
-    assert plan(replace(view, needed_at_ms=ago(299))).desired == 2
+    assert plan(replace(view, awaited_at_ms=ago(299))).desired == 1, "nothing waits: one is enough for what may come"
+    assert plan(replace(view, awaited_at_ms=ago(299)), replace(POLICY, surplus_idle_s=300)).desired == 2
 
 
 def test_one_that_jobs_wait_for_stays_asked_for_although_others_are_idle():
-    long_ago = {"needed_at_ms": ago(9999), "changed_at_ms": ago(9999)}
+    long_ago = {"awaited_at_ms": ago(9999), "changed_at_ms": ago(9999)}
     unfit = fleet(node("a", Use.NONE, sound=False), asked=2, jobs=1, **long_ago)
     assert plan(unfit).desired == 2
     assert plan(replace(unfit, demand=())).desired == 1
@@ -145,7 +228,7 @@ def test_a_spare_is_not_given_up_because_a_machine_that_is_not_fit_is_still_ther
 
 
 def test_what_never_came_stays_asked_for_beside_work_lest_the_provider_chooses():
-    view = fleet(node("a", Use.BUSY), asked=3, needed_at_ms=ago(9999), changed_at_ms=ago(9999))
+    view = fleet(node("a", Use.BUSY), asked=3, awaited_at_ms=ago(9999), changed_at_ms=ago(9999))
     assert plan(view).desired == 3
     assert plan(replace(view, instances=(node("a", Use.IDLE),))).desired == 1
 

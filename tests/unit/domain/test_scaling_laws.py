@@ -30,7 +30,7 @@ views = st.builds(
             if count
         )
         + ((Demand(kind="train", jobs=joint, joint_key="same"),) if joint else ()),
-        needed_at_ms=ago(needed_s),
+        awaited_at_ms=ago(needed_s),
         changed_at_ms=ago(changed_s),
         reallocations_left=left,
     ),
@@ -81,6 +81,8 @@ def test_bounds_and_steps_hold_whatever_is_believed(view, policy):
     assert len(decided.leaving) <= policy.most_down
     assert view.asked - decided.desired <= len(decided.ending) + policy.most_down
     assert len(decided.reallocate) <= view.reallocations_left
+    if not view.demand and not policy.min_nodes and not policy.warm_spares:
+        assert decided.reallocate == (), "what no job waits for is never replaced"
 
 
 @settings(max_examples=400, deadline=None)

@@ -14,6 +14,7 @@ from giornata.domain.stragglers import (
     is_as_usual,
     is_slow,
     is_stuck,
+    may_move_at_once,
     move_pays,
     paces_s,
     wait_for_a_node_s,
@@ -114,6 +115,25 @@ def test_a_long_start_up_weighs_against_moving() -> None:
 def test_somebody_has_to_be_there(idle: int, busy: int, coming: int, expected: float | None) -> None:
     waits = wait_for_a_node_s(idle=idle, busy=busy, coming=coming, job_s=3600.0, coming_s=600.0)
     assert waits == expected
+
+
+@pytest.mark.parametrize(
+    ("idle", "busy", "coming", "ahead", "expected"),
+    [
+        *((2, 0, 0, 1, 0.0), (1, 0, 0, 1, None), (1, 0, 1, 1, 600.0), (0, 0, 1, 1, None)),
+        *((0, 3, 0, 1, 1800.0), (0, 3, 0, 3, None), (2, 3, 0, 2, 900.0)),
+    ],
+)
+def test_jobs_that_are_moved_already_take_the_first_nodes(
+    idle: int, busy: int, coming: int, ahead: int, expected: float | None
+) -> None:
+    waits = wait_for_a_node_s(idle=idle, busy=busy, coming=coming, job_s=3600.0, coming_s=600.0, ahead=ahead)
+    assert waits == expected
+
+
+@pytest.mark.parametrize(("live", "most"), [(1, 1), (19, 1), (20, 2), (400, 40)])
+def test_a_share_of_the_cohort_may_move_at_once(live: int, most: int) -> None:
+    assert may_move_at_once(live=live, policy=POLICY) == most
 
 
 @pytest.mark.parametrize(

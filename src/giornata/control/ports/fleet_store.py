@@ -15,7 +15,8 @@ class FleetRow:
     `desired` is what the provider is to have; `told` what it has surely been asked for, None when that is not known.
     `trouble` is what it last refused, `unlisted` why it could not be listed, `shortage` why fewer nodes run than are
     wanted, and `outdated` what of its instances is not as the settings say. It is not asked before `quiet_until_ms`.
-    `seen_at_ms` is when it was last listed, 0: never.
+    `seen_at_ms` is when it was last listed, 0: never. At `awaited_at_ms` jobs last waited for every node that had not
+    started. An operator paused the fleet at `paused_at_ms`, and set `limits`: see `domain.fleet_limits`.
     """
 
     name: str
@@ -34,6 +35,9 @@ class FleetRow:
     examined_at_ms: int | None
     roll_since_ms: int | None
     quiet_until_ms: int | None
+    awaited_at_ms: int | None
+    paused_at_ms: int | None
+    limits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

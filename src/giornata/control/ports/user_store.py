@@ -204,6 +204,8 @@ class JobReads(Protocol):
     ) -> Rows[NodeRecord]:
         """By first appearance, newest first; `project_id` None: of all projects."""
 
+    def node(self, node_id: str) -> NodeRecord | None: ...
+
 
 class Submission(Protocol):
     """New jobs."""

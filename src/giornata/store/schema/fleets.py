@@ -16,6 +16,7 @@ fleets = Table(
     Column("told", Integer),  # what the provider has surely been asked for; None: that is not known
     Column("price_micro_usd_per_hour", BigInteger),  # of one more node, as last heard
     at("needed_at_ms", nullable=True),  # when there was last work for it
+    at("awaited_at_ms", nullable=True),  # when jobs last waited for every node that had not started
     at("changed_at_ms", nullable=True),  # when the number of nodes that it asks for last changed
     at("seen_at_ms"),  # 0: it was never listed
     Column("unlisted", Text, nullable=False, server_default=""),  # why it could not be listed the last time
@@ -24,6 +25,8 @@ fleets = Table(
     at("examined_at_ms", nullable=True),  # when the provider was last asked about both
     at("roll_since_ms", nullable=True),  # since when its instances are renewed, because an operator wants it
     at("quiet_until_ms", nullable=True),  # the provider wants to be asked nothing before
+    at("paused_at_ms", nullable=True),  # since when an operator wants no nodes of it
+    Column("limits", sa.JSON, nullable=False, server_default="{}"),  # an operator's, in place of the settings'
 )
 
 instances = Table(

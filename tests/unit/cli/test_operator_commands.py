@@ -1,0 +1,157 @@
+"""`giornata fleets pause|resume|scale` and `giornata nodes drain|undrain`, against a real server."""
+
+import pytest
+from tests.fixtures.fleets import ToyFleet, governed, with_fleets
+
+from giornata.control.ports.fleet import Limits
+from giornata.control.reconcile import reconcile_fleet
+from giornata.control.scale import scale_fleet
+from giornata.domain.errors import Forbidden, NotFound
+from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.protocol.fleets import ScaleFleet
+from giornata.protocol.work import Claim, NodeInfo
+
+NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed")
+
+
+@pytest.fixture
+def provider(served):
+    """A fleet gpu of a provider in memory, that the served app knows, with a job that waits."""
+    provider = ToyFleet()
+    fleet = governed(provider, kinds=("x-count",), scaling=ScalingPolicy(max_nodes=4))
+    served.app.state.context = with_fleets(served.ctx, {"gpu": fleet})
+    served.client().submit({}, kind="x-count")
+    return provider
+
+
+def turn(served):
+    for work in (reconcile_fleet, scale_fleet, reconcile_fleet):
+        work(served.app.state.context, "gpu")
+
+
+def claim(served, node=NODE, request_id="request-1"):
+    body = Claim(request_id=request_id, node=node, kinds=("x-count",)).model_dump(mode="json")
+    return served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()
+
+
+def test_a_fleet_is_paused_shown_and_resumed(run, served, provider):
+    assert "gpu is paused: its nodes leave, and none is asked for" in run("fleets", "pause", "gpu").output
+    assert run("fleets", "pause", "gpu", "--json").json["paused_since"], "asking twice is no fault"
+    turn(served)
+    assert provider.instances == {}
+    shown = run("fleets").output
+    assert "gpu: an operator paused it" in shown
+    assert " fleets resume gpu" in shown
+    assert "0 of 0" in shown
+    assert "gpu follows the queue again, with 0 to 4 nodes" in run("fleets", "resume", "gpu").output
+    turn(served)
+    assert len(provider.instances) == 1
+    assert "paused" not in run("fleets").output
+
+
+def test_limits_are_set_shown_and_taken_back(run, served, provider):
+    done = run("fleets", "scale", "gpu", "--max", "9", "--max-price", "0.35")
+    assert "gpu has 0 to 9 nodes; an operator set at most 9 nodes, at most $0.350/h" in done.output
+    assert run("fleets", "scale", "gpu", "--min", "2", "--json").json["limits"] == {
+        "min_nodes": 2,
+        "max_nodes": 9,
+        "max_price_micro_usd_per_hour": 350_000,
+    }
+    turn(served)
+    assert len(provider.instances) == 2
+    shown = run("fleets").output
+    assert "an operator set at least 2 nodes, at most 9 nodes, at most $0.350/h, in place of the settings" in shown
+    assert " fleets scale gpu --as-settings" in shown
+    back = run("fleets", "scale", "gpu", "--as-settings").output
+    assert "gpu has 0 to 4 nodes, as the settings say" in back
+    assert "an operator set" not in run("fleets").output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "nothing to change is given"),
+        (("--max", "3", "--as-settings"), "--as-settings takes all limits back"),
+        (("--min", "5"), "5 are the fewest nodes, and 4 the most"),
+        (("--max-price", "cheap"), "--max-price"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(run, provider, words, says):
+    done = run("fleets", "scale", "gpu", *words)
+    assert done.status != 0
+    assert says in done.errors
+
+
+def test_the_body_of_scale_is_checked(served, provider):
+    for body in ({"max_nodes": -1}, {"max_nodes": 10_001}, {"nodes": 3}, {"max_nodes": "3"}):
+        refused = served.call("POST", "/v1/fleets/gpu/scale", served.keys.admin, json=body)
+        assert refused.status_code == 400, body
+    untouched = served.call("POST", "/v1/fleets/gpu/scale", served.keys.admin, json={})
+    assert untouched.json()["limits"] == {
+        "min_nodes": None,
+        "max_nodes": None,
+        "max_price_micro_usd_per_hour": None,
+    }
+
+
+def test_a_fleet_whose_machines_join_by_themselves_is_not_paused(run, served):
+    desk = governed(ToyFleet(limits=Limits(most_nodes=0)), "desk")
+    served.app.state.context = with_fleets(served.ctx, {"desk": desk})
+    done = run("fleets", "pause", "desk")
+    assert done.status == 1
+    assert "machines join by themselves; drain a node with giornata nodes drain" in done.errors
+
+
+def test_a_node_is_drained_by_its_name_and_taken_back(run, served):
+    served.client().submit({}, kind="x-count")
+    lease = claim(served)["lease"]
+    done = run("nodes", "drain", "shed")
+    assert f"shed gets no more work and leaves; it gives back {lease['job_id']}" in done.output.replace("\n", " ")
+    assert " nodes undrain node_12345678" in done.output
+    assert run("nodes", "--json").json["items"][0]["state"] == "draining"
+    beat = f"/v1/node/attempts/{lease['attempt_id']}/heartbeat"
+    assert served.call("POST", beat, lease["token"], json={}).json()["order"] == "drain"
+    assert "shed gets work again" in run("nodes", "undrain", "node_12345678").output
+    assert run("nodes", "--json").json["items"][0]["state"] == "busy"
+    assert served.call("POST", beat, lease["token"], json={}).json()["order"] == "continue"
+
+
+def test_a_drained_node_that_waits_for_work_is_told_to_leave(run, served):
+    assert claim(served)["drain"] is False
+    run("nodes", "drain", "shed")
+    reply = claim(served, request_id="request-2")
+    assert (reply["lease"], reply["drain"], reply["reason"]) == (None, True, "draining")
+
+
+def test_a_name_that_two_nodes_have_is_not_enough(run, served):
+    for number in (1, 2):
+        other = NODE.model_copy(update={"node_id": f"node_1234567{number}", "machine_id": f"m-{number}"})
+        claim(served, other, f"request-{number}")
+    done = run("nodes", "drain", "shed")
+    assert done.status != 0
+    assert "shed means 2 nodes" in done.errors
+    assert "node_12345671" in done.errors
+    assert run("nodes", "drain", "node_12345671", "--json").json["state"] == "draining"
+
+
+def test_a_node_that_nobody_knows(run):
+    done = run("nodes", "drain", "attic")
+    assert done.status == 1
+    assert "there is no node attic" in done.errors
+
+
+def test_only_an_operator_may(served, provider):
+    member = served.client(served.keys.member)
+    claim(served)
+    for call in (
+        lambda client: client.pause_fleet("gpu"),
+        lambda client: client.resume_fleet("gpu"),
+        lambda client: client.scale_fleet("gpu", ScaleFleet(max_nodes=1)),
+        lambda client: client.drain_node(NODE.node_id),
+        lambda client: client.undrain_node(NODE.node_id),
+    ):
+        with pytest.raises(Forbidden):
+            call(member)
+        assert call(served.client(served.keys.admin)) is not None
+    with pytest.raises(NotFound):
+        served.client(served.keys.admin).pause_fleet("other")
