@@ -33,14 +33,17 @@ def examine(ctx: Context, governed: GovernedFleet, listed: Sequence[Instance]) -
     staying = [each for each in listed if each.state is not InstanceState.STOPPING]
     running = sum(each.state is InstanceState.RUNNING for each in staying)
     short = row is not None and running < row.desired
+    many = row is not None and row.told == row.desired < len(staying)
     due = row is None or row.examined_at_ms is None or row.examined_at_ms + EXAMINED_EVERY_MS <= now_ms
-    shortage, outdated = None if short else "", None if staying else Outdated()
+    # Where nodes are wanted and none is made, it may be the settings that they would be made with.
+    awaited = staying or (row is not None and row.desired > 0)
+    shortage, outdated = None if short else "", None if awaited else Outdated()
     with _without_harm(ctx, governed):
-        if short and due and isinstance(fleet, TellsShortage):
+        if ((short and due) or many) and isinstance(fleet, TellsShortage):
             shortage = fleet.shortage()[:LONGEST_WORDS]
     rolled = row is not None and row.roll_since_ms is not None
     with _without_harm(ctx, governed):
-        if staying and (due or rolled) and isinstance(fleet, Renews):
+        if awaited and (due or rolled) and isinstance(fleet, Renews):
             outdated = fleet.outdated()
     # Who rolls waits for an answer, not for a question.
     examined = outdated is not None if rolled else due

@@ -29,6 +29,12 @@ def offer_of(governed: GovernedFleet) -> Offer:
     return Offer(kinds=governed.kinds, vram_bytes=governed.vram_bytes, places=governed.places)
 
 
+def reallocations_per_minute(governed: GovernedFleet) -> int:
+    """How many instances may be replaced in a minute."""
+    said = governed.fleet.limits.reallocations_per_minute
+    return REALLOCATIONS_PER_MINUTE if said is None else said
+
+
 def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
     """The fleet with its share of what waits; None while its provider has not been listed yet."""
     by_name = {each.view.name: each for each in bidders(tx, ctx, at_ms=at_ms)}
@@ -132,7 +138,6 @@ def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
 
 def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRow, *, at_ms: int) -> Bidder:
     limits = governed.fleet.limits
-    per_minute = limits.reallocations_per_minute
     recent = tx.fleets.reallocations(governed.name, since_ms=at_ms - 60_000)
     view = FleetView(
         name=governed.name,
@@ -142,7 +147,7 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         most_nodes=limits.most_nodes,
         moves=limits.moves,
-        reallocations_left=max(0, (REALLOCATIONS_PER_MINUTE if per_minute is None else per_minute) - recent),
+        reallocations_left=max(0, reallocations_per_minute(governed) - recent),
         needed_at_ms=row.needed_at_ms,
         changed_at_ms=row.changed_at_ms,
     )

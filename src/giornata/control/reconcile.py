@@ -13,6 +13,7 @@ from giornata.control.context import Context
 from giornata.control.examine import Findings, examine
 from giornata.control.fleet_views import NodesOn
 from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.lapse import end_leases
 from giornata.control.patience import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetRow, InstanceRow
@@ -64,7 +65,15 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
         _note_outdated(tx, look)
         listed_now = {"seen_at_ms": now_ms, "price_micro_usd_per_hour": price, "driver": governed.driver}
         tx.fleets.update(name, **listed_now, unlisted="", **_found_out(findings))
+        gone = _gone(look) if governed.fleet.limits.gone_has_ended else ()
+        orphaned = tx.fleets.leases_on(name, gone) if gone else ()
+    if orphaned:
+        found.append(f"{end_leases(ctx, orphaned)} leases end with them")
     return "; ".join(found)
+
+
+def _gone(look: _Look) -> list[str]:
+    return [each for each in look.believed if each not in look.listed]
 
 
 def _price(governed: GovernedFleet) -> int | None:
@@ -160,7 +169,7 @@ def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:
 
 
 def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
-    gone = [each for key, each in sorted(look.believed.items()) if key not in look.listed]
+    gone = [look.believed[each] for each in sorted(_gone(look))]
     if gone:
         tx.fleets.update_instances(look.fleet, [each.id for each in gone], gone_at_ms=look.at_ms)
     # A node that is told to leave may be quicker than its provider is asked: nobody is to come in its place, unless
