@@ -41,9 +41,10 @@ def why_missing(workload: Any, *, failed: Sequence[Pod], warnings: Sequence[Any]
     """One sentence or several for the operator; empty when the cluster says nothing."""
     conditions = (workload.status.conditions or []) if workload.status is not None else []
     said = [_of_condition(each) for each in conditions]
-    # The controller of StatefulSets writes no conditions, only events.
-    refused = [each for each in warnings if each.reason == "FailedCreate"]
-    if refused and not any(said):
+    # The controller of StatefulSets writes no conditions, only events. They are kept when they are over.
+    made = (workload.status.replicas or 0) if workload.status is not None else 0
+    refused = [each for each in warnings if each.reason == "FailedCreate" and made < (workload.spec.replicas or 0)]
+    if refused:
         said.append(_not_made(max(refused, key=_when).message or ""))
     said.append(who_set_the_number(workload))
     if (last := _last_over(failed)) is not None:

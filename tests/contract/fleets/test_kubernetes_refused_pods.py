@@ -53,7 +53,7 @@ def test_why_no_pod_can_be_made_is_said_and_corrected_settings_bring_them(opened
         corrected.desired(2)  # as the loop asks after a restart, for the number that stands
         it.settle()
         assert len(corrected.list()) == 2
-        assert "no pod can be made" not in corrected.shortage() or kind == "StatefulSet", "events stay for an hour"
+        assert corrected.shortage() == ""
 
 
 def test_rolling_renews_a_workload_of_which_no_pod_can_be_made(opened_strict, tmp_path, kind):
