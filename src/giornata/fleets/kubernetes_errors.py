@@ -121,6 +121,8 @@ def _unreachable(error: BaseException, *, timeout_s: float) -> str:
     for each in causes:
         if isinstance(each, urllib3.exceptions.NameResolutionError):
             return "its name cannot be resolved"
+        if isinstance(each, urllib3.exceptions.NewConnectionError):  # to urllib3 it is a kind of timeout
+            break
         if isinstance(each, TimeoutError | urllib3.exceptions.TimeoutError):
             return f"it did not answer within {timeout_s:g} s"
         if isinstance(each, ssl.SSLError | urllib3.exceptions.SSLError):
