@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.examine import Findings, examine
+from giornata.control.examine import SETTLES_WITHIN_MS, Findings, examine
 from giornata.control.fleet_views import NodesOn
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.lapse import end_leases
@@ -21,7 +21,6 @@ from giornata.control.ports.store import Transaction
 from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
-SETTLES_WITHIN_MS = 60_000  # providers take their time
 ZOMBIE_AFTER_MS = 30_000
 ZOMBIES_FOR_MS = 24 * 3_600_000
 LONGEST_TROUBLE = 500

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from giornata.control.context import Context
+from giornata.control.examine import SETTLES_WITHIN_MS
 from giornata.control.fleet_views import NodesOn, reallocations_per_minute, view_of
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
-from giornata.control.reconcile import SETTLES_WITHIN_MS
 from giornata.control.roll import roll_on
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.fleet_plan import FleetView, Plan, Step

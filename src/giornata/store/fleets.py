@@ -71,7 +71,7 @@ _LEASES = (
     .join(nodes, _of_node)
     .where(attempts.c.ended_at_ms.is_(None), ~attempts.c.lapsed)
     .where(
-        sa.func.coalesce(nodes.c.fleet, "") == sa.bindparam("fleet"),
+        nodes.c.fleet == sa.bindparam("fleet"),
         nodes.c.instance_id.in_(sa.bindparam("wanted", expanding=True)),
     )
     .order_by(attempts.c.id)

@@ -313,7 +313,7 @@ def test_the_shipped_manifests_are_taken_by_a_real_server(tmp_path):
     with real_cluster(tmp_path) as it:
         label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
         it.api.call("PATCH", f"/api/v1/namespaces/{it.api.namespace}", label)
-        plurals = {"NetworkPolicy": "networkpolicies", "PriorityClass": None, "Namespace": None}
+        plurals = {"Ingress": "ingresses", "PriorityClass": None, "Namespace": None}
         for file in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")):
             for document in yaml.safe_load_all(file.read_text()):
                 kind, version = document["kind"], document["apiVersion"]

@@ -2,14 +2,19 @@
 
 import pytest
 from tests.contract.fleets.kubernetes_fleets import another, raised
+from tests.contract.fleets.test_jobs_end import Installation, shop  # noqa: F401
 from tests.fixtures.kubernetes_admission import pod_security, priority_classes, quota_of_memory, service_accounts
 from tests.fixtures.kubernetes_under_test import NAMESPACE, SERVER, client_of, rules_of_the_server, surroundings
 
+from giornata.control.context import Caller
 from giornata.control.ports.fleet import Outdated
+from giornata.control.read_fleets import list_fleets
 from giornata.domain.errors import FleetRefused
 from giornata.fleets.kubernetes import fleet_on
 from giornata.fleets.kubernetes_options import Options
+from giornata.protocol.admin import ROOT_PROJECT, Scope
 
+ADMIN = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_admin")
 KINDS = ["Deployment", "StatefulSet"]
 WRONG = {
     "priority class": (
@@ -100,6 +105,16 @@ def test_a_namespace_that_is_not_there_is_refused_and_named(strict, tmp_path):
         FleetRefused, match=r'namespaces "giornta" not found; create the namespace giornta, or correct'
     ):
         fleet.desired(1)
+
+
+def test_a_namespace_that_is_not_there_is_shown_by_fleets(shop, strict):  # noqa: F811
+    strict.server.namespaces.clear()
+    installation = Installation(shop, strict, most=1)
+    shop.add_job()
+    with pytest.raises(FleetRefused):
+        next(installation.leases())
+    (shown,) = list_fleets(shop.ctx, ADMIN).items
+    assert 'namespaces "giornata" not found' in shown.trouble
 
 
 @pytest.mark.parametrize("code", [404, 409])
