@@ -104,7 +104,8 @@ def _remarks(out: Output, fleet: Fleet) -> None:
         out.say(f"{fleet.name}: is rolled since {ago(fleet.rolling_since)}; {old} of {len(fleet.instances)} to go")
     elif fleet.outdated:
         changed = ", ".join(fleet.outdated)
-        out.say(f"{fleet.name}: {old} of {len(fleet.instances)} have other settings than are wanted now: {changed}")
+        who = f"{old} of {len(fleet.instances)}" if old else "nodes to come"
+        out.say(f"{fleet.name}: {who} have other settings than are wanted now: {changed}")
         out.hint(f"Renew them without losing work: {giornata('fleets', 'roll', fleet.name)}")
 
 

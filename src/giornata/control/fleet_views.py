@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from giornata.control.context import Context
 from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
@@ -27,6 +27,11 @@ JOINS_WITHIN_MS = 60_000
 def offer_of(governed: GovernedFleet) -> Offer:
     """What a node that is still to come will be able to do."""
     return Offer(kinds=governed.kinds, vram_bytes=governed.vram_bytes, places=governed.places)
+
+
+def called(instance: Instance | InstanceRow) -> str:
+    """For words: the id, after the name where the provider has one besides."""
+    return instance.id if instance.name in {"", instance.id} else f"{instance.name} ({instance.id})"
 
 
 def reallocations_per_minute(governed: GovernedFleet) -> int:

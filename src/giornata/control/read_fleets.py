@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from giornata.control.context import Caller, Context
-from giornata.control.fleet_views import NodesOn
+from giornata.control.fleet_views import NodesOn, called
 from giornata.control.instants import instant
 from giornata.control.patience import wants_quiet
 from giornata.control.permissions import require_root_admin
@@ -72,11 +72,10 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
 def _plan(row: FleetRow, instances: Sequence[InstanceRow]) -> FleetPlan:
     """As it was kept. In its reasons the name of an instance stands beside its id, where it has another one."""
     plan = FleetPlan.model_validate(row.plan or {})
-    named = [each for each in instances if each.name not in {"", each.id}]
 
     def with_names(reason: str) -> str:
-        for each in named:
-            reason = reason.replace(each.id, f"{each.name} ({each.id})")
+        for each in instances:
+            reason = reason.replace(each.id, called(each))
         return reason
 
     return plan.model_copy(update={"reasons": tuple(map(with_names, plan.reasons))})

@@ -11,7 +11,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.examine import SETTLES_WITHIN_MS, Findings, examine
-from giornata.control.fleet_views import NodesOn
+from giornata.control.fleet_views import NodesOn, called
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.lapse import end_leases
 from giornata.control.patience import is_quiet, note_unlisted
@@ -156,7 +156,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
             trouble=each.trouble[:LONGEST_TROUBLE],
         )
         if before is None:
-            found.append(f"{each.id} is there")
+            found.append(f"{called(each)} is there")
         if before is None or _has_changed(before, now):
             tx.fleets.put_instance(now)
     return found
@@ -178,7 +178,7 @@ def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
     )
     if left:
         tx.fleets.update(look.fleet, desired=max(0, row.desired - left), told=None, changed_at_ms=look.at_ms)
-    return [f"{each.id} is gone" for each in gone]
+    return [f"{called(each)} is gone" for each in gone]
 
 
 def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
@@ -186,7 +186,7 @@ def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
     long_ago_ms = look.at_ms - SETTLES_WITHIN_MS
     staying = [each for each in look.listed.values() if each.state is not InstanceState.STOPPING]
     orphans = [
-        each.id
+        called(each)
         for each in staying
         if (before := look.believed.get(each.id)) is not None and (before.ended_at_ms or look.at_ms) < long_ago_ms
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.examine import SETTLES_WITHIN_MS
-from giornata.control.fleet_views import NodesOn, reallocations_per_minute, view_of
+from giornata.control.fleet_views import NodesOn, called, reallocations_per_minute, view_of
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet import InstanceState
@@ -141,15 +141,15 @@ def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
     """Ask for what is written down, unless that has been asked for."""
     with ctx.store.read() as tx:
         row = tx.fleets.get(governed.name)
-        leaving = [each.id for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
+        leaving = [each for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
     if row is None or row.seen_at_ms == 0 or row.told == row.desired:
         return ""
-    governed.fleet.desired(row.desired, leaving=leaving)
+    governed.fleet.desired(row.desired, leaving=[each.id for each in leaving])
     with ctx.store.begin() as tx:
         now = tx.fleets.lock(governed.name)
         if now is not None and now.desired == row.desired:
             tx.fleets.update(governed.name, told=row.desired)
-    return f"{row.desired} nodes" + (f", without {', '.join(leaving)}" if leaving else "")
+    return f"{row.desired} nodes" + (f", without {', '.join(map(called, leaving))}" if leaving else "")
 
 
 def _end_who_was_kept(ctx: Context, governed: GovernedFleet) -> list[str]:

@@ -117,6 +117,13 @@ def test_why_there_are_more_nodes_than_are_wanted_is_said(run, served, talkative
     assert said in " ".join(run("fleets").output.split())
 
 
+def test_settings_of_nodes_that_are_still_to_come_are_shown_as_such(run, served, talkative):
+    turn(served)
+    with served.ctx.store.begin() as tx:
+        tx.fleets.update("gpu", outdated=["image"])
+    assert "gpu: nodes to come have other settings than are wanted now: image" in run("fleets").output
+
+
 def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkative):
     turn(served)
     assert "settings" not in run("fleets", "gpu").output
