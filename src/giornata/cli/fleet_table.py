@@ -90,13 +90,15 @@ def _remarks(out: Output, fleet: Fleet) -> None:
         until = "" if fleet.quiet_until is None else f" (it is asked again at {fleet.quiet_until:%H:%M:%S} UTC)"
         out.say(f"{fleet.name}: {fleet.trouble}{until}")
     if fleet.shortage:
-        out.say(f"{fleet.name}: nodes do not come up: {fleet.shortage}")
+        much = len(fleet.instances) > fleet.desired
+        out.say(f"{fleet.name}: {'more nodes than are wanted' if much else 'nodes do not come up'}: {fleet.shortage}")
     old = sum(each.outdated for each in fleet.instances)
     if fleet.rolling_since is not None:
         out.say(f"{fleet.name}: is rolled since {ago(fleet.rolling_since)}; {old} of {len(fleet.instances)} to go")
     elif fleet.outdated:
         changed = ", ".join(fleet.outdated)
-        out.say(f"{fleet.name}: {old} of {len(fleet.instances)} have other settings than are wanted now: {changed}")
+        who = f"{old} of {len(fleet.instances)}" if old else "nodes to come"
+        out.say(f"{fleet.name}: {who} have other settings than are wanted now: {changed}")
         out.hint(f"Renew them without losing work: {giornata('fleets', 'roll', fleet.name)}")
 
 
@@ -116,9 +118,11 @@ def _price(micro_usd_per_hour: int | None) -> str:
 
 
 def _instances(out: Output, fleet: Fleet) -> None:
+    named = any(each.name not in {"", each.id} for each in fleet.instances)
     rows = [
         (
             each.id,
+            *((each.name,) if named else ()),
             each.state.value,
             each.machine_id or "",
             str(each.jobs or ""),
@@ -128,11 +132,12 @@ def _instances(out: Output, fleet: Fleet) -> None:
     ]
     if rows:
         out.say("")
-        out.table(("instance", "state", "machine", "jobs", "there since"), rows, right=(3,))
+        headers = ("instance", *(("name",) if named else ()), "state", "machine", "jobs", "there since")
+        out.table(headers, rows, right=(headers.index("jobs"),))
     # Names are long, and so are reasons: side by side there is room for neither.
     for each in fleet.instances:
         if why := _why(each):
-            out.say(f"{each.id}: {why}")
+            out.say(f"{each.name or each.id}: {why}")
 
 
 def _why(instance: FleetInstance) -> str:

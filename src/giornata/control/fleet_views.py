@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from giornata.control.context import Context
 from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
@@ -34,6 +34,17 @@ def scaling_of(governed: GovernedFleet, row: FleetRow) -> ScalingPolicy:
     """The policy of the settings, with what an operator set since in their place."""
     limits = FleetLimits(**row.limits)
     return limited(governed.scaling, limits, paused=row.paused_at_ms is not None)
+
+
+def called(instance: Instance | InstanceRow) -> str:
+    """For words: the id, after the name where the provider has one besides."""
+    return instance.id if instance.name in {"", instance.id} else f"{instance.name} ({instance.id})"
+
+
+def reallocations_per_minute(governed: GovernedFleet) -> int:
+    """How many instances may be replaced in a minute."""
+    said = governed.fleet.limits.reallocations_per_minute
+    return REALLOCATIONS_PER_MINUTE if said is None else said
 
 
 def view_of(tx: Transaction, ctx: Context, name: str, *, at_ms: int) -> FleetView | None:
@@ -139,7 +150,6 @@ def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
 
 def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRow, *, at_ms: int) -> Bidder:
     limits = governed.fleet.limits
-    per_minute = limits.reallocations_per_minute
     recent = tx.fleets.reallocations(governed.name, since_ms=at_ms - 60_000)
     view = FleetView(
         name=governed.name,
@@ -150,7 +160,7 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
         most_nodes=limits.most_nodes,
         most_nodes_reason=limits.most_nodes_reason,
         moves=limits.moves,
-        reallocations_left=max(0, (REALLOCATIONS_PER_MINUTE if per_minute is None else per_minute) - recent),
+        reallocations_left=max(0, reallocations_per_minute(governed) - recent),
         awaited_at_ms=row.awaited_at_ms,
         changed_at_ms=row.changed_at_ms,
     )

@@ -4,6 +4,8 @@ Leases count by the server's clock. When that is set back, those granted before 
 wrong; they are cut to one lease from now, which is later than their nodes count on.
 """
 
+from collections.abc import Sequence
+
 from giornata.control.budgets import used_up
 from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
@@ -36,7 +38,16 @@ def lapse_leases(ctx: Context) -> int:
         return sum(_lapse(ctx, attempt_id) for attempt_id in run_out)
 
 
+def end_leases(ctx: Context, attempt_ids: Sequence[str]) -> int:
+    """Have these leases run out now, because their nodes have ended; returns how many were dealt with. A node that
+    lives in spite of it may renew its lease until somebody else has the job."""
+    for attempt_id in attempt_ids:
+        _cut_short(ctx, attempt_id, lease_ms=-1)
+    return sum(_lapse(ctx, attempt_id) for attempt_id in attempt_ids)
+
+
 def _cut_short(ctx: Context, attempt_id: str, *, lease_ms: int) -> None:
+    """Have the lease run for `lease_ms` from now at most."""
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         job = tx.jobs.lock_of_attempt(attempt_id)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from giornata.control.context import Caller, Context
-from giornata.control.fleet_views import NodesOn, scaling_of
+from giornata.control.fleet_views import NodesOn, called, scaling_of
 from giornata.control.instants import instant
 from giornata.control.patience import wants_quiet
 from giornata.control.permissions import require_root_admin
@@ -63,7 +63,7 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         outdated=tuple(row.outdated),
         gives_nodes=governed is None or governed.fleet.limits.gives_nodes,
         rolls=governed is not None and isinstance(governed.fleet, Renews),
-        plan=FleetPlan.model_validate(row.plan or {}),
+        plan=_plan(row, instances),
         instances=tuple(_instance(each, nodes.of(each)) for each in instances),
         listed_at=_instant(row.seen_at_ms or None),
         changed_at=_instant(row.changed_at_ms),
@@ -72,6 +72,18 @@ def _fleet(tx: Transaction, ctx: Context, row: FleetRow) -> Fleet:
         paused_since=_instant(row.paused_at_ms),
         quiet_until=_instant(row.quiet_until_ms if wants_quiet(row, ctx.clock.now_ms()) else None),
     )
+
+
+def _plan(row: FleetRow, instances: Sequence[InstanceRow]) -> FleetPlan:
+    """As it was kept. In its reasons the name of an instance stands beside its id, where it has another one."""
+    plan = FleetPlan.model_validate(row.plan or {})
+
+    def with_names(reason: str) -> str:
+        for each in instances:
+            reason = reason.replace(each.id, called(each))
+        return reason
+
+    return plan.model_copy(update={"reasons": tuple(map(with_names, plan.reasons))})
 
 
 def _instant(at_ms: int | None) -> datetime | None:
@@ -90,6 +102,7 @@ def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
 def _instance(row: InstanceRow, node: FleetNode | None) -> FleetInstance:
     return FleetInstance(
         id=row.id,
+        name=row.name,
         state=_standing(row),
         machine_id=row.machine_id,
         node_id=None if node is None else node.id,

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.examine import Findings, examine
-from giornata.control.fleet_views import NodesOn
+from giornata.control.examine import SETTLES_WITHIN_MS, Findings, examine
+from giornata.control.fleet_views import NodesOn, called
 from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.lapse import end_leases
 from giornata.control.patience import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetRow, InstanceRow
@@ -20,7 +21,6 @@ from giornata.control.ports.store import Transaction
 from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
-SETTLES_WITHIN_MS = 60_000  # providers take their time
 ZOMBIE_AFTER_MS = 30_000
 ZOMBIES_FOR_MS = 24 * 3_600_000
 LONGEST_TROUBLE = 500
@@ -64,7 +64,15 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
         _note_outdated(tx, look)
         listed_now = {"seen_at_ms": now_ms, "price_micro_usd_per_hour": price, "driver": governed.driver}
         tx.fleets.update(name, **listed_now, unlisted="", **_found_out(findings))
+        gone = _gone(look) if governed.fleet.limits.gone_has_ended else ()
+        orphaned = tx.fleets.leases_on(name, gone) if gone else ()
+    if orphaned:
+        found.append(f"{end_leases(ctx, orphaned)} leases end with them")
     return "; ".join(found)
+
+
+def _gone(look: _Look) -> list[str]:
+    return [each for each in look.believed if each not in look.listed]
 
 
 def _price(governed: GovernedFleet) -> int | None:
@@ -148,7 +156,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
             trouble=each.trouble[:LONGEST_TROUBLE],
         )
         if before is None:
-            found.append(f"{each.id} is there")
+            found.append(f"{called(each)} is there")
         if before is None or _has_changed(before, now):
             tx.fleets.put_instance(now)
     return found
@@ -160,7 +168,7 @@ def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:
 
 
 def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
-    gone = [each for key, each in sorted(look.believed.items()) if key not in look.listed]
+    gone = [look.believed[each] for each in sorted(_gone(look))]
     if gone:
         tx.fleets.update_instances(look.fleet, [each.id for each in gone], gone_at_ms=look.at_ms)
     # A node that is told to leave may be quicker than its provider is asked: nobody is to come in its place, unless
@@ -170,7 +178,7 @@ def _note_gone(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
     )
     if left:
         tx.fleets.update(look.fleet, desired=max(0, row.desired - left), told=None, changed_at_ms=look.at_ms)
-    return [f"{each.id} is gone" for each in gone]
+    return [f"{called(each)} is gone" for each in gone]
 
 
 def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
@@ -178,7 +186,7 @@ def _differences(tx: Transaction, look: _Look, row: FleetRow) -> list[str]:
     long_ago_ms = look.at_ms - SETTLES_WITHIN_MS
     staying = [each for each in look.listed.values() if each.state is not InstanceState.STOPPING]
     orphans = [
-        each.id
+        called(each)
         for each in staying
         if (before := look.believed.get(each.id)) is not None and (before.ended_at_ms or look.at_ms) < long_ago_ms
     ]

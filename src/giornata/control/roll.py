@@ -56,18 +56,29 @@ def roll_on(ctx: Context, governed: GovernedFleet) -> str:
             return ""
         step = _step(tx, name, one_by_one=fleet.one_by_one, at_ms=now_ms)
         _tell(tx, row, step, at_ms=now_ms)
-        if step.over:
-            tx.fleets.update(name, roll_since_ms=None, outdated=[])
+        if step.over and not row.outdated:
+            tx.fleets.update(name, roll_since_ms=None)
             return "everything is as the settings say"
-    if step.renew:
+        next_only = step.over and _may_disturb(tx, name, fleet, at_ms=now_ms)
+        if next_only:  # afterwards the provider has to be looked at again
+            tx.fleets.update(name, examined_at_ms=None)
+    if step.renew or next_only:
         fleet.renew(step.renew)
-        return f"{', '.join(step.renew)}: renewed"
-    return ""
+    if next_only:
+        return f"what comes from now on is as the settings say: {', '.join(row.outdated)}"
+    return f"{', '.join(step.renew)}: renewed" if step.renew else ""
 
 
 def _may_begin(row: FleetRow) -> bool:
     """What is outdated has to have been heard since it was asked for."""
     return row.roll_since_ms is not None and (row.examined_at_ms or 0) > row.roll_since_ms
+
+
+def _may_disturb(tx: Transaction, name: str, fleet: Renews, *, at_ms: int) -> bool:
+    """Whether nobody loses work, should the provider restart all of its instances."""
+    return fleet.one_by_one or not any(
+        each.live for each in tx.fleets.nodes(name, seen_since_ms=at_ms - HEARD_WITHIN_MS)
+    )
 
 
 def _step(tx: Transaction, name: str, *, one_by_one: bool, at_ms: int) -> RollStep:

@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.fleet_views import NodesOn, scaling_of, view_of
+from giornata.control.examine import SETTLES_WITHIN_MS
+from giornata.control.fleet_views import NodesOn, called, reallocations_per_minute, scaling_of, view_of
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.patience import is_quiet, keep_quiet
+from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.control.roll import roll_on
@@ -38,6 +40,7 @@ def scale_fleet(ctx: Context, name: str) -> str:
         _drain(ctx, governed, apart_from={step.instance_id for step in decided.reallocate} if decided else set())
         asked = _ask_provider(ctx, governed)
         moved = [_reallocate(ctx, governed, step) for step in decided.reallocate] if decided else []
+        moved += _end_who_was_kept(ctx, governed)
         rolled = roll_on(ctx, governed)
     except (FleetUnavailable, FleetRefused) as error:
         keep_quiet(ctx, governed, error)
@@ -141,15 +144,36 @@ def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
     """Ask for what is written down, unless that has been asked for."""
     with ctx.store.read() as tx:
         row = tx.fleets.get(governed.name)
-        leaving = [each.id for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
+        leaving = [each for each in tx.fleets.instances(governed.name) if each.ended_at_ms is not None]
     if row is None or row.seen_at_ms == 0 or row.told == row.desired:
         return ""
-    governed.fleet.desired(row.desired, leaving=leaving)
+    governed.fleet.desired(row.desired, leaving=[each.id for each in leaving])
     with ctx.store.begin() as tx:
         now = tx.fleets.lock(governed.name)
         if now is not None and now.desired == row.desired:
             tx.fleets.update(governed.name, told=row.desired)
-    return f"{row.desired} nodes" + (f", without {', '.join(leaving)}" if leaving else "")
+    return f"{row.desired} nodes" + (f", without {', '.join(map(called, leaving))}" if leaving else "")
+
+
+def _end_who_was_kept(ctx: Context, governed: GovernedFleet) -> list[str]:
+    """End by name what was asked to end and is listed still, although no more are there than were asked for: its
+    provider let others go instead. It gets no work, and nobody comes in its place as long as it is there."""
+    name, now_ms = governed.name, ctx.clock.now_ms()
+    with ctx.store.read() as tx:
+        row, listed = tx.fleets.get(name), tx.fleets.instances(name)
+        recent = tx.fleets.reallocations(name, since_ms=now_ms - 60_000)
+    staying = [each for each in listed if each.state != InstanceState.STOPPING]
+    if row is None or row.told != row.desired or len(staying) > row.desired:
+        return []
+    long_ago_ms = row.seen_at_ms - SETTLES_WITHIN_MS
+    kept = [each for each in staying if each.ended_at_ms is not None and each.ended_at_ms < long_ago_ms]
+    said = []
+    for each in kept[: max(0, reallocations_per_minute(governed) - recent)]:
+        step = Step(instance_id=each.id, reason="it was asked to end, and its provider let another go instead")
+        with ctx.store.begin() as tx:
+            tx.fleets.add_reallocation(name, each.id, machine_id=each.machine_id, reason=step.reason, at_ms=now_ms)
+        said.append(_reallocate(ctx, governed, step))
+    return said
 
 
 def _reallocate(ctx: Context, governed: GovernedFleet, step: Step) -> str:

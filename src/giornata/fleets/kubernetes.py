@@ -7,6 +7,8 @@ Which pod leaves when there are to be fewer is said by `controller.kubernetes.io
 keeps to it after three rules of its own: pods without a machine go first, then those that do not run yet, then those
 that are not ready. All three have no work. A StatefulSet always takes its highest numbers.
 
+So the cluster may keep a pod that was to leave. The control plane then ends it by name (`reallocate`).
+
 The template of a workload is changed while it has no pods, or when nobody in them has a job: a change makes the
 cluster replace every pod of a Deployment. Of a StatefulSet it replaces none; there the driver evicts them.
 """
@@ -21,14 +23,15 @@ from typing import Any
 from kubernetes.client import ApiClient
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
-from giornata.domain.errors import FleetUnavailable, InstanceGone
+from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes_access import open_cluster
-from giornata.fleets.kubernetes_calls import Calls, Expired, Missing, Taken
+from giornata.fleets.kubernetes_calls import Calls
+from giornata.fleets.kubernetes_errors import Expired, Missing, Taken
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
 from giornata.fleets.kubernetes_outdated import differences, digest_of
-from giornata.fleets.kubernetes_pods import Pod, instance_of, is_over
-from giornata.fleets.kubernetes_shortage import why_missing
+from giornata.fleets.kubernetes_pods import FAILED, PRESENT, Pod, instance_of
+from giornata.fleets.kubernetes_shortage import who_set_the_number, why_missing
 from giornata.fleets.kubernetes_workload import workload_of
 from giornata.fleets.opening import Surroundings
 
@@ -57,8 +60,9 @@ class KubernetesFleet:
 
     @property
     def limits(self) -> Limits:
-        """A pod that is replaced may come back on the machine that it was on; no machine is shut out."""
-        return Limits(most_nodes=self.most_nodes, moves=False)
+        """A pod that is replaced may come back on the machine that it was on; no machine is shut out. A pod that is
+        listed no more has ended: one whose machine does not answer is listed as long as the machine is."""
+        return Limits(most_nodes=self.most_nodes, moves=False, gone_has_ended=True)
 
     def desired(self, nodes: int, *, leaving: Collection[str] = ()) -> None:
         """Set the size of the workload, and make the workload when there is none.
@@ -66,18 +70,21 @@ class KubernetesFleet:
         Of a Deployment exactly those `leaving` go, unless a pod that does not run yet goes instead; of a StatefulSet
         those with the highest numbers.
         """
-        try:
-            now = self.calls.scale()
-        except Missing:
+        there = self._there()
+        now = 0 if there is None else there.spec.replicas or 0
+        if nodes > now:
+            self.calls.check_version()
+        if there is None:
             self._begin(nodes)
-            return
-        if nodes == now:
             return
         if nodes < now and leaving:
             self._mark(frozenset(leaving))
-        if now == 0:
-            self._renew_template()
-        self.calls.set_scale(nodes)
+        if nodes > 0:
+            self._renew_without_pods(there)
+        if nodes != now:
+            if by_hand := who_set_the_number(there):
+                log.warning("fleet %s: %s: %s; it is %d now", self.name, self.calls.described, by_hand, nodes)
+            self.calls.set_scale(nodes)
 
     def list(self) -> Sequence[Instance]:
         """Every pod with the fleet's label that has not ended, whoever made it."""
@@ -106,19 +113,23 @@ class KubernetesFleet:
         return self.calls.kind == "StatefulSet"
 
     def outdated(self) -> Outdated:
-        """See Renews. Of a workload that is the operator's own nothing is."""
-        if self.workload is None or (there := self._there()) is None or digest_of(there.metadata) is None:
+        """See Renews. A workload of other settings is outdated too, also while no pod can be made of it; one that is
+        the operator's own is not."""
+        if (there := self._ours()) is None or self.workload is None:
             return Outdated()
         wanted = self.workload(0)
         digest = digest_of(wanted["metadata"])
         old = [pod for pod in self._pods() if self._is_of_other(pod, there, digest)]
-        settings = differences(self.calls.client, old[0], wanted) if old else ()
+        if not old and (digest_of(there.metadata) == digest or not there.spec.replicas):
+            return Outdated()
+        spec = old[0].spec if old else there.spec.template.spec
+        settings = differences(self.calls.client, spec, wanted)
         return Outdated(settings=settings, instances=frozenset(pod.metadata.uid for pod in old))
 
     def renew(self, instance_ids: Collection[str]) -> None:
         """See Renews. Pods of a StatefulSet are evicted: a PodDisruptionBudget that does not allow it now is
         FleetUnavailable."""
-        if self.workload is None or (there := self._there()) is None or digest_of(there.metadata) is None:
+        if (there := self._ours()) is None or self.workload is None:
             return
         wanted = self.workload(0)
         digest = digest_of(wanted["metadata"])
@@ -131,9 +142,18 @@ class KubernetesFleet:
                     self._on(pod, self.calls.evict_pod)
 
     def shortage(self) -> str:
-        """See TellsShortage: what the workload says of pods that it could not make, and how the last pod ended."""
-        there = self._there()
-        return "" if there is None else why_missing(there, self._all_pods())
+        """See TellsShortage: what the cluster says of pods that it could not make, who else set the number of pods,
+        and how the last pod ended."""
+        if (there := self._there()) is None:
+            return ""
+        warnings, unread = list[Any](), ""
+        if self.calls.kind == "StatefulSet":
+            try:
+                warnings = self.calls.warnings()
+            except FleetRefused as refusal:  # the rest is worth telling
+                unread = f"the events that say why cannot be read: {refusal}"
+        why = why_missing(there, failed=self._selected(FAILED), warnings=warnings)
+        return "; ".join(filter(None, [why, unread]))
 
     def price(self) -> Price:
         """As the settings say: clusters have no prices."""
@@ -150,20 +170,29 @@ class KubernetesFleet:
             raise FleetUnavailable(f"{self.calls.described} is not there, and the fleet is not to make it")
         try:
             self.calls.create_workload(self.workload(nodes))
+        except Missing as error:
+            raise FleetRefused(
+                f"{self.calls.described} cannot be made: {error}; create the namespace {self.calls.namespace}, or "
+                "correct namespace in the fleet's options"
+            ) from None
         except Taken:  # by another replica of this server, or by our own request whose answer was lost
             self.calls.set_scale(nodes)
 
-    def _renew_template(self) -> None:
-        # Only at zero: nobody is there to be replaced.
-        if self.workload is None:
+    def _renew_without_pods(self, there: Any) -> None:
+        """Give the workload the pods that the settings describe now, while nobody is there to be replaced.
+
+        Also where pods were asked for: of a template that the cluster refuses none ever comes.
+        """
+        had = digest_of(there.metadata)
+        if self.workload is None or had is None:  # without a digest it is the operator's own
             return
         wanted = self.workload(0)
-        there = self.calls.workload()
-        digest, had = digest_of(wanted["metadata"]), digest_of(there.metadata)
-        if had is None or had == digest:  # without a digest it is the operator's own
+        if had == digest_of(wanted["metadata"]):
+            return
+        if there.spec.replicas and any(pod.metadata.deletion_timestamp is None for pod in self._pods()):
             return
         log.info("fleet %s: %s gets the pods that the settings describe now", self.name, self.calls.described)
-        self.calls.renew_workload(there, wanted)
+        self.calls.renew_workload(there, wanted, at_once=bool(there.spec.replicas))
 
     def _mark(self, leaving: frozenset[str]) -> None:
         """Give the pods that are to leave a lower cost than all others, and nobody else one of ours."""
@@ -183,6 +212,11 @@ class KubernetesFleet:
         except Missing:
             return None
 
+    def _ours(self) -> Any:
+        """The workload, if it was made by this driver; None otherwise."""
+        there = None if self.workload is None else self._there()
+        return None if there is None or digest_of(there.metadata) is None else there
+
     @staticmethod
     def _is_of_other(pod: Pod, there: Any, digest: str | None) -> bool:
         """Whether it is to stay and is of other settings. Pods of before have no digest, but their workload's."""
@@ -190,12 +224,12 @@ class KubernetesFleet:
         return pod.metadata.deletion_timestamp is None and of != digest
 
     def _pods(self) -> Sequence[Pod]:
-        return [pod for pod in self._all_pods() if not is_over(pod)]
+        return self._selected(PRESENT)
 
-    def _all_pods(self) -> Sequence[Pod]:
+    def _selected(self, field_selector: str) -> Sequence[Pod]:
         for _ in range(LISTINGS):
             try:
-                return self.calls.pods(f"{FLEET_LABEL}={self.name}")
+                return self.calls.pods(f"{FLEET_LABEL}={self.name}", field_selector)
             except Expired:
                 continue
         raise FleetUnavailable("the list of pods changes faster than it can be read")

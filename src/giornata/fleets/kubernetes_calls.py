@@ -3,32 +3,20 @@
 The server's ServiceAccount needs a Role with exactly these verbs (`deploy/kubernetes/server-rbac.yaml`).
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import urllib3.exceptions
-from kubernetes.client import ApiClient, AppsV1Api, CoreV1Api
-from kubernetes.client.exceptions import ApiException
+from kubernetes.client import ApiClient, AppsV1Api, CoreV1Api, VersionApi
 
 from giornata.domain.errors import FleetRefused, FleetUnavailable
+from giornata.fleets.kubernetes_errors import Taken, translated
 from giornata.fleets.kubernetes_pods import Pod
 
 MERGE_PATCH = "application/merge-patch+json"
-
-
-class Missing(Exception):
-    """404: there is no such object."""
-
-
-class Taken(Exception):
-    """409: the name is taken, or the object is not the one, or not in the version, that was meant."""
-
-
-class Expired(Exception):
-    """410: the rest of a list can no longer be read; begin again."""
+FIELD_MANAGER = "giornata"
+# Since then deletion costs count, and evictions are of policy/v1.
+LEAST_VERSION = (1, 22)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,20 +29,37 @@ class Calls:
     name: str
     timeout_s: float = 20.0
     page: int = 500
+    version: tuple[int, int] | None = None  # None: it was not asked for yet
 
     @property
     def described(self) -> str:
         """For messages."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
-    def scale(self) -> int:
-        """How many pods the workload is to have. Raises Missing."""
-        return int(self._workload_call("read_namespaced_{}_scale", self.name, self.namespace).spec.replicas or 0)
+    def check_version(self) -> None:
+        """Raises FleetRefused for a cluster that is too old. A cluster is asked once; one that keeps its version to
+        itself is taken as it is."""
+        if self.version is None:
+            self.version = self._version()
+        if self.version < LEAST_VERSION:
+            found, least = (".".join(map(str, each)) for each in (self.version, LEAST_VERSION))
+            raise FleetRefused(
+                f"the cluster runs Kubernetes {found}, and {least} is the least version that is supported: older "
+                "ones ignore which pods are to leave, and evict none by policy/v1; upgrade the cluster"
+            )
+
+    def _version(self) -> tuple[int, int]:
+        try:
+            code = self._call(VersionApi(self.client).get_code)
+            return int(code.major), int("".join(filter(str.isdigit, code.minor)))  # "22+" of some clouds
+        except (FleetRefused, ValueError):
+            return LEAST_VERSION
 
     def set_scale(self, nodes: int) -> None:
         """Say how many it is to have. Raises Missing."""
         body = {"spec": {"replicas": nodes}}
-        self._workload_call("patch_namespaced_{}_scale", self.name, self.namespace, body, _content_type=MERGE_PATCH)
+        patch = "patch_namespaced_{}_scale"
+        self._change_workload(patch, self.name, self.namespace, body, _content_type=MERGE_PATCH)
 
     def workload(self) -> Any:
         """The V1Deployment or V1StatefulSet. Raises Missing."""
@@ -62,7 +67,7 @@ class Calls:
 
     def create_workload(self, manifest: Mapping[str, Any]) -> None:
         """Make it. Raises Taken when it is there."""
-        self._workload_call("create_namespaced_{}", self.namespace, dict(manifest))
+        self._change_workload("create_namespaced_{}", self.namespace, dict(manifest))
 
     def renew_workload(self, there: Any, manifest: Mapping[str, Any], *, at_once: bool = False) -> None:
         """Give the workload, as it was read, the manifest's pods. FleetUnavailable when it was changed since.
@@ -79,12 +84,12 @@ class Calls:
             body["spec"]["strategy"] = strategy | {"rollingUpdate": rolling}
         # The whole object, not a patch: a patch would keep what the new pods leave out.
         try:
-            self._workload_call("replace_namespaced_{}", self.name, self.namespace, body)
+            self._change_workload("replace_namespaced_{}", self.name, self.namespace, body)
         except Taken:
             raise FleetUnavailable(f"{self.described} was changed at the same time") from None
 
-    def pods(self, label_selector: str) -> list[Pod]:
-        """All of them, page by page. Raises Expired."""
+    def pods(self, label_selector: str, field_selector: str) -> list[Pod]:
+        """All that are selected, page by page. Raises Expired."""
         found: list[Pod] = []
         token: str | None = None
         while True:
@@ -92,6 +97,7 @@ class Calls:
                 CoreV1Api(self.client).list_namespaced_pod,
                 self.namespace,
                 label_selector=label_selector,
+                field_selector=field_selector,
                 limit=self.page,
                 _continue=token,
             )
@@ -99,6 +105,12 @@ class Calls:
             token = page.metadata.var_continue
             if not token:
                 return found
+
+    def warnings(self) -> list[Any]:
+        """The latest events that warn of the workload itself, at most a page of them."""
+        about = f"involvedObject.kind={self.kind},involvedObject.name={self.name},type=Warning"
+        events = CoreV1Api(self.client).list_namespaced_event
+        return list(self._call(events, self.namespace, field_selector=about, limit=self.page).items)
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
         """Set annotations of the pod; None takes one away. Raises Missing, and Taken when the name is another's."""
@@ -131,54 +143,11 @@ class Calls:
         word = {"Deployment": "deployment", "StatefulSet": "stateful_set"}[self.kind]
         return self._call(getattr(AppsV1Api(self.client), method.format(word)), *arguments, **named)
 
+    def _change_workload(self, method: str, *arguments: Any, **named: Any) -> None:
+        # The cluster notes by this name who set the number of pods.
+        self._workload_call(method, *arguments, field_manager=FIELD_MANAGER, **named)
+
     def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         given = {name: value for name, value in named.items() if value is not None}
-        with _translated():
+        with translated(self.client.configuration.host, timeout_s=self.timeout_s):
             return method(*arguments, **given, _request_timeout=(min(5.0, self.timeout_s), self.timeout_s))
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except ApiException as error:
-        raise _meaning(error) from None
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise FleetUnavailable(f"the cluster cannot be reached: {error}") from error
-    except ValueError as error:  # 200 with something that is no object of the API: a proxy in between
-        raise FleetUnavailable(f"the cluster's answer cannot be read: {str(error)[:200]}") from error
-
-
-def _meaning(error: ApiException) -> Exception:
-    status, said = error.status or 0, _message(error)
-    named: Exception | None = {404: Missing(said), 409: Taken(said), 410: Expired(said)}.get(status)
-    if status == 422 and "metadata.uid" in _fields(error):  # how a patch of what is another object now is refused
-        named = Taken(said)
-    if named is not None:
-        return named
-    if status == 429 or status >= 500 or status < 400:
-        return FleetUnavailable(f"the cluster says {status}: {said}", retry_after_s=_retry_after_s(error))
-    return FleetRefused(f"the cluster says {status}: {said}")
-
-
-def _message(error: ApiException) -> str:
-    """The Status object's message, or the beginning of whatever came."""
-    try:
-        return str(json.loads(error.body or "")["message"])
-    except (ValueError, KeyError, TypeError):
-        return str(error.body or error.reason)[:200]
-
-
-def _fields(error: ApiException) -> frozenset[str]:
-    """The fields that a Status object finds fault with."""
-    try:
-        return frozenset(str(each["field"]) for each in json.loads(error.body or "")["details"]["causes"])
-    except (ValueError, KeyError, TypeError):
-        return frozenset()
-
-
-def _retry_after_s(error: ApiException) -> float | None:
-    try:
-        return max(0.0, float((error.headers or {}).get("Retry-After", "")))
-    except ValueError:
-        return None

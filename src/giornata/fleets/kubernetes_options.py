@@ -1,14 +1,23 @@
 """What the kubernetes driver can be told."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from giornata.fleets.kubernetes_values import (
+    LABEL_KEY,
+    NAME,
+    Bytes,
+    LabelKey,
+    LabelValue,
+    Quantity,
+    SecretName,
+    Toleration,
+)
 from giornata.fleets.opening import FleetOptions
 
 FLEET_LABEL = "giornata/fleet"
-NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # RFC 1123, as the cluster has it
 
 
 class Options(FleetOptions):
@@ -30,16 +39,18 @@ class Options(FleetOptions):
 
     # a pod
     image: str | None = Field(None, min_length=1, description="Container image of a node, by digest if you can.")
-    image_pull_secrets: tuple[str, ...] = Field((), description="Secrets with the registry's credentials.")
+    image_pull_secrets: tuple[SecretName, ...] = Field((), description="Secrets with the registry's credentials.")
     server_url: str | None = Field(None, description="How pods reach the server. Default: its public URL.")
     node_key_secret: str = Field("giornata-node-key", pattern=NAME, description="Secret that holds the node key.")
     node_key_field: str = Field("key", min_length=1, description="The key's field in that Secret.")
     gpus: int = Field(1, ge=0, le=16, description="GPUs of one pod.")
-    gpu_resource: str = Field("nvidia.com/gpu", min_length=1, description="What the device plugin calls a GPU.")
-    cpu: str = Field("4", min_length=1, description="CPUs that a pod asks for, as a Kubernetes quantity.")
-    memory: str = Field("24Gi", min_length=1, description="Memory that a pod asks for and may have.")
-    cache_size: str = Field(
-        "60Gi", min_length=1, description="Bound of the scratch volume: models, inputs, checkpoints."
+    gpu_resource: str = Field("nvidia.com/gpu", pattern=LABEL_KEY, description="What the device plugin calls a GPU.")
+    cpu: Quantity = Field("4", description="CPUs that a pod asks for, as a Kubernetes quantity.")
+    memory: Bytes = Field("24Gi", description="Memory that a pod asks for and may have, as a Kubernetes quantity.")
+    cache_size: Bytes = Field(
+        "60Gi",
+        description="Ephemeral storage that a pod asks for, and bound of its scratch volume for models, inputs and "
+        "checkpoints, as a Kubernetes quantity. A machine with less free gets no pod.",
     )
     cache_claim: str | None = Field(
         None, pattern=NAME, description="A PersistentVolumeClaim to keep models on (ReadWriteMany), besides scratch."
@@ -48,8 +59,10 @@ class Options(FleetOptions):
         False, description="The image has models in its own HF_HOME. Then its file system is not read-only."
     )
     environment: dict[str, str] = Field(default_factory=dict, description="More variables of the node.")
-    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a machine must have.")
-    tolerations: tuple[dict[str, Any], ...] = Field(
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict, description="Labels that a machine must have."
+    )
+    tolerations: tuple[Toleration, ...] = Field(
         (
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
             {"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"},

@@ -1,11 +1,11 @@
-"""What of a pod is not as the settings describe it."""
+"""What of a pod, or of a workload's template, is not as the settings describe it."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kubernetes.client import ApiClient
 
-from giornata.fleets.kubernetes_pods import CONTAINER, Pod
+from giornata.fleets.kubernetes_pods import CONTAINER
 from giornata.fleets.kubernetes_workload import TEMPLATE_DIGEST
 
 
@@ -15,9 +15,10 @@ def digest_of(metadata: Any) -> str | None:
     return (found or {}).get(TEMPLATE_DIGEST)
 
 
-def differences(client: ApiClient, pod: Pod, manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the settings that differ. The cluster fills in defaults: what cannot be told apart is `pod`."""
-    had: Mapping[str, Any] = client.sanitize_for_serialization(pod.spec)  # type: ignore[no-untyped-call]
+def differences(client: ApiClient, pod_spec: Any, manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the settings in which a V1PodSpec differs. The cluster fills in defaults: what cannot be told apart
+    is `pod`."""
+    had: Mapping[str, Any] = client.sanitize_for_serialization(pod_spec)  # type: ignore[no-untyped-call]
     wanted = manifest["spec"]["template"]["spec"]
     there, asked = _node(had), _node(wanted)
     found = ["image"] if there.get("image") != asked.get("image") else []

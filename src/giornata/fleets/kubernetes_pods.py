@@ -4,16 +4,15 @@ from datetime import datetime
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState
+from giornata.fleets.kubernetes_errors import in_words
 
 CONTAINER = "node"
 LONGEST_TROUBLE = 500
+# The cluster selects, so that those which are only kept to be read cost nothing.
+PRESENT = "status.phase!=Succeeded,status.phase!=Failed"
+FAILED = "status.phase=Failed"
 USUAL = frozenset({"ContainerCreating", "PodInitializing"})
 Pod = Any  # a V1Pod, whose every field may be None to its types, and most never are
-
-
-def is_over(pod: Pod) -> bool:
-    """Whether it has ended and is only kept to be read: evicted, pre-empted, shut down with its machine."""
-    return pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
 
 
 def instance_of(pod: Pod) -> Instance:
@@ -46,13 +45,15 @@ def _trouble(pod: Pod) -> str:
         return ""
     for condition in (pod.status.conditions or []) if pod.status is not None else []:
         if condition.type == "PodScheduled" and condition.status == "False":
-            return f"{condition.reason}: {condition.message or ''}"[:LONGEST_TROUBLE].rstrip(": ")
+            return f"{condition.reason}: {in_words(condition.message or '')}"[:LONGEST_TROUBLE].rstrip(": ")
     for each in _containers(pod):
         waiting = each.state.waiting if each.state is not None else None
         if waiting is None or waiting.reason in USUAL:
             continue
         ended = each.last_state.terminated if each.last_state is not None else None
-        said = filter(None, [waiting.reason, waiting.message, _exit(ended) if ended is not None else ""])
+        said = filter(
+            None, [waiting.reason, in_words(waiting.message or ""), _exit(ended) if ended is not None else ""]
+        )
         return ": ".join(said)[:LONGEST_TROUBLE]
     return ""
 

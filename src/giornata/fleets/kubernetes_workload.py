@@ -72,7 +72,7 @@ def _pod(fleet: str, options: Options, url: str) -> dict[str, Any]:
 
 
 def _container(fleet: str, options: Options, url: str) -> dict[str, Any]:
-    asked = {"cpu": options.cpu, "memory": options.memory}
+    asked = {"cpu": options.cpu, "memory": options.memory, "ephemeral-storage": options.cache_size}
     bounds = {"memory": options.memory}
     if options.gpus:
         bounds[options.gpu_resource] = str(options.gpus)

@@ -24,10 +24,14 @@ class InstanceStanding(StrEnum):
 
 
 class FleetInstance(Reply):
-    """One instance that the provider lists. `trouble` is why it does not run, in the provider's words; `outdated`:
-    it is not as the settings say."""
+    """One instance that the provider lists.
+
+    `name` is what the provider calls it besides its id. `trouble` is why it does not run, in the provider's words;
+    `outdated`: it is not as the settings say.
+    """
 
     id: str
+    name: str = ""
     state: InstanceStanding
     machine_id: str | None = None
     node_id: str | None = None

@@ -66,6 +66,16 @@ _DRAIN = (
     .where(nodes.c.id.in_(sa.bindparam("wanted", expanding=True)))
     .values(draining=sa.bindparam("told"))
 )
+_LEASES = (
+    sa.select(attempts.c.id)
+    .join(nodes, _of_node)
+    .where(attempts.c.ended_at_ms.is_(None), ~attempts.c.lapsed)
+    .where(
+        nodes.c.fleet == sa.bindparam("fleet"),
+        nodes.c.instance_id.in_(sa.bindparam("wanted", expanding=True)),
+    )
+    .order_by(attempts.c.id)
+)
 _UNFIT = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
 _REALLOCATIONS = (
     sa.select(sa.func.count())
@@ -139,6 +149,10 @@ class Fleets:
 
     def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
         self._connection.execute(_DRAIN, {"wanted": sorted(node_ids), "told": draining})
+
+    def leases_on(self, fleet: str, instance_ids: Collection[str]) -> Sequence[str]:
+        which = {"fleet": fleet, "wanted": sorted(instance_ids)}
+        return list(self._connection.scalars(_LEASES, which))
 
     def unfit_machines(self) -> frozenset[str]:
         return frozenset(self._connection.scalars(_UNFIT))

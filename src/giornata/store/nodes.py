@@ -18,8 +18,9 @@ from giornata.store.schema import fleets, instances, nodes
 _FLEET = sa.literal_column("nodes.fleet", nodes.c.fleet.type)
 _INSTANCE_ID = sa.literal_column("nodes.instance_id", nodes.c.instance_id.type)
 _ITS_INSTANCE = (instances.c.fleet == _FLEET, instances.c.id == _INSTANCE_ID)
-# Whatever process it is: on an instance that is to go nobody begins anything.
-_ON_LEAVING = sa.exists().where(*_ITS_INSTANCE, instances.c.leaving_at_ms.is_not(None))
+# Whatever process it is: on an instance that is to go nobody begins anything, whoever wants it to go.
+_LEAVES = instances.c.leaving_at_ms.is_not(None) | (instances.c.state == sa.literal_column("'stopping'"))
+_ON_LEAVING = sa.exists().where(*_ITS_INSTANCE, _LEAVES)
 _DRAINING = (nodes.c.draining | _ON_LEAVING).label("draining")
 _LISTED = "listed_price_micro_usd_per_hour"
 _COLUMNS = tuple(_DRAINING if name == "draining" else nodes.c[name] for name in NodeRow.__slots__ if name != _LISTED)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.fleets.kubernetes_fleets import opened, strict  # noqa: F401
+from tests.contract.fleets.kubernetes_fleets import opened, opened_strict, strict  # noqa: F401
 from tests.contract.fleets.under_test import FleetUnderTest
 from tests.fixtures.kubernetes_real import VARIABLE
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path):
 def strict(tmp_path: Path) -> Iterator[KubernetesUnderTest]:
     with strict_cluster(tmp_path) as it:
         yield it
+
+
+@pytest.fixture
+def opened_strict(tmp_path: Path):
+    """Where the cluster is to do what no real one can be made to do here."""
+    return partial(strict_cluster, tmp_path)
 
 
 def raised(it: KubernetesUnderTest, nodes: int) -> list[str]:

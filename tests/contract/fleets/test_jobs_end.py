@@ -21,10 +21,11 @@ from giornata.control.lift_bans import lift_bans
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.reap import reap
 from giornata.control.reconcile import reconcile_fleet
+from giornata.control.release import release
 from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
+from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, ReleaseAttempt
 
 BANNING = sorted(reason for reason in REPORTABLE_FAILURES if BAN[reason])
 # Longer than any driver's nodes are waited for.
@@ -122,3 +123,20 @@ def test_a_fleet_that_can_bring_another_machine_brings_it_before_the_job_goes_ba
         fail(shop.ctx, lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message="last words"))
     assert len(set(machines)) == 2
     assert "notice" not in shop.events("job_000001"), "no ban was lifted"
+
+
+def test_a_node_that_was_asked_to_end_and_is_kept_is_replaced_and_the_job_gets_another(shop, renting):
+    """Its provider let another one go in its place: then the number is right, and nobody else would come."""
+    installation = Installation(shop, renting, most=1)
+    job_id = shop.add_job()
+    leases = installation.leases()
+    first, _ = next(leases)
+    (kept,) = renting.fleet.list()
+    release(shop.ctx, first.attempt_id, ReleaseAttempt())
+    asked = {"leaving_at_ms": shop.clock.now_ms(), "leaving_reason": "a test", "ended_at_ms": shop.clock.now_ms()}
+    with shop.store.begin() as tx:
+        tx.fleets.update_instances("gpu", [kept.id], **asked)
+    again, _ = next(leases)
+    assert again.job_id == job_id
+    assert [each.id for each in renting.fleet.list()] != [kept.id]
+    assert len(renting.fleet.list()) == 1

@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 from tests.contract.fleets.kubernetes_fleets import another, raised, workload
-from tests.fixtures.kubernetes_api import Asked
 from tests.fixtures.kubernetes_cluster import DELETION_COST
 from tests.fixtures.kubernetes_http import Handler
 from tests.fixtures.kubernetes_real import real_cluster
+from tests.fixtures.kubernetes_requests import Asked
 from tests.fixtures.kubernetes_under_test import (
     NAMESPACE,
     ROOT,
@@ -72,7 +72,7 @@ def test_an_operators_own_deletion_cost_is_left_alone(opened):
 
 @pytest.mark.parametrize("verb", ["delete_pod", "evict_pod", "annotate_pod"])
 def test_a_pod_that_took_over_a_name_is_not_touched(opened, verb):
-    from giornata.fleets.kubernetes_calls import Missing, Taken
+    from giornata.fleets.kubernetes_errors import Missing, Taken
 
     with opened(workload_kind="StatefulSet") as it:
         (old_id,) = raised(it, 1)
@@ -173,7 +173,7 @@ def test_a_token_that_is_not_known_is_refused(opened, tmp_path):
 
 
 def test_a_pod_that_the_cluster_would_not_take_is_refused_with_its_words(opened):
-    with opened(memory="a lot") as it, pytest.raises(FleetRefused, match=r"memory|quantit"):
+    with opened(run_as=2**40) as it, pytest.raises(FleetRefused, match="runAsUser"):
         it.fleet.desired(1)
 
 
@@ -313,7 +313,7 @@ def test_the_shipped_manifests_are_taken_by_a_real_server(tmp_path):
     with real_cluster(tmp_path) as it:
         label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
         it.api.call("PATCH", f"/api/v1/namespaces/{it.api.namespace}", label)
-        plurals = {"NetworkPolicy": "networkpolicies", "PriorityClass": None, "Namespace": None}
+        plurals = {"Ingress": "ingresses", "PriorityClass": None, "Namespace": None}
         for file in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")):
             for document in yaml.safe_load_all(file.read_text()):
                 kind, version = document["kind"], document["apiVersion"]

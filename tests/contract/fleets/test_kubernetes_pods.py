@@ -57,9 +57,11 @@ def test_pods_that_cannot_be_made_and_how_the_last_one_ended_are_told_of_the_fle
     condition |= {"message": "pods is forbidden: exceeded quota: gpus"}
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/giornata-gpu/status"
     strict.api.call("PATCH", path, {"status": {"conditions": [condition]}})
-    assert strict.fleet.shortage().startswith("FailedCreate: pods is forbidden: exceeded quota: gpus; the last pod")
+    assert strict.fleet.shortage().startswith(
+        "no pod can be made: it is forbidden: exceeded quota: gpus; the last pod"
+    )
     strict.api.call("PATCH", path, {"status": {"conditions": [condition | {"status": "False"}]}})
-    assert "FailedCreate" not in strict.fleet.shortage()
+    assert "no pod can be made" not in strict.fleet.shortage()
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 from tests.fixtures.yard import Yard, draining
 
 from giornata.control.heartbeat import heartbeat
-from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet import InstanceState, Limits
 from giornata.control.reconcile import reconcile_fleet, unconfigured
 from giornata.control.release import release
-from giornata.domain.errors import FleetUnavailable
+from giornata.domain.errors import FleetUnavailable, LeaseLost
 from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema
 
@@ -116,3 +116,40 @@ def test_a_fleet_that_is_configured_no_more_is_reported(yard, shop):
         assert unconfigured(tx.fleets.all(), yard.ctx.fleets) == []
         (row,) = unconfigured(tx.fleets.all(), {})
     assert "not configured any more" in row.trouble
+
+
+def at_work(yard, shop):
+    """The instance of the one node, which has a job, and its lease."""
+    shop.add_job()
+    yard.turn()
+    (instance,) = yard.present()
+    return instance, yard.claim(instance).lease
+
+
+def test_the_leases_of_an_instance_end_with_it_where_what_is_not_listed_has_ended(shop):
+    yard = Yard(shop, limits=Limits(gone_has_ended=True))
+    instance, lease = at_work(yard, shop)
+    del yard.provider.instances[instance.id]
+    yard.turn()
+    (other,) = yard.present()
+    assert yard.claim(other).lease.job_id == lease.job_id, "at once, and not when the lease would have run out"
+    with pytest.raises(LeaseLost):  # should it live in spite of it
+        heartbeat(yard.ctx, lease.attempt_id, Heartbeat(step=1))
+
+
+def test_elsewhere_a_node_may_live_on_when_its_instance_is_not_listed(yard, shop):
+    instance, lease = at_work(yard, shop)
+    del yard.provider.instances[instance.id]
+    yard.turn()
+    (other,) = yard.present()
+    assert yard.claim(other).lease is None
+    assert heartbeat(yard.ctx, lease.attempt_id, Heartbeat(step=1)).order is Order.CONTINUE
+
+
+def test_a_node_on_an_instance_that_somebody_else_is_ending_gets_no_further_jobs(yard, shop):
+    instance, lease = at_work(yard, shop)
+    release(shop.ctx, lease.attempt_id, ReleaseAttempt())
+    yard.provider.add(instance.id, InstanceState.STOPPING)
+    reconcile_fleet(yard.ctx, "gpu")
+    reply = yard.claim(instance, start=1)
+    assert (reply.lease, reply.drain, reply.reason) == (None, True, "draining"), "whatever process it is"

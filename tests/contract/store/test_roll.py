@@ -7,7 +7,7 @@ from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, govern
 from tests.fixtures.work import NODE_CALLER
 
 from giornata.control.context import Caller
-from giornata.control.ports.fleet import Instance
+from giornata.control.ports.fleet import Instance, Outdated
 from giornata.control.read_fleets import read_fleet
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.release import release
@@ -203,3 +203,46 @@ def test_who_may_roll_what(town, shop):
     unseen = with_fleets(shop.ctx, {"new": governed(TalkativeFleet(), "new")})
     with pytest.raises(Conflict, match="has not been listed yet"):
         ask_to_roll(unseen, ADMIN, "new")
+
+
+class Barren(TalkativeFleet):
+    """Of what its provider would make none ever comes up, until it has other settings."""
+
+    made_next = "image:1"
+
+    def outdated(self) -> Outdated:
+        other = self.made_next != self.settings
+        return Outdated(settings=("image",)) if other else super().outdated()
+
+    def renew(self, instance_ids) -> None:
+        self.made_next = self.settings
+        super().renew(instance_ids)
+
+    def _fill(self) -> None:
+        if self.made_next != "image:1":
+            super()._fill()
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_rolling_renews_what_the_provider_would_make_where_it_can_make_none(shop, one_by_one):
+    provider = Barren(one_by_one=one_by_one)
+    ctx = shop.ctx = with_fleets(shop.ctx, {"gpu": governed(provider, scaling=POLICY)})
+    shop.add_job()
+
+    def turns(count: int) -> None:
+        for _ in range(count):
+            reconcile_fleet(ctx, "gpu")
+            scale_fleet(ctx, "gpu")
+            shop.clock.advance_s(1)
+
+    turns(3)
+    assert provider.instances == {}
+    provider.settings = "image:2"
+    assert ask_to_roll(ctx, ADMIN, "gpu").rolling_since is not None
+    turns(1)
+    assert read_fleet(ctx, ADMIN, "gpu").outdated == ("image",)
+    turns(4)
+    assert len(provider.instances) == 1
+    seen = read_fleet(ctx, ADMIN, "gpu")
+    assert (seen.rolling_since, seen.outdated) == (None, ())
+    assert [each for each in provider.calls if each.startswith("renew")] == ["renew "]

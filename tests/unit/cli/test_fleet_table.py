@@ -88,6 +88,42 @@ def test_why_nodes_do_not_come_is_said_in_a_line_of_its_own(run, served, talkati
     assert "do not come up" not in run("fleets", "show", "gpu").output
 
 
+UID = "3b0dd4e2-0b0f-4e3e-9d6f-8f0d4e0e0e0e"
+
+
+def test_the_name_of_an_instance_stands_beside_an_id_that_nobody_can_read(run, served, provider):
+    turn(served)
+    assert "name" not in run("fleets", "gpu").output, "these are called by their ids"
+    provider.instances = {UID: Instance(id=UID, name="giornata-gpu-0", state=InstanceState.RUNNING)}
+    turn(served)
+    with served.ctx.store.begin() as tx:
+        tx.fleets.update("gpu", plan={"reasons": [f"{UID} leaves: nothing to do for 60 s"]})
+    fleet = served.client(served.keys.admin).fleet("gpu")
+    assert [(each.id, each.name) for each in fleet.instances] == [(UID, "giornata-gpu-0")]
+    assert fleet.plan.reasons == (f"giornata-gpu-0 ({UID}) leaves: nothing to do for 60 s",)
+    shown = run("fleets", "gpu").output
+    assert "giornata-gpu-0" in shown
+    assert UID in shown
+
+
+def test_why_there_are_more_nodes_than_are_wanted_is_said(run, served, talkative):
+    turn(served)
+    talkative.says = "kubectl set the number of pods to 2"
+    talkative.add("i-by-hand")
+    with served.ctx.store.begin() as tx:
+        tx.fleets.update("gpu", changed_at_ms=1)  # as after a minute
+    reconcile_fleet(served.app.state.context, "gpu")
+    said = "gpu: more nodes than are wanted: 2 are there, 1 were asked for; kubectl set the number of pods to 2"
+    assert said in " ".join(run("fleets").output.split())
+
+
+def test_settings_of_nodes_that_are_still_to_come_are_shown_as_such(run, served, talkative):
+    turn(served)
+    with served.ctx.store.begin() as tx:
+        tx.fleets.update("gpu", outdated=["image"])
+    assert "gpu: nodes to come have other settings than are wanted now: image" in run("fleets").output
+
+
 def test_what_is_outdated_is_shown_with_the_way_to_renew_it(run, served, talkative):
     turn(served)
     assert "settings" not in run("fleets", "gpu").output

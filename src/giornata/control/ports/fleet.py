@@ -53,6 +53,7 @@ class Limits:
     reallocations_per_minute: int | None = None
     excluded_after_reallocation_s: float = 0.0  # for how long a reallocated machine does not come back
     moves: bool = True  # what is reallocated comes back on another machine
+    gone_has_ended: bool = False  # what is listed no more has ended: its leases need not run out
     nodes_say_their_price: bool = False  # nobody here knows what a node costs: its own word counts
 
 
@@ -99,15 +100,18 @@ class TellsShortage(Protocol):
     """A fleet whose provider says more than a listing does about why nodes do not come. Not every provider does."""
 
     def shortage(self) -> str:
-        """Why fewer instances run than were asked for, as far as the provider tells; empty when it says nothing.
+        """Why not as many instances run as were asked for, as far as the provider tells; empty when it says nothing.
 
-        Asked only while there are too few. Raises as the methods of `Fleet` do.
+        Asked only while there are too few or too many. Raises as the methods of `Fleet` do.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """What of the instances is not as the settings say: names of `settings`, and the ids of the instances."""
+    """What of the instances is not as the settings say: names of `settings`, and the ids of the instances.
+
+    Settings without instances: what the provider would make next is not as the settings say.
+    """
 
     settings: tuple[str, ...] = ()
     instances: frozenset[str] = frozenset()
@@ -128,7 +132,8 @@ class Renews(Protocol):
         """What is not as the settings say, of those instances that are to stay. Raises as the methods of `Fleet`."""
 
     def renew(self, instance_ids: Collection[str]) -> None:
-        """Have these come again as the settings are now; where it is not one by one, all of them.
+        """Have these come again as the settings are now; where it is not one by one, all of them. What the provider
+        makes from now on is as the settings are now, also when no instance is named.
 
         None of them holds a job. The number stays. What is renewed already, or gone, is left alone: the call may be
         repeated. Raises as the methods of `Fleet`.

@@ -145,6 +145,9 @@ class Fleets(Protocol):
     def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
         """These get no more work, and are told to leave; or not any more."""
 
+    def leases_on(self, fleet: str, instance_ids: Collection[str]) -> Sequence[str]:
+        """Ids of the attempts on these instances that neither ended nor lapsed."""
+
     def unfit_machines(self) -> frozenset[str]:
         """Machines that get no jobs, of one kind at least."""
 
