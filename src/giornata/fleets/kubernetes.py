@@ -14,22 +14,24 @@ cluster replace every pod of a Deployment. Of a StatefulSet it replaces none; th
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from kubernetes.client import ApiClient
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
-from giornata.domain.errors import FleetUnavailable, InstanceGone
+from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes_access import open_cluster
 from giornata.fleets.kubernetes_calls import Calls, Expired, Missing, Taken
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
 from giornata.fleets.kubernetes_outdated import differences, digest_of
+from giornata.fleets.kubernetes_own import told_otherwise
 from giornata.fleets.kubernetes_pods import Pod, instance_of, is_over
 from giornata.fleets.kubernetes_shortage import why_missing
 from giornata.fleets.kubernetes_workload import workload_of
+from giornata.fleets.node_work import NodeWork, faults_of_environment
 from giornata.fleets.opening import Surroundings
 
 __all__ = ["KubernetesFleet", "Options", "open_fleet"]
@@ -46,7 +48,8 @@ LISTINGS = 3  # of one list, when the pages that are left have expired
 class KubernetesFleet:
     """See `giornata.control.ports.fleet.Fleet`. Keeps nothing; every call asks the cluster. Thread-safe.
 
-    `workload` makes the Deployment or StatefulSet for so many nodes, or None where it is the operator's to make.
+    `workload` makes the Deployment or StatefulSet for so many nodes, or None where it is the operator's to make; it
+    has to tell its pods the `work` then.
     """
 
     name: str
@@ -54,6 +57,7 @@ class KubernetesFleet:
     workload: Callable[[int], dict[str, Any]] | None
     node_price: Price
     most_nodes: int | None = None
+    work: NodeWork = field(default_factory=NodeWork)
 
     @property
     def limits(self) -> Limits:
@@ -73,6 +77,8 @@ class KubernetesFleet:
             return
         if nodes == now:
             return
+        if nodes > now:
+            self._check_own_workload()
         if nodes < now and leaving:
             self._mark(frozenset(leaving))
         if now == 0:
@@ -153,6 +159,18 @@ class KubernetesFleet:
         except Taken:  # by another replica of this server, or by our own request whose answer was lost
             self.calls.set_scale(nodes)
 
+    def _check_own_workload(self) -> None:
+        """Raises FleetRefused when the operator's workload would start pods for other work than was counted on."""
+        there = self._there()
+        if there is None or digest_of(there.metadata) is not None:
+            return
+        if not (variables := told_otherwise(there, self.work)):
+            return
+        raise FleetRefused(
+            f"{self.calls.described} starts nodes for other work than the fleet's table says: set {variables} on its"
+            " container, or change kinds and places of the table"
+        )
+
     def _renew_template(self) -> None:
         # Only at zero: nobody is there to be replaced.
         if self.workload is None:
@@ -229,6 +247,8 @@ def fleet_on(
     client: ApiClient, namespace: str, name: str, options: Options, surroundings: Surroundings
 ) -> KubernetesFleet:
     """Pods in a namespace of the cluster that `client` reaches."""
+    if faults := faults_of_environment(options.environment, where=f"fleets.{name}.options.environment"):
+        raise InvalidInput(faults)
     calls = Calls(
         client=client,
         namespace=namespace,
@@ -237,9 +257,17 @@ def fleet_on(
         timeout_s=options.timeout_s,
     )
 
-    def url() -> str:
-        return options.server_url or surroundings.server_url()
+    def told() -> dict[str, str]:
+        url = options.server_url or surroundings.server_url()
+        return {"GIORNATA_URL": url} | surroundings.work.environment(name)
 
-    make = partial(workload_of, name, calls.name, options, url) if options.image else None
+    make = partial(workload_of, name, calls.name, options, told) if options.image else None
     price = Price(micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD), source="settings")
-    return KubernetesFleet(name=name, calls=calls, workload=make, node_price=price, most_nodes=options.most_nodes)
+    return KubernetesFleet(
+        name=name,
+        calls=calls,
+        workload=make,
+        node_price=price,
+        most_nodes=options.most_nodes,
+        work=surroundings.work,
+    )

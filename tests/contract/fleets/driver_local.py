@@ -7,21 +7,31 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from tests.contract.fleets.under_test import WORK
+
 from giornata.control.ports.fleet import InstanceState
-from giornata.fleets.local import LocalFleet
+from giornata.fleets.local import Options, open_fleet
 from giornata.fleets.local_slot import HEALTHY_AFTER_S
+from giornata.fleets.opening import Surroundings
 
 PATIENCE_S = 30.0
 QUIET_NODE = "import signal; signal.pause()"
+FLAGS = {
+    "--url": "GIORNATA_URL",
+    "--name": "GIORNATA_NODE_NAME",
+    "--machine-id": "GIORNATA_MACHINE_ID",
+}
 
 
 class LocalUnderTest:
     """A fleet whose nodes sleep, on a clock that the test moves."""
 
+    name = "local"
     reallocation_moves = False
     chooses_who_leaves = True
     gives_nodes = True
@@ -29,14 +39,27 @@ class LocalUnderTest:
     def __init__(self, directory: Path) -> None:
         self._now_s = 0.0
         self._program = QUIET_NODE
-        self.fleet = LocalFleet(
-            name="local",
-            command=lambda _slot: [sys.executable, "-S", "-E", "-c", self._program],
-            log_directory=directory / "logs",
-            grace_s=5.0,
-            monotonic_s=lambda: self._now_s,
-            watched=False,
+        surroundings = Surroundings(
+            server_url=lambda: "https://giornata.example",
+            node_key=lambda: "gk_00000000_node",
+            data=directory,
+            environment={"GIORNATA_KINDS": '["train"]', "PATH": os.environ["PATH"]},
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            work=WORK,
         )
+        self.fleet = open_fleet("local", Options(gpus=0, grace_s=5.0), surroundings)
+        self.command = self.fleet.command
+        self.fleet.command = lambda _slot: [sys.executable, "-S", "-E", "-c", self._program]
+        self.fleet.monotonic_s = lambda: self._now_s
+        self.fleet.watched = False
+
+    def told(self) -> dict[str, str]:
+        """Its environment as the kernel has it, and what the command line of slot 0 says besides."""
+        (pid,) = self.fleet.pids().values()
+        pairs = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
+        words = self.command(0)
+        said = {name: words[words.index(flag) + 1] for flag, name in FLAGS.items()}
+        return dict(pair.split("=", 1) for pair in pairs) | said
 
     def settle(self) -> None:
         for _ in range(20):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from tests.contract.fleets.under_test import WORK
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
@@ -11,12 +12,13 @@ from tests.fixtures.salad_rented import Rented
 class SaladUnderTest:
     """A fleet whose provider's time passes when it waits, and when the test says so."""
 
+    name = "loras"
     reallocation_moves = True
     chooses_who_leaves = True
     gives_nodes = True
 
     def __init__(self) -> None:
-        self._rented = Rented(SaladCloud())
+        self._rented = Rented(SaladCloud(), work=WORK)
         self.fleet = self._rented.fleet()
 
     def change_settings(self) -> None:
@@ -36,6 +38,12 @@ class SaladUnderTest:
 
     def settle(self) -> None:
         self._rented.settle()
+
+    def told(self) -> dict[str, str]:
+        group = self._rented.group
+        (instance,) = group.instances
+        of_provider = {"SALAD_MACHINE_ID": instance.machine_id, "SALAD_INSTANCE_ID": instance.id}
+        return group.document["container"]["environment_variables"] | of_provider
 
     def vanish(self, instance_id: str) -> None:
         group = self._rented.group

@@ -6,15 +6,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.contract.fleets.under_test import WORK
 from tests.fixtures.skypilot_fake import REGIONS, FakeSky, ResourcesUnavailableError
 
-from giornata.fleets.skypilot import SkyPilotFleet
+from giornata.fleets.opening import Surroundings
+from giornata.fleets.skypilot import SkyPilotFleet, fleet_on
 from giornata.fleets.skypilot_task import Options
+
+IMAGE = "registry.example/giornata-node:1"
 
 
 class SkyPilotUnderTest:
     """A fleet in three regions."""
 
+    name = "gpu"
     reallocation_moves = True
     chooses_who_leaves = True
     gives_nodes = True
@@ -22,18 +27,23 @@ class SkyPilotUnderTest:
     def __init__(self, **options: Any) -> None:
         self.sky = FakeSky()
         self._clock = itertools.count(1_700_000_000_000)
-        self._options = {"price_usd_per_hour": 0.3, "infra": REGIONS} | options
+        self._options = {"price_usd_per_hour": 0.3, "infra": REGIONS, "image": IMAGE} | options
         self.fleet = self._open(self._options)
 
     def _open(self, options: dict[str, Any]) -> SkyPilotFleet:
-        return SkyPilotFleet(
-            name="gpu",
-            sky=self.sky,
-            options=Options.model_validate(options),
+        surroundings = Surroundings(
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "the-key-of-nodes",
+            data=Path("/nowhere"),
+            environment={},
             now_ms=lambda: next(self._clock),
+            work=WORK,
         )
+        return fleet_on(self.sky, "gpu", Options.model_validate(options), surroundings)
+
+    def told(self) -> dict[str, str]:
+        ((task,),) = self.sky.tasks.values()
+        return task["envs"] | task["secrets"]
 
     def change_settings(self) -> None:
         self.fleet = self._open(self._options | {"image": "registry.example/giornata-node:2"})

@@ -7,13 +7,31 @@ what is only well after a while. One whose provider keeps settings
 has `change_settings()`: the same fleet as after a restart of the server with another image.
 """
 
-import pytest
-from tests.contract.fleets.under_test import FleetUnderTest
+import json
+import os
+import subprocess
+import sys
 
+import pytest
+from tests.contract.fleets.under_test import WORK, FleetUnderTest
+
+from giornata.cli.fleet_settings import FleetTable
 from giornata.control.ports.fleet import Instance, InstanceState, Outdated, Renews, TellsShortage
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 
 PRESENT = {InstanceState.STARTING, InstanceState.RUNNING}
+# What a node makes of the variables that it was started with, by the code of `giornata node`.
+READ = """
+import json, os
+from giornata.agent.imds import place_in
+from giornata.cli.node import agent_settings_of
+from giornata.cli.settings import load_settings
+node = agent_settings_of(load_settings(), place_in(os.environ))
+names = ("url", "key", "fleet", "instance_id", "machine_id", "kinds", "places", "workloads")
+print(json.dumps({name: getattr(node, name) for name in names}))
+"""
+OF_NODES = {"kinds", "places"}
+OF_THE_SERVER = {"driver", "vram_bytes", "scaling", "checks", "options"}
 
 
 def settled(under_test: FleetUnderTest) -> dict[str, Instance]:
@@ -311,6 +329,31 @@ def test_why_a_node_does_not_come_is_told_and_not_any_more_when_it_has_come(rent
     raised(renting, 1)
     getattr(renting, "settle_well", renting.settle)()
     assert {each.trouble for each in renting.fleet.list()} == {""}
+
+
+# what a fleet is for
+
+
+def test_every_setting_of_a_fleet_is_a_nodes_or_the_servers():
+    assert set(FleetTable.model_fields) == OF_NODES | OF_THE_SERVER, "what nodes have to know is tested below"
+
+
+def test_what_the_table_says_reaches_the_node(renting, tmp_path):
+    (only,) = raised(renting, 1).values()
+    # Paths are not of the fleet; a folder without giornata.toml.
+    told = dict(renting.told()) | {"GIORNATA_DATA": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", READ], env=told, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    node = json.loads(done.stdout)
+    assert tuple(node["kinds"]) == WORK.kinds
+    assert node["places"] == WORK.places
+    assert node["workloads"] == {"x-count": ["python", "count.py", "--to", "9 9"]}
+    assert node["fleet"] == renting.name
+    assert (node["instance_id"], node["machine_id"]) == (only.id, only.machine_id)
+    assert node["url"] == "https://giornata.example"
+    assert node["key"]
 
 
 # settings that change
