@@ -27,7 +27,7 @@ from giornata.fleets.kubernetes_access import open_cluster
 from giornata.fleets.kubernetes_calls import Calls, Expired, Missing, Taken
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
 from giornata.fleets.kubernetes_outdated import differences, digest_of
-from giornata.fleets.kubernetes_own import told_otherwise
+from giornata.fleets.kubernetes_own import missing_in_pods
 from giornata.fleets.kubernetes_pods import Pod, instance_of, is_over
 from giornata.fleets.kubernetes_shortage import why_missing
 from giornata.fleets.kubernetes_workload import workload_of
@@ -77,12 +77,12 @@ class KubernetesFleet:
             return
         if nodes == now:
             return
-        if nodes > now:
-            self._check_own_workload()
         if nodes < now and leaving:
             self._mark(frozenset(leaving))
         if now == 0:
             self._renew_template()
+        if nodes > now:
+            self._check_work()
         self.calls.set_scale(nodes)
 
     def list(self) -> Sequence[Instance]:
@@ -159,16 +159,17 @@ class KubernetesFleet:
         except Taken:  # by another replica of this server, or by our own request whose answer was lost
             self.calls.set_scale(nodes)
 
-    def _check_own_workload(self) -> None:
-        """Raises FleetRefused when the operator's workload would start pods for other work than was counted on."""
+    def _check_work(self) -> None:
+        """Raises FleetRefused when the workload would start pods that do not take the work that was counted on."""
         there = self._there()
-        if there is None or digest_of(there.metadata) is not None:
+        if there is None or not (variables := missing_in_pods(there, self.work)):
             return
-        if not (variables := told_otherwise(there, self.work)):
-            return
+        if self.workload is None or digest_of(there.metadata) is None:
+            advice = f"set {variables} on its container, or change kinds and places of the table"
+        else:
+            advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
         raise FleetRefused(
-            f"{self.calls.described} starts nodes for other work than the fleet's table says: set {variables} on its"
-            " container, or change kinds and places of the table"
+            f"{self.calls.described} starts nodes for other work than the fleet's table says: {advice}"
         )
 
     def _renew_template(self) -> None:

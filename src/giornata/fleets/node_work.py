@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from giornata.domain.errors import Fault
 
@@ -31,6 +32,24 @@ class NodeWork:
         """The variables of a node of this fleet, the same with every driver."""
         told = {FLEET: fleet, KINDS: json.dumps(self.kinds), PLACES: str(self.places)}
         return told | ({WORKLOADS: json.dumps(dict(self.workloads))} if self.workloads else {})
+
+    def missing_in(self, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """As NAME='VALUE' what nodes with these variables have to be told besides, so that they take every kind and
+        as many jobs as the table says. A node that is told nothing takes `train`, one job at a time."""
+        kinds, places = _read(variables.get(KINDS, '["train"]')), _read(variables.get(PLACES, "1"))
+        told = self.environment("")
+        lacking = {
+            KINDS: not isinstance(kinds, list) or not set(self.kinds) <= set(map(str, kinds)),
+            PLACES: not isinstance(places, int) or places < self.places,
+        }
+        return tuple(f"{name}='{told[name]}'" for name, lacks in lacking.items() if lacks)
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
 
 
 def faults_of_environment(names: Iterable[str], *, where: str) -> list[Fault]:

@@ -53,13 +53,14 @@ class LocalUnderTest:
         self.fleet.monotonic_s = lambda: self._now_s
         self.fleet.watched = False
 
-    def told(self) -> dict[str, str]:
-        """Its environment as the kernel has it, and what the command line of slot 0 says besides."""
-        (pid,) = self.fleet.pids().values()
-        pairs = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
-        words = self.command(0)
-        said = {name: words[words.index(flag) + 1] for flag, name in FLAGS.items()}
-        return dict(pair.split("=", 1) for pair in pairs) | said
+    def told(self) -> dict[str, dict[str, str]]:
+        """Its environment as the kernel has it, and what the command line of its slot says besides."""
+        found = {}
+        for slot, (instance_id, pid) in enumerate(self.fleet.pids().items()):
+            words = self.command(slot)
+            said = {name: words[words.index(flag) + 1] for flag, name in FLAGS.items()}
+            found[instance_id] = environment_of(pid) | said
+        return found
 
     def settle(self) -> None:
         for _ in range(20):
@@ -97,6 +98,15 @@ class LocalUnderTest:
 
     def away(self) -> AbstractContextManager[None]:
         raise NotImplementedError("processes of one's own can always be asked")
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """As the kernel has it: nothing for a moment, while the process becomes another program."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not (text := Path(f"/proc/{pid}/environ").read_text()):
+        assert time.monotonic() < until_s, f"process {pid} has no environment"
+        os.sched_yield()
+    return dict(pair.split("=", 1) for pair in text.rstrip("\0").split("\0"))
 
 
 def wait_for_end(pid: int) -> None:

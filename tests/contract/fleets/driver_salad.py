@@ -8,6 +8,8 @@ from tests.contract.fleets.under_test import WORK
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
+from giornata.fleets.node_work import NodeWork
+
 
 class SaladUnderTest:
     """A fleet whose provider's time passes when it waits, and when the test says so."""
@@ -25,6 +27,11 @@ class SaladUnderTest:
         self.fleet.close()
         self.fleet = self._rented.fleet(image="registry.example/giornata-node:2")
 
+    def change_work(self, work: NodeWork) -> None:
+        self.fleet.close()
+        self._rented.work = work
+        self.fleet = self._rented.fleet()
+
     @contextmanager
     def hold_up(self) -> Iterator[str]:
         self._rented.cloud.most_machines = 0
@@ -39,11 +46,13 @@ class SaladUnderTest:
     def settle(self) -> None:
         self._rented.settle()
 
-    def told(self) -> dict[str, str]:
+    def told(self) -> dict[str, dict[str, str]]:
         group = self._rented.group
-        (instance,) = group.instances
-        of_provider = {"SALAD_MACHINE_ID": instance.machine_id, "SALAD_INSTANCE_ID": instance.id}
-        return group.document["container"]["environment_variables"] | of_provider
+        told = group.document["container"]["environment_variables"]
+        return {
+            each.id: told | {"SALAD_MACHINE_ID": each.machine_id, "SALAD_INSTANCE_ID": each.id}
+            for each in group.instances
+        }
 
     def vanish(self, instance_id: str) -> None:
         group = self._rented.group

@@ -9,6 +9,7 @@ from typing import Any
 from tests.contract.fleets.under_test import WORK
 from tests.fixtures.skypilot_fake import REGIONS, FakeSky, ResourcesUnavailableError
 
+from giornata.fleets.node_work import NodeWork
 from giornata.fleets.opening import Surroundings
 from giornata.fleets.skypilot import SkyPilotFleet, fleet_on
 from giornata.fleets.skypilot_task import Options
@@ -30,23 +31,25 @@ class SkyPilotUnderTest:
         self._options = {"price_usd_per_hour": 0.3, "infra": REGIONS, "image": IMAGE} | options
         self.fleet = self._open(self._options)
 
-    def _open(self, options: dict[str, Any]) -> SkyPilotFleet:
+    def _open(self, options: dict[str, Any], work: NodeWork = WORK) -> SkyPilotFleet:
         surroundings = Surroundings(
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "the-key-of-nodes",
             data=Path("/nowhere"),
             environment={},
             now_ms=lambda: next(self._clock),
-            work=WORK,
+            work=work,
         )
         return fleet_on(self.sky, "gpu", Options.model_validate(options), surroundings)
 
-    def told(self) -> dict[str, str]:
-        ((task,),) = self.sky.tasks.values()
-        return task["envs"] | task["secrets"]
+    def told(self) -> dict[str, dict[str, str]]:
+        return {name: tasks[-1]["envs"] | tasks[-1]["secrets"] for name, tasks in self.sky.tasks.items()}
 
     def change_settings(self) -> None:
         self.fleet = self._open(self._options | {"image": "registry.example/giornata-node:2"})
+
+    def change_work(self, work: NodeWork) -> None:
+        self.fleet = self._open(self._options, work)
 
     @contextmanager
     def hold_up(self) -> Iterator[str]:

@@ -61,6 +61,7 @@ def test_pods_for_other_work_than_the_tables_are_not_started(opened, environment
     ("environment", "given"),
     [
         ({KINDS: '["x-count", "pretrain"]', PLACES: "3"}, {}),
+        ({KINDS: '["train", "x-count", "pretrain"]', PLACES: "4"}, {}),
         ({KINDS: FROM_MAP, PLACES: "3"}, {}),
         ({}, {"env_from": [{"configMapRef": {"name": "nodes"}}]}),
         ({PLACES: "3"}, {"args": ["node", "--kind", "pretrain", "--kind=x-count"]}),

@@ -30,8 +30,9 @@ class FleetUnderTest(Protocol):
     def vanish(self, instance_id: str) -> None:
         """The provider takes the instance away by itself; `settle` brings another."""
 
-    def told(self) -> Mapping[str, str]:
-        """The variables of the only node, as its process has them; where nodes come when they are asked for."""
+    def told(self) -> Mapping[str, Mapping[str, str]]:
+        """The variables of each node by its instance, as its process has them; where nodes come when they are asked
+        for."""
 
     def away(self) -> AbstractContextManager[None]:
         """Meanwhile the provider cannot be asked."""

@@ -11,6 +11,7 @@ from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdat
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
+from giornata.fleets.node_work import NodeWork
 from giornata.fleets.salad.calls import Document, SaladCalls
 from giornata.fleets.salad.options import MOST_REPLICAS, Options
 from giornata.fleets.salad.shortage import availability_asked, why_missing
@@ -51,10 +52,12 @@ class SaladFleet:
     server to the next, and so can be compared with what the provider has. `identities` recognises the nodes' tokens.
     """
 
+    name: str
     options: Options
     calls: SaladCalls
     fresh_container: ContainerFor = field(repr=False)  # they hold passwords
     stable_container: ContainerFor = field(repr=False)
+    work: NodeWork = field(default_factory=NodeWork)
     identities: WorkloadIdentities | None = None
     let_go: Callable[[], None] = lambda: None
     monotonic_s: Callable[[], float] = time.monotonic
@@ -78,6 +81,8 @@ class SaladFleet:
             return
         if group is None:
             group = self._created(nodes)
+        if nodes > replicas_of(group) and status_of(group) not in AT_REST:
+            self._check_work(group)
         if nodes < replicas_of(group) and status_of(group) not in AT_REST:
             self._choose_who_leaves(leaving)
         # Replicas first: a group that is started before comes up in its old size.
@@ -166,6 +171,14 @@ class SaladFleet:
     def close(self) -> None:
         """See Fleet. The provider's group stays as it is."""
         self.let_go()
+
+    def _check_work(self, group: Document) -> None:
+        """Raises FleetRefused when further instances would not take the work that was counted on: the group has the
+        settings of before for as long as anybody runs."""
+        container = group.get("container") or {}
+        if self.work.missing_in(container.get("environment_variables") or {}):
+            advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
+            raise FleetRefused(f"{self.calls.name} starts nodes for other work than the fleet's table says: {advice}")
 
     def _stop(self, group: Document | None) -> None:
         # Whatever state it is in: one that is only being deployed will be running, and be paid for.

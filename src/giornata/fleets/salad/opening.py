@@ -57,10 +57,12 @@ def open_fleet(
     if options.organization_id is not None:
         identities = open_identities({name: options}, now_ms=surroundings.now_ms, transport=transport)
     fleet = SaladFleet(
+        name=name,
         options=options,
         calls=calls,
         fresh_container=stable,
         stable_container=stable,
+        work=surroundings.work,
         identities=identities,
         let_go=http.close,
     )
