@@ -52,6 +52,7 @@ class SkyPilotFleet:
     work: NodeWork = field(default_factory=NodeWork)
     _price: tuple[int, Price] | None = field(default=None)
     _drained: set[str] = field(default_factory=set)
+    _launchable: bool = False
 
     @property
     def limits(self) -> Limits:
@@ -67,8 +68,8 @@ class SkyPilotFleet:
                 self._down(name)
         present = {name: state for name, state in records.items() if not state.going and not state.broken}
         self._drained &= set(records)
-        if nodes > len(present) and not self.options.infra:
-            check_enabled_clouds(self.sky, self.options)
+        if nodes > len(present):
+            self._check_clouds()
         for _ in range(nodes - len(present)):
             self._launch(self.options.infra)
         order = sorted(
@@ -82,8 +83,14 @@ class SkyPilotFleet:
             self._down(name)
 
     def list(self) -> Sequence[Instance]:
-        """Every cluster whose name is of this fleet, and those that are asked for and not made yet."""
-        return [state.instance(name) for name, state in sorted(self._records().items())]
+        """Every cluster whose name is of this fleet, and those that are asked for and not made yet.
+
+        Raises FleetRefused when there is none and no cloud could launch one: that is said at the server's start then.
+        """
+        records = self._records()
+        if not records:
+            self._check_clouds()
+        return [state.instance(name) for name, state in sorted(records.items())]
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """Take the cluster down and launch another, not in its region if there are others to choose from."""
@@ -148,6 +155,12 @@ class SkyPilotFleet:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _check_clouds(self) -> None:
+        """Until it has been found once that a cloud can launch a node. Clouds in `infra` were looked at before."""
+        if not self._launchable and not self.options.infra:
+            check_enabled_clouds(self.sky, self.options)
+        self._launchable = True
 
     def _catalogue_price(self) -> Price:
         accelerator, _, count = self.options.accelerators.partition(":")

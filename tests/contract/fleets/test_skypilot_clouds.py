@@ -57,6 +57,8 @@ def test_a_cluster_that_only_skypilots_server_knows_is_no_fault(caplog):
 def test_anywhere_is_refused_before_a_launch_when_no_cloud_at_hand_can_do_it():
     it = SkyPilotUnderTest(infra=())
     it.sky.enabled = ("lambda", "kubernetes")
+    with pytest.raises(FleetRefused, match="no cloud that SkyPilot has access to"):
+        it.fleet.list()  # the first thing that the server does
     with pytest.raises(FleetRefused, match=r"lambda has no spot machines .*use_spot = false.*kubernetes"):
         it.fleet.desired(2)
     assert it.sky.waiting == [], "nothing was asked for"
