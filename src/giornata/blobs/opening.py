@@ -9,6 +9,7 @@ from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.installing import install_hint
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials
@@ -59,7 +60,7 @@ def _open_s3(parts: SplitResult, credentials: "S3Credentials | None", clock: Clo
     try:
         from giornata.blobs.s3 import S3Blobs, S3Place, s3_client
     except ModuleNotFoundError as error:
-        raise _refused(f"S3 needs {error.name}, which is not installed", "pip install 'giornata[s3]'") from None
+        raise _refused(f"S3 needs {error.name}, which is not installed", install_hint("server", "s3")) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     _check_options(parts, options)
     endpoint = options.get("endpoint")

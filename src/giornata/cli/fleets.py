@@ -22,6 +22,7 @@ from giornata.control.seen_nodes import seen_nodes
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.fleets.identities import identities_of
+from giornata.fleets.node_work import NodeWork
 from giornata.fleets.opening import Surroundings, open_driver, read_options
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 
@@ -123,8 +124,8 @@ def _faults_of_local(settings: Settings, varying: range | None) -> list[Fault]:
 
 
 def _faults_of_work(settings: Settings, *, on_machine: bool) -> list[Fault]:
-    """What nodes in the server's own care would end of at once, and be started again, for ever."""
-    kinds = {f"fleets.{name}.kinds": each.kinds for name, each in settings.fleets.items() if each.driver == "local"}
+    """What nodes that the server has started would end of at once, and be started again, and paid for, for ever."""
+    kinds = {f"fleets.{name}.kinds": each.kinds for name, each in settings.fleets.items() if _starts_nodes(each)}
     kinds |= {"kinds": settings.kinds} if on_machine else {}
     if not kinds:
         return []
@@ -134,6 +135,12 @@ def _faults_of_work(settings: Settings, *, on_machine: bool) -> list[Fault]:
     for where, named in kinds.items():
         faults += faults_of_kinds(named, settings.workloads, where=where)
     return faults
+
+
+def _starts_nodes(table: FleetTable) -> bool:
+    """Whether the server says what its nodes do. Others' machines, and a workload that is the operator's own, bring
+    the commands of their own kinds."""
+    return table.driver != "static" and not (table.driver == "kubernetes" and not table.options.get("image"))
 
 
 def _table_of_machine(settings: Settings, own: range) -> FleetTable:
@@ -175,7 +182,8 @@ def _surroundings(
         data=settings.data,
         environment={name: value for name, value in os.environ.items() if name not in OF_SERVERS_ALONE},
         now_ms=context.clock.now_ms,
-        node_flags=tuple(_node_flags(settings, kinds=table.kinds, places=table.places)),
+        work=work_of(settings, table),
+        node_flags=tuple(_node_flags(settings)),
         seen=partial(_seen, context),
     )
 
@@ -190,18 +198,17 @@ def _node_key(data: Path, context: Context) -> str:
     return file.read_text().strip()
 
 
-def _node_flags(settings: Settings, *, kinds: Sequence[str], places: int) -> list[str]:
+def work_of(settings: Settings, table: FleetTable) -> NodeWork:
+    """What nodes of the fleet are for, with the commands of those kinds that are the operator's own."""
+    own = {kind: program for kind, program in settings.workloads.items() if kind in table.kinds}
+    return NodeWork(kinds=table.kinds, places=table.places, workloads=own)
+
+
+def _node_flags(settings: Settings) -> list[str]:
+    """What nodes on the server's machine are told besides."""
     flags = ["--device", settings.device, "--threads", str(settings.threads), "--grace", str(settings.grace_s)]
-    flags += ["--places", str(places), "--model-cache-bytes", str(settings.model_cache_bytes)]
-    flags += ["--log-format", settings.log_format]
-    if settings.shared_compile_cache:
-        flags += ["--shared-compile-cache"]
-    for kind in kinds:
-        flags += ["--kind", kind]
-    for kind, program in settings.workloads.items():
-        if kind in kinds:
-            flags += ["--workload", f"{kind}={program}"]
-    return flags
+    flags += ["--model-cache-bytes", str(settings.model_cache_bytes), "--log-format", settings.log_format]
+    return [*flags, "--shared-compile-cache"] if settings.shared_compile_cache else flags
 
 
 def _seen(context: Context, name: str) -> Sequence[Instance]:

@@ -13,6 +13,7 @@ import typer
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import reporting
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.installing import install_hint
 
 MISSING_EXTRA = "No module named"
 MODEL_INDEX = "model_index.json"
@@ -91,6 +92,6 @@ def run_model_code(module: str, arguments: Sequence[str]) -> None:
         return
     if MISSING_EXTRA in done.stderr:
         message = done.stderr.strip().splitlines()[-1]
-        raise InvalidInput([Fault(where="installation", message=message, hint="pip install 'giornata[train]'")])
+        raise InvalidInput([Fault(where="installation", message=message, hint=install_hint("train"))])
     words = [line for line in done.stderr.strip().splitlines() if line.strip()]
     raise GiornataError(words[-1] if words else f"{module} ended with status {done.returncode}")

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.domain.installing import install_hint
 
 STOP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 STOP_WITHIN_S = 30.0
@@ -129,5 +130,5 @@ def _failed(module: str, status: int, said: str) -> GiornataError:
     words = [line for line in said.strip().splitlines() if line.strip()]
     last = words[-1] if words else f"{module} ended with status {status}"
     if _MISSING in last:
-        return InvalidInput([Fault(where="installation", message=last, hint="pip install 'giornata[pretrain]'")])
+        return InvalidInput([Fault(where="installation", message=last, hint=install_hint("pretrain"))])
     return GiornataError(last)

@@ -13,6 +13,7 @@ from giornata.cli.output import Output, reporting
 from giornata.cli.private_folders import DATA, keep_private, private_folder
 from giornata.cli.settings import Settings, default_data_directory
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.installing import install_hint
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
@@ -108,8 +109,7 @@ def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: 
         from giornata.cli.fleets import own_nodes
         from giornata.cli.serving import run_server
     except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed"
-        hint = "pip install 'giornata[server]'"
+        message, hint = f"{error.name} is not installed", install_hint("server")
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
     keep_private()
     own = own_nodes(settings) if embedded else None

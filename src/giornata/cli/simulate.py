@@ -13,6 +13,7 @@ from giornata.cli.options import JsonFlag
 from giornata.cli.output import EXIT_FAILED, Output, reporting
 from giornata.cli.words import duration
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.installing import install_hint
 
 
 class PolicyChoice(StrEnum):
@@ -44,7 +45,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Equal seeds give equal runs.")] = 0,
     plots: Annotated[
-        Path | None, typer.Option(help="Draw into this folder (needs giornata[simulate]).", show_default=False)
+        Path | None, typer.Option(help="Draw into this folder (needs the extra simulate).", show_default=False)
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
     as_json: JsonFlag = False,
@@ -105,7 +106,7 @@ def _check_extra() -> None:
     try:
         import giornata.simulate.world  # noqa: F401
     except ModuleNotFoundError as error:
-        message, hint = f"{error.name} is not installed", "pip install 'giornata[server,simulate]'"
+        message, hint = f"{error.name} is not installed", install_hint("server", "simulate")
         raise InvalidInput([Fault(where="installation", message=message, hint=hint)]) from None
 
 
@@ -126,7 +127,7 @@ def _drawer(folder: Path | None) -> Any:
     try:
         from giornata.simulate.plots import draw_all
     except ImportError as error:
-        fault = Fault(where="--plots", message=f"cannot draw: {error}", hint="pip install 'giornata[simulate]'")
+        fault = Fault(where="--plots", message=f"cannot draw: {error}", hint=install_hint("server", "simulate"))
         raise InvalidInput([fault]) from None
     return lambda ran: draw_all(ran, folder)
 

@@ -28,6 +28,7 @@ from giornata.cli.standalone_words import RunView
 from giornata.cli.words import duration, size
 from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
+from giornata.domain.installing import install_hint
 from giornata.protocol.events import EventType
 from giornata.standalone.bell import Bell, Ringing
 from giornata.standalone.ending import Ending, ExitCode, Failed, Finished, Interrupted, exit_code_of
@@ -122,7 +123,7 @@ def _without_extra(error: InvalidInput) -> InvalidInput:
     for fault in error.faults:
         if "No module named" in fault.hint:
             message = fault.hint[fault.hint.index("No module named") :].split("|")[0].strip()
-            return InvalidInput([Fault(where="installation", message=message, hint="pip install 'giornata[train]'")])
+            return InvalidInput([Fault(where="installation", message=message, hint=install_hint("train"))])
     return error
 
 

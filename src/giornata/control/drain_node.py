@@ -69,7 +69,7 @@ def _node(tx: Transaction, node_id: str) -> NodeRecord:
 def _instance(tx: Transaction, ctx: Context, node: NodeRecord, *, at_ms: int) -> InstanceRow | None:
     """The instance that the node is on, of a fleet whose provider can be asked to end it; its fleet's row is held."""
     governed = ctx.fleets.get(node.fleet)
-    if governed is None or governed.fleet.limits.most_nodes == 0 or tx.fleets.lock(node.fleet) is None:
+    if governed is None or not governed.fleet.limits.gives_nodes or tx.fleets.lock(node.fleet) is None:
         return None
     there = NodesOn(tx.fleets.nodes(node.fleet, seen_since_ms=at_ms - HEARD_WITHIN_MS))
     found = ((each, there.of(each)) for each in tx.fleets.instances(node.fleet))

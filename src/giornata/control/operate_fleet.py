@@ -59,7 +59,7 @@ def _governed(ctx: Context, caller: Caller, name: str) -> GovernedFleet:
     governed = ctx.fleets.get(name)
     if governed is None:
         raise NotFound(f"there is no fleet {name} in the settings")
-    if governed.fleet.limits.most_nodes == 0:
+    if not governed.fleet.limits.gives_nodes:
         raise Conflict(
             f"{name} gives no nodes that could be asked for: with the driver {governed.driver} machines join by "
             "themselves; drain a node with giornata nodes drain"

@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Any
 
+from giornata.domain.installing import install_hint
+
 EXIT_UNUSABLE = 69
 KEPT = frozenset({"WANDB_BASE_URL"})
 OURS = {
@@ -65,7 +67,7 @@ def main() -> int:
         del os.environ[name]
     os.environ.update(OURS)
     if importlib.util.find_spec("wandb") is None:
-        sys.stderr.write("the package wandb is not on this node: pip install 'giornata[wandb]'\n")
+        sys.stderr.write(f"the package wandb is not on this node: {install_hint('train', 'wandb')}\n")
         return EXIT_UNUSABLE
     order = json.load(sys.stdin)
     if order["do"] == "write":

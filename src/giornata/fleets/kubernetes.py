@@ -16,23 +16,25 @@ cluster replace every pod of a Deployment. Of a StatefulSet it replaces none; th
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from kubernetes.client import ApiClient
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
-from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
+from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes_access import open_cluster
 from giornata.fleets.kubernetes_calls import Calls
 from giornata.fleets.kubernetes_errors import Expired, Missing, Taken
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
 from giornata.fleets.kubernetes_outdated import differences, digest_of
+from giornata.fleets.kubernetes_own import missing_in_pods
 from giornata.fleets.kubernetes_pods import FAILED, PRESENT, Pod, instance_of
 from giornata.fleets.kubernetes_shortage import who_set_the_number, why_missing
 from giornata.fleets.kubernetes_workload import workload_of
+from giornata.fleets.node_work import NodeWork, faults_of_environment
 from giornata.fleets.opening import Surroundings
 
 __all__ = ["KubernetesFleet", "Options", "open_fleet"]
@@ -49,7 +51,8 @@ LISTINGS = 3  # of one list, when the pages that are left have expired
 class KubernetesFleet:
     """See `giornata.control.ports.fleet.Fleet`. Keeps nothing; every call asks the cluster. Thread-safe.
 
-    `workload` makes the Deployment or StatefulSet for so many nodes, or None where it is the operator's to make.
+    `workload` makes the Deployment or StatefulSet for so many nodes, or None where it is the operator's to make; it
+    has to tell its pods the `work` then.
     """
 
     name: str
@@ -57,6 +60,7 @@ class KubernetesFleet:
     workload: Callable[[int], dict[str, Any]] | None
     node_price: Price
     most_nodes: int | None = None
+    work: NodeWork = field(default_factory=NodeWork)
 
     @property
     def limits(self) -> Limits:
@@ -81,6 +85,8 @@ class KubernetesFleet:
             self._mark(frozenset(leaving))
         if nodes > 0:
             self._renew_without_pods(there)
+        if nodes > now:
+            self._check_work()
         if nodes != now:
             if by_hand := who_set_the_number(there):
                 log.warning("fleet %s: %s: %s; it is %d now", self.name, self.calls.described, by_hand, nodes)
@@ -178,6 +184,19 @@ class KubernetesFleet:
         except Taken:  # by another replica of this server, or by our own request whose answer was lost
             self.calls.set_scale(nodes)
 
+    def _check_work(self) -> None:
+        """Raises FleetRefused when the workload would start pods that do not take the work that was counted on."""
+        there = self._there()
+        if there is None or not (variables := missing_in_pods(there, self.work)):
+            return
+        if self.workload is None or digest_of(there.metadata) is None:
+            advice = f"set {variables} on its container, or change kinds and places of the table"
+        else:
+            advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
+        raise FleetRefused(
+            f"{self.calls.described} starts nodes for other work than the fleet's table says: {advice}"
+        )
+
     def _renew_without_pods(self, there: Any) -> None:
         """Give the workload the pods that the settings describe now, while nobody is there to be replaced.
 
@@ -263,6 +282,8 @@ def fleet_on(
     client: ApiClient, namespace: str, name: str, options: Options, surroundings: Surroundings
 ) -> KubernetesFleet:
     """Pods in a namespace of the cluster that `client` reaches."""
+    if faults := faults_of_environment(options.environment, where=f"fleets.{name}.options.environment"):
+        raise InvalidInput(faults)
     calls = Calls(
         client=client,
         namespace=namespace,
@@ -271,9 +292,17 @@ def fleet_on(
         timeout_s=options.timeout_s,
     )
 
-    def url() -> str:
-        return options.server_url or surroundings.server_url()
+    def told() -> dict[str, str]:
+        url = options.server_url or surroundings.server_url()
+        return {"GIORNATA_URL": url} | surroundings.work.environment(name)
 
-    make = partial(workload_of, name, calls.name, options, url) if options.image else None
+    make = partial(workload_of, name, calls.name, options, told) if options.image else None
     price = Price(micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD), source="settings")
-    return KubernetesFleet(name=name, calls=calls, workload=make, node_price=price, most_nodes=options.most_nodes)
+    return KubernetesFleet(
+        name=name,
+        calls=calls,
+        workload=make,
+        node_price=price,
+        most_nodes=options.most_nodes,
+        work=surroundings.work,
+    )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from giornata.fleets.kubernetes_options import FLEET_LABEL, Options
@@ -14,14 +14,19 @@ SCRATCH = "/var/lib/giornata"
 MODELS = "/models"
 
 
-def workload_of(fleet: str, name: str, options: Options, url: Callable[[], str], nodes: int) -> dict[str, Any]:
-    """The manifest, for so many nodes."""
+def workload_of(
+    fleet: str, name: str, options: Options, told: Callable[[], Mapping[str, str]], nodes: int
+) -> dict[str, Any]:
+    """The manifest, for so many nodes. `told` has the variables of the server and of the work."""
     labels = {
         "app.kubernetes.io/name": "giornata-node",
         "app.kubernetes.io/managed-by": "giornata",
         FLEET_LABEL: fleet,
     }
-    template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": _pod(fleet, options, url())}
+    template: dict[str, Any] = {
+        "metadata": {"labels": labels},
+        "spec": _pod(options, _environment(options, told())),
+    }
     spec: dict[str, Any] = {
         "replicas": nodes,
         "selector": {"matchLabels": {FLEET_LABEL: fleet}},
@@ -43,7 +48,7 @@ def workload_of(fleet: str, name: str, options: Options, url: Callable[[], str],
     }
 
 
-def _pod(fleet: str, options: Options, url: str) -> dict[str, Any]:
+def _pod(options: Options, environment: list[dict[str, Any]]) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "terminationGracePeriodSeconds": options.grace_s + KILLED_AFTER_GRACE_S,
         "automountServiceAccountToken": False,  # a node runs strangers' work: nothing of the cluster is in it
@@ -55,7 +60,7 @@ def _pod(fleet: str, options: Options, url: str) -> dict[str, Any]:
             "fsGroup": options.run_as,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(fleet, options, url)],
+        "containers": [_container(options, environment)],
         "volumes": _volumes(options),
     }
     if options.tolerations:
@@ -71,7 +76,7 @@ def _pod(fleet: str, options: Options, url: str) -> dict[str, Any]:
     return pod
 
 
-def _container(fleet: str, options: Options, url: str) -> dict[str, Any]:
+def _container(options: Options, environment: list[dict[str, Any]]) -> dict[str, Any]:
     asked = {"cpu": options.cpu, "memory": options.memory, "ephemeral-storage": options.cache_size}
     bounds = {"memory": options.memory}
     if options.gpus:
@@ -85,7 +90,7 @@ def _container(fleet: str, options: Options, url: str) -> dict[str, Any]:
         "name": CONTAINER,
         "image": options.image,
         "args": ["node"],
-        "env": _environment(fleet, options, url),
+        "env": environment,
         "resources": {"requests": asked, "limits": bounds},
         "volumeMounts": mounts,
         "securityContext": {
@@ -96,10 +101,9 @@ def _container(fleet: str, options: Options, url: str) -> dict[str, Any]:
     }
 
 
-def _environment(fleet: str, options: Options, url: str) -> list[dict[str, Any]]:
+def _environment(options: Options, told: Mapping[str, str]) -> list[dict[str, Any]]:
     plain = {
-        "GIORNATA_URL": url,
-        "GIORNATA_FLEET": fleet,
+        **told,
         "GIORNATA_PRICE_USD_PER_HOUR": f"{options.price_usd_per_hour:g}",
         "GIORNATA_GRACE_S": str(options.grace_s),
         "GIORNATA_DATA": SCRATCH,

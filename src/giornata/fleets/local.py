@@ -24,6 +24,7 @@ from giornata.domain.errors import InstanceGone
 from giornata.domain.money import MICRO_USD
 from giornata.fleets.gpus import gpus_of_machine
 from giornata.fleets.local_slot import Ending, Slot
+from giornata.fleets.node_work import OF_TABLE
 from giornata.fleets.opening import FleetOptions, Surroundings
 
 POLL_S = 0.2
@@ -215,14 +216,17 @@ def open_fleet(name: str, options: Options, surroundings: Surroundings) -> Local
         place = f"{name}-{slot}"
         command = [sys.executable, "-m", "giornata", "--url", surroundings.server_url(), "node"]
         command += ["--exit-with-parent", str(os.getpid())]
-        command += ["--name", place, "--machine-id", place, "--fleet", name]
+        command += ["--name", place, "--machine-id", place]
         command += ["--price", str(options.price_usd_per_hour)]
         return [*command, "--work-dir", str(surroundings.data / "nodes" / place), *surroundings.node_flags]
 
+    # What the server's own variables say of nodes is not for this fleet.
+    kept = {variable: value for variable, value in surroundings.environment.items() if variable not in OF_TABLE}
+    told = surroundings.work.environment(name) | {"GIORNATA_NODE_KEY": surroundings.node_key()}
     return LocalFleet(
         name=name,
         command=command,
-        environment=dict(surroundings.environment, GIORNATA_NODE_KEY=surroundings.node_key()),
+        environment=kept | told,
         gpus=gpus_of_machine(options.gpus, surroundings.environment),
         log_directory=surroundings.data / "logs",
         price_micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD),

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from giornata.control.ports.fleet import Fleet, Instance
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.installing import install_hint
+from giornata.fleets.node_work import NodeWork
 
 DRIVERS: Mapping[str, str] = {
     name: f"giornata.fleets.{name}" for name in ("local", "static", "salad", "kubernetes", "skypilot")
@@ -29,7 +31,8 @@ class Surroundings:
 
     `server_url` is how nodes reach the server, known once it listens; `node_key` makes or finds the fleet's key;
     `environment` is this process's, for credentials that have standard names; `now_ms` the server's clock; `seen` has
-    the nodes of a fleet that were heard of, each as an instance.
+    the nodes of a fleet that were heard of, each as an instance. Every driver tells its nodes the `work`.
+    `node_flags` are about the server's own machine, for nodes on it.
     """
 
     server_url: Callable[[], str]
@@ -37,6 +40,7 @@ class Surroundings:
     data: Path
     environment: Mapping[str, str]
     now_ms: Callable[[], int]
+    work: NodeWork = field(default_factory=NodeWork)
     node_flags: tuple[str, ...] = ()
     seen: Callable[[str], Sequence[Instance]] = lambda _fleet: ()
 
@@ -58,7 +62,7 @@ def open_driver(driver: str, *, where: str) -> Driver:
     try:
         module: Any = importlib.import_module(DRIVERS[driver])
     except ModuleNotFoundError as error:
-        hint = f"pip install 'giornata[{EXTRAS.get(driver, driver)}]'"
+        hint = install_hint("server", EXTRAS.get(driver, driver))
         message = f"the driver {driver} needs {error.name}"
         raise InvalidInput([Fault(where=f"{where}.driver", message=message, hint=hint)]) from None
     return module  # type: ignore[no-any-return]

@@ -13,17 +13,20 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
-from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, GiornataError, InstanceGone, InvalidInput
+from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
+from giornata.domain.installing import install_hint
 from giornata.domain.money import MICRO_USD
+from giornata.fleets.node_work import NodeWork, faults_of_environment
 from giornata.fleets.opening import Surroundings
-from giornata.fleets.skypilot_cluster import LONGEST_TROUBLE, Cluster
-from giornata.fleets.skypilot_task import Options, task_of
+from giornata.fleets.skypilot_clouds import check_enabled_clouds, faults_of_clouds
+from giornata.fleets.skypilot_cluster import Cluster
+from giornata.fleets.skypilot_errors import asking, said
+from giornata.fleets.skypilot_task import Options, Told, faults_of_source, task_of
 
 __all__ = ["Options", "SkyPilotFleet", "open_fleet"]
 
@@ -34,12 +37,6 @@ REQUESTS = 2000  # that are not finished; more of them are not read
 FINISHED = 200  # that are, the latest
 LATELY_S = 3600
 OF_TASK = re.compile(r"-([0-9a-f]{8})$")
-REFUSED = (
-    "APINotSupportedError", "APIVersionMismatchError", "ApiServerAuthenticationError", "CloudUserIdentityError",
-    "ClusterOwnerIdentityMismatchError", "InvalidCloudConfigs", "InvalidCloudCredentials", "InvalidClusterNameError",
-    "InvalidSkyPilotConfigError", "NoCloudAccessError", "NotSupportedError", "PermissionDeniedError",
-    "UserRequestRejectedByPolicy",
-)  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,8 +49,10 @@ class SkyPilotFleet:
     server_url: Callable[[], str]
     node_key: Callable[[], str]
     now_ms: Callable[[], int]
+    work: NodeWork = field(default_factory=NodeWork)
     _price: tuple[int, Price] | None = field(default=None)
     _drained: set[str] = field(default_factory=set)
+    _launchable: bool = False
 
     @property
     def limits(self) -> Limits:
@@ -69,6 +68,8 @@ class SkyPilotFleet:
                 self._down(name)
         present = {name: state for name, state in records.items() if not state.going and not state.broken}
         self._drained &= set(records)
+        if nodes > len(present):
+            self._check_clouds()
         for _ in range(nodes - len(present)):
             self._launch(self.options.infra)
         order = sorted(
@@ -82,8 +83,14 @@ class SkyPilotFleet:
             self._down(name)
 
     def list(self) -> Sequence[Instance]:
-        """Every cluster whose name is of this fleet, and those that are asked for and not made yet."""
-        return [state.instance(name) for name, state in sorted(self._records().items())]
+        """Every cluster whose name is of this fleet, and those that are asked for and not made yet.
+
+        Raises FleetRefused when there is none and no cloud could launch one: that is said at the server's start then.
+        """
+        records = self._records()
+        if not records:
+            self._check_clouds()
+        return [state.instance(name) for name, state in sorted(records.items())]
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """Take the cluster down and launch another, not in its region if there are others to choose from."""
@@ -129,7 +136,7 @@ class SkyPilotFleet:
 
     def shortage(self) -> str:
         """See TellsShortage: why the latest launch failed, within the hour."""
-        with self._asking():
+        with asking(self.sky):
             finished = self.sky.api_status(all_status=True, limit=FINISHED)
         since_s = self.now_ms() / 1000 - LATELY_S
         failed = [
@@ -149,9 +156,15 @@ class SkyPilotFleet:
     def close(self) -> None:
         """Nothing is held."""
 
+    def _check_clouds(self) -> None:
+        """Until it has been found once that a cloud can launch a node. Clouds in `infra` were looked at before."""
+        if not self._launchable and not self.options.infra:
+            check_enabled_clouds(self.sky, self.options)
+        self._launchable = True
+
     def _catalogue_price(self) -> Price:
         accelerator, _, count = self.options.accelerators.partition(":")
-        with self._asking():
+        with asking(self.sky):
             request = self.sky.list_accelerators(
                 name_filter=f"^{re.escape(accelerator)}$",
                 quantity_filter=int(count or 1),
@@ -177,10 +190,10 @@ class SkyPilotFleet:
 
     def _launch(self, infra: Sequence[str]) -> None:
         name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}-{self._digest()}"
-        config = task_of(self.name, name, self.options, infra, url=self.server_url(), key=self.node_key())
+        config = task_of(name, self.options, infra, self._told(key=self.node_key()))
         if (price := self._known_price()) is not None:
             config["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] = f"{price:g}"
-        with self._asking():
+        with asking(self.sky):
             self.sky.launch(self.sky.Task.from_yaml_config(config), cluster_name=name)
 
     def _of_other_tasks(self) -> frozenset[str]:
@@ -193,20 +206,23 @@ class SkyPilotFleet:
 
     def _digest(self) -> str:
         """Of the task, whichever of the places it is launched in, and without its key."""
-        task = task_of(self.name, "", self.options, self.options.infra, url=self.server_url(), key="")
+        task = task_of("", self.options, self.options.infra, self._told(key=""))
         return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:8]
+
+    def _told(self, *, key: str) -> Told:
+        return Told(fleet=self.name, url=self.server_url(), key=key, work=self.work)
 
     def _error_of(self, request_id: str) -> str:
         """What the request ended with: SkyPilot raises it for whoever asks for the result."""
         try:
-            with self._asking():
+            with asking(self.sky):
                 self.sky.get(request_id)
         except (FleetUnavailable, FleetRefused) as error:
-            return _said(error.__cause__ or error)
+            return said(error.__cause__ or error)
         return "it does not say why"
 
     def _down(self, name: str) -> None:
-        with self._asking():
+        with asking(self.sky):
             try:
                 self.sky.down(name)
             except self.sky.exceptions.ClusterDoesNotExist:
@@ -224,7 +240,7 @@ class SkyPilotFleet:
 
     def _records(self) -> dict[str, Cluster]:
         """What is asked for and what is there. First the requests: one that ends in between is a cluster then."""
-        with self._asking():
+        with asking(self.sky):
             pending = self.sky.api_status(limit=REQUESTS)
             clusters = self.sky.get(self.sky.status(refresh=self.sky.StatusRefreshMode.AUTO))
         found = {each.name: Cluster.of(each) for each in clusters if each.name.startswith(self._prefix)}
@@ -236,28 +252,6 @@ class SkyPilotFleet:
                 found[name].going = True
         return found
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """SkyPilot's errors have no common root: those that it names, and those that its HTTP client has."""
-        named = vars(self.sky.exceptions)
-        refused: tuple[type[Exception], ...] = tuple(named[name] for name in REFUSED if name in named)
-        known = (each for each in named.values() if isinstance(each, type) and issubclass(each, Exception))
-        errors: tuple[type[Exception], ...] = (*known, RuntimeError, OSError)
-        try:
-            yield
-        except GiornataError:
-            raise
-        except refused as error:
-            raise FleetRefused(f"SkyPilot refuses: {_said(error)}") from error
-        except errors as error:
-            raise FleetUnavailable(f"SkyPilot cannot be asked: {_said(error)}") from error
-        except (ValueError, TypeError) as error:
-            raise FleetRefused(f"SkyPilot does not take it: {_said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:LONGEST_TROUBLE]}"
-
 
 def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:
     """Clusters of the SkyPilot API server that this machine's SkyPilot is set up for.
@@ -267,8 +261,19 @@ def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPi
     try:
         import sky
     except ModuleNotFoundError as error:
-        message, hint = f"the driver skypilot needs {error.name}", "pip install 'giornata[skypilot]'"
+        message, hint = f"the driver skypilot needs {error.name}", install_hint("server", "skypilot")
         raise InvalidInput([Fault(where=f"fleets.{name}.driver", message=message, hint=hint)]) from None
+    return fleet_on(sky, name, options, surroundings)
+
+
+def fleet_on(sky: Any, name: str, options: Options, surroundings: Surroundings) -> SkyPilotFleet:
+    """Clusters that the package `sky` launches. Raises InvalidInput for what no machine could be launched with."""
+    where = f"fleets.{name}.options"
+    faults = faults_of_environment(options.environment, where=f"{where}.environment")
+    faults += faults_of_source(options, where=where)
+    faults += faults_of_clouds(sky, options, options.infra, where=where)
+    if faults:
+        raise InvalidInput(faults)
     return SkyPilotFleet(
         name=name,
         sky=sky,
@@ -276,4 +281,5 @@ def open_fleet(name: str, options: Options, surroundings: Surroundings) -> SkyPi
         server_url=surroundings.server_url,
         node_key=surroundings.node_key,
         now_ms=surroundings.now_ms,
+        work=surroundings.work,
     )

@@ -1,15 +1,21 @@
 """What the skypilot driver can be told, and the SkyPilot task that a node is."""
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field
 
+from giornata.domain.errors import Fault
+from giornata.fleets.node_work import NodeWork
 from giornata.fleets.opening import FleetOptions
 
 # A launch whose answer was lost may be repeated on the same cluster, as a second job: one node is enough.
 RUN = "exec flock --nonblock /tmp/giornata-node.lock {command}"
 WORK = "/tmp/giornata"  # noqa: S108
+WHEEL = r"^https://[^\s#]+/giornata-[^\s/#]+\.whl(\?[^\s#]*)?(#sha256=[0-9a-f]{64})?$"
+SOURCES = ("image", "package", "setup")
 
 
 class Options(FleetOptions):
@@ -18,7 +24,11 @@ class Options(FleetOptions):
     accelerators: str = Field(
         "RTX4090:1", pattern=r"^[\w.-]+(:\d+)?$", description="NAME[:COUNT], as SkyPilot has it."
     )
-    use_spot: bool = Field(True, description="Spot machines, which may vanish at any moment.")
+    use_spot: bool = Field(
+        True,
+        description="Spot machines, which may vanish at any moment. A cloud in infra that has none is refused at "
+        "the server's start.",
+    )
     infra: tuple[str, ...] = Field((), description="Where: aws/us-east-1, runpod, … Default: the cheapest anywhere.")
     cpus: str | None = Field(None, description="Such as 8+.")
     memory: str | None = Field(None, description="GB, such as 32+.")
@@ -26,15 +36,26 @@ class Options(FleetOptions):
     max_hourly_cost: float | None = Field(
         None, gt=0, description="US dollars an hour that a machine may cost at most."
     )
-    image: str | None = Field(None, description="Container image of a node. Default: the cloud's, and `setup`.")
-    setup: str = Field(
-        "pip install 'giornata[train]'", description="Shell, once on a new machine; not with an image."
+    image: str | None = Field(
+        None, min_length=1, description="Container image of a node. One of image, package and setup has to be set."
+    )
+    package: str | None = Field(
+        None,
+        pattern=WHEEL,
+        description="https URL of a wheel of Giornata that a new machine installs, best with #sha256=… at its end. "
+        "Instead of an image.",
+    )
+    setup: str | None = Field(
+        None, min_length=1, description="Shell commands that install Giornata on a new machine. Instead of an image."
     )
     command: str = Field("giornata node", description="What runs the node.")
     environment: dict[str, str] = Field(default_factory=dict, description="More variables of the node.")
     grace_s: int = Field(30, ge=1, le=3600, description="Time for the last checkpoint after SIGTERM.")
     idle_minutes_to_down: int = Field(
-        15, ge=1, description="A machine whose node has ended takes itself down after so long, server or no server."
+        15,
+        ge=0,
+        description="Minutes until a machine whose node has ended takes itself down, server or no server. 0: it "
+        "never does, and is billed until the server takes it down; for clouds whose machines cannot.",
     )
     most_nodes: int | None = Field(None, ge=0, description="What the clouds' quotas allow, if that is known.")
     price_usd_per_hour: float | None = Field(
@@ -42,8 +63,57 @@ class Options(FleetOptions):
     )
 
 
-def task_of(fleet: str, name: str, options: Options, infra: Sequence[str], *, url: str, key: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What every node of the fleet is told: where the server is, its key, and what it is for."""
+
+    fleet: str
+    url: str
+    key: str = field(repr=False)
+    work: NodeWork = field(default_factory=NodeWork)
+
+
+def faults_of_source(options: Options, *, where: str) -> list[Fault]:
+    """A machine gets Giornata from exactly one place that the operator names."""
+    named = [name for name in SOURCES if getattr(options, name) is not None]
+    if len(named) == 1:
+        return []
+    if named:
+        message, hint = f"{' and '.join(named)} are set", "keep one of them"
+        return [Fault(where=f"{where}.{named[-1]}", message=message, hint=hint)]
+    message = "is not set, and a new machine has no Giornata: no package index has it"
+    hint = (
+        "set image to a container image with Giornata; or build a wheel in a clone (pip wheel --no-deps -w dist .), "
+        "put it where machines can fetch it, and set package to its URL; or set setup to commands of your own"
+    )
+    return [Fault(where=f"{where}.image", message=message, hint=hint)]
+
+
+def task_of(name: str, options: Options, infra: Sequence[str], told: Told) -> dict[str, Any]:
     """A task in SkyPilot's YAML format, as a mapping. The key goes as a secret, which SkyPilot does not show."""
+    task: dict[str, Any] = {
+        "name": name,
+        "resources": resources_of(told.fleet, options, infra),
+        "envs": _environment(name, options, told),
+        "secrets": {"GIORNATA_NODE_KEY": told.key},
+        "run": RUN.format(command=options.command),
+    }
+    if options.package is not None:
+        task["setup"] = setup_of(options.package)
+    if options.setup is not None:
+        task["setup"] = options.setup
+    return task
+
+
+def setup_of(package: str) -> str:
+    """The shell command that installs the wheel at this URL. Its dependencies come from the package index of the
+    machine; no program that the installation runs sees the node's key."""
+    return f"env --unset=GIORNATA_NODE_KEY pip install {shlex.quote(f'giornata[train] @ {package}')}"
+
+
+def resources_of(fleet: str, options: Options, infra: Sequence[str]) -> dict[str, Any]:
+    """The machine, in SkyPilot's YAML format."""
+    idle = options.idle_minutes_to_down
     wanted = {
         "accelerators": options.accelerators,
         "use_spot": options.use_spot,
@@ -53,25 +123,16 @@ def task_of(fleet: str, name: str, options: Options, infra: Sequence[str], *, ur
         "max_hourly_cost": options.max_hourly_cost,
         "image_id": f"docker:{options.image}" if options.image else None,
         "labels": {"giornata-fleet": fleet},
-        "autostop": {"idle_minutes": options.idle_minutes_to_down, "down": True},
+        "autostop": {"idle_minutes": idle, "down": True} if idle else None,
         "any_of": [{"infra": each} for each in infra] or None,
     }
-    task: dict[str, Any] = {
-        "name": name,
-        "resources": {key: value for key, value in wanted.items() if value is not None},
-        "envs": _environment(fleet, name, options, url),
-        "secrets": {"GIORNATA_NODE_KEY": key},
-        "run": RUN.format(command=options.command),
-    }
-    if not options.image:
-        task["setup"] = options.setup
-    return task
+    return {key: value for key, value in wanted.items() if value is not None}
 
 
-def _environment(fleet: str, name: str, options: Options, url: str) -> dict[str, str]:
+def _environment(name: str, options: Options, told: Told) -> dict[str, str]:
     return {
-        "GIORNATA_URL": url,
-        "GIORNATA_FLEET": fleet,
+        "GIORNATA_URL": told.url,
+        **told.work.environment(told.fleet),
         "GIORNATA_INSTANCE_ID": name,
         "GIORNATA_MACHINE_ID": name,
         "GIORNATA_NODE_NAME": name,

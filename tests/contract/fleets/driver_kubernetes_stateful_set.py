@@ -3,8 +3,9 @@
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tests.contract.fleets.under_test import WORK
 from tests.fixtures.kubernetes_under_test import KubernetesUnderTest, strict_cluster
 
 
 def opened(directory: Path) -> AbstractContextManager[KubernetesUnderTest]:
-    return strict_cluster(directory, page=2, workload_kind="StatefulSet")
+    return strict_cluster(directory, page=2, work=WORK, workload_kind="StatefulSet")

@@ -7,21 +7,31 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from tests.contract.fleets.under_test import WORK
+
 from giornata.control.ports.fleet import InstanceState
-from giornata.fleets.local import LocalFleet
+from giornata.fleets.local import Options, open_fleet
 from giornata.fleets.local_slot import HEALTHY_AFTER_S
+from giornata.fleets.opening import Surroundings
 
 PATIENCE_S = 30.0
 QUIET_NODE = "import signal; signal.pause()"
+FLAGS = {
+    "--url": "GIORNATA_URL",
+    "--name": "GIORNATA_NODE_NAME",
+    "--machine-id": "GIORNATA_MACHINE_ID",
+}
 
 
 class LocalUnderTest:
     """A fleet whose nodes sleep, on a clock that the test moves."""
 
+    name = "local"
     reallocation_moves = False
     chooses_who_leaves = True
     gives_nodes = True
@@ -29,14 +39,28 @@ class LocalUnderTest:
     def __init__(self, directory: Path) -> None:
         self._now_s = 0.0
         self._program = QUIET_NODE
-        self.fleet = LocalFleet(
-            name="local",
-            command=lambda _slot: [sys.executable, "-S", "-E", "-c", self._program],
-            log_directory=directory / "logs",
-            grace_s=5.0,
-            monotonic_s=lambda: self._now_s,
-            watched=False,
+        surroundings = Surroundings(
+            server_url=lambda: "https://giornata.example",
+            node_key=lambda: "gk_00000000_node",
+            data=directory,
+            environment={"GIORNATA_KINDS": '["train"]', "PATH": os.environ["PATH"]},
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            work=WORK,
         )
+        self.fleet = open_fleet("local", Options(gpus=0, grace_s=5.0), surroundings)
+        self.command = self.fleet.command
+        self.fleet.command = lambda _slot: [sys.executable, "-S", "-E", "-c", self._program]
+        self.fleet.monotonic_s = lambda: self._now_s
+        self.fleet.watched = False
+
+    def told(self) -> dict[str, dict[str, str]]:
+        """Its environment as the kernel has it, and what the command line of its slot says besides."""
+        found = {}
+        for slot, (instance_id, pid) in enumerate(self.fleet.pids().items()):
+            words = self.command(slot)
+            said = {name: words[words.index(flag) + 1] for flag, name in FLAGS.items()}
+            found[instance_id] = environment_of(pid) | said
+        return found
 
     def settle(self) -> None:
         for _ in range(20):
@@ -74,6 +98,15 @@ class LocalUnderTest:
 
     def away(self) -> AbstractContextManager[None]:
         raise NotImplementedError("processes of one's own can always be asked")
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """As the kernel has it: nothing for a moment, while the process becomes another program."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not (text := Path(f"/proc/{pid}/environ").read_text()):
+        assert time.monotonic() < until_s, f"process {pid} has no environment"
+        os.sched_yield()
+    return dict(pair.split("=", 1) for pair in text.rstrip("\0").split("\0"))
 
 
 def wait_for_end(pid: int) -> None:

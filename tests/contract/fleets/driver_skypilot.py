@@ -6,15 +6,21 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.contract.fleets.under_test import WORK
 from tests.fixtures.skypilot_fake import REGIONS, FakeSky, ResourcesUnavailableError
 
-from giornata.fleets.skypilot import SkyPilotFleet
+from giornata.fleets.node_work import NodeWork
+from giornata.fleets.opening import Surroundings
+from giornata.fleets.skypilot import SkyPilotFleet, fleet_on
 from giornata.fleets.skypilot_task import Options
+
+IMAGE = "registry.example/giornata-node:1"
 
 
 class SkyPilotUnderTest:
     """A fleet in three regions."""
 
+    name = "gpu"
     reallocation_moves = True
     chooses_who_leaves = True
     gives_nodes = True
@@ -22,21 +28,28 @@ class SkyPilotUnderTest:
     def __init__(self, **options: Any) -> None:
         self.sky = FakeSky()
         self._clock = itertools.count(1_700_000_000_000)
-        self._options = {"price_usd_per_hour": 0.3, "infra": REGIONS} | options
+        self._options = {"price_usd_per_hour": 0.3, "infra": REGIONS, "image": IMAGE} | options
         self.fleet = self._open(self._options)
 
-    def _open(self, options: dict[str, Any]) -> SkyPilotFleet:
-        return SkyPilotFleet(
-            name="gpu",
-            sky=self.sky,
-            options=Options.model_validate(options),
+    def _open(self, options: dict[str, Any], work: NodeWork = WORK) -> SkyPilotFleet:
+        surroundings = Surroundings(
             server_url=lambda: "https://giornata.example",
             node_key=lambda: "the-key-of-nodes",
+            data=Path("/nowhere"),
+            environment={},
             now_ms=lambda: next(self._clock),
+            work=work,
         )
+        return fleet_on(self.sky, "gpu", Options.model_validate(options), surroundings)
+
+    def told(self) -> dict[str, dict[str, str]]:
+        return {name: tasks[-1]["envs"] | tasks[-1]["secrets"] for name, tasks in self.sky.tasks.items()}
 
     def change_settings(self) -> None:
         self.fleet = self._open(self._options | {"image": "registry.example/giornata-node:2"})
+
+    def change_work(self, work: NodeWork) -> None:
+        self.fleet = self._open(self._options, work)
 
     @contextmanager
     def hold_up(self) -> Iterator[str]:

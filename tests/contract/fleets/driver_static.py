@@ -12,6 +12,7 @@ from giornata.fleets.opening import Surroundings, open_driver, read_options
 class StaticUnderTest:
     """A fleet of machines whose owners start and end nodes."""
 
+    name = "desk"
     reallocation_moves = False
     chooses_who_leaves = False
     gives_nodes = False

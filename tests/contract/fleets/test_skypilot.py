@@ -4,12 +4,12 @@ import importlib.util
 import inspect
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.contract.fleets.driver_skypilot import SkyPilotUnderTest
 from tests.fixtures import skypilot_fake
 from tests.fixtures.skypilot_fake import (
+    PUBLISHED,
     ClusterStatus,
     FakeSky,
     InstanceTypeInfo,
@@ -20,10 +20,18 @@ from tests.fixtures.skypilot_fake import Task as FakeTask
 
 from giornata.control.ports.fleet import InstanceState, Outdated
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InvalidInput
-from giornata.fleets.skypilot import REFUSED, open_fleet
-from giornata.fleets.skypilot_task import Options, task_of
+from giornata.fleets.skypilot import open_fleet
+from giornata.fleets.skypilot_errors import REFUSED
+from giornata.fleets.skypilot_task import Options, Told, task_of
 
-PUBLISHED = json.loads((Path(skypilot_fake.__file__).with_name("skypilot_signatures.json")).read_text())
+STANDS_FOR = {
+    "Task": skypilot_fake.Task,
+    "Resources": skypilot_fake.Resources,
+    "client": FakeSky,
+    "sdk": skypilot_fake.Sdk,
+    "clouds": FakeSky,
+    "Cloud": skypilot_fake.Cloud,
+}
 INSTALLED = importlib.util.find_spec("sky") is not None
 without_package = pytest.mark.skipif(
     not INSTALLED, reason="SkyPilot pins versions that are not ours: run these in an environment of its own"
@@ -40,9 +48,9 @@ def test_the_fake_has_the_packages_calls_and_none_besides():
     for name, parameters in PUBLISHED["calls"].items():
         ours = FakeSky
         for part in name.split("."):
-            ours = getattr(ours, part) if part != "Task" else skypilot_fake.Task
+            ours = STANDS_FOR.get(part) or getattr(ours, part)
         mine = [each for each in inspect.signature(ours).parameters if each != "self"]
-        assert [each for each in parameters if each in mine] == mine, name
+        assert [each for each in parameters if each in mine and each != "self"] == mine, name
     assert set(skypilot_fake.Record.__annotations__) <= set(PUBLISHED["records"]["StatusResponse"])
     assert set(skypilot_fake.Request.__annotations__) - {"result"} <= set(PUBLISHED["records"]["RequestPayload"])
     assert list(InstanceTypeInfo._fields) == PUBLISHED["records"]["InstanceTypeInfo"]
@@ -69,7 +77,7 @@ def test_the_package_takes_our_task():
 
     options = Options(infra=("aws/us-east-1", "runpod"), image="registry.example/node:1", cpus="4+", memory="24+")
     task = sky.Task.from_yaml_config(
-        task_of("gpu", "giornata-gpu-1", options, options.infra, url="https://x", key="k")
+        task_of("giornata-gpu-1", options, options.infra, Told(fleet="gpu", url="https://x", key="k"))
     )
     assert {str(each.cloud) for each in task.resources} == {"AWS", "RunPod"}
     assert all(each.use_spot for each in task.resources)
@@ -203,7 +211,7 @@ def test_errors_say_whether_to_ask_again(trouble, expected):
 
 
 def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_once():
-    task = task_of("gpu", "giornata-gpu-1", Options(), (), url="https://x", key="the-key")
+    task = task_of("giornata-gpu-1", Options(), (), Told(fleet="gpu", url="https://x", key="the-key"))
     assert "the-key" not in json.dumps(task | {"secrets": None})
     assert task["secrets"] == {"GIORNATA_NODE_KEY": "the-key"}
     assert task["run"].startswith("exec flock --nonblock")
@@ -213,7 +221,7 @@ def test_the_key_of_nodes_is_a_secret_and_the_second_job_on_a_machine_ends_at_on
 
 @pytest.mark.skipif(INSTALLED, reason="SkyPilot is installed")
 def test_without_the_package_the_extra_is_named():
-    with pytest.raises(InvalidInput, match=r"giornata\[skypilot\]"):
+    with pytest.raises(InvalidInput, match=r"in a clone.*\.\[server,skypilot\]"):
         open_fleet("gpu", Options(), None)
 
 

@@ -9,7 +9,7 @@ from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.cli.fleet_settings import TABLES, ChecksTable, ScalingTable
-from giornata.cli.fleets import open_fleets, own_nodes
+from giornata.cli.fleets import open_fleets, own_nodes, work_of
 from giornata.cli.join import read_invitation
 from giornata.cli.settings import load_settings
 from giornata.control.context import Context
@@ -18,6 +18,7 @@ from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
+from giornata.fleets.node_work import NodeWork
 from giornata.store.database import open_store
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -139,6 +140,46 @@ def test_nodes_of_this_machine_are_a_fleet_of_a_fixed_size_or_one_that_is_scaled
     assert scaled.fixed is None
     assert scaled.context.fleets["local"].scaling.max_nodes == 3
     assert scaled.context.fleets["local"].kinds == ("x-count",)
+
+
+def test_work_that_no_node_of_a_provider_could_do_is_refused_before_one_is_paid_for(tmp_path, context):
+    text = """
+[workloads]
+x-open = "python open.py"
+[fleets.pods]
+driver = "kubernetes"
+kinds = ["train", "x-count", "x-open"]
+[fleets.pods.options]
+image = "registry.example/node:1"
+[fleets.own]
+driver = "kubernetes"
+kinds = ["x-count"]
+[fleets.salad]
+driver = "salad"
+kinds = ["trian"]
+[fleets.clouds]
+driver = "skypilot"
+kinds = ["x-count"]
+"""
+    refused = refused_where(lambda: opened(settings_from(tmp_path, text), context))
+    named = {where for where in refused if where.endswith(".kinds")}
+    assert named == {"fleets.pods.kinds", "fleets.salad.kinds", "fleets.clouds.kinds"}
+
+
+def test_nodes_of_a_fleet_are_told_the_kinds_places_and_own_commands_of_its_table(tmp_path):
+    text = """
+places = 7
+[workloads]
+x-count = "python count.py"
+x-other = "python other.py"
+[fleets.gpu]
+driver = "local"
+kinds = ["pretrain", "x-count"]
+places = 3
+"""
+    settings = settings_from(tmp_path, text)
+    work = work_of(settings, settings.fleets["gpu"])
+    assert work == NodeWork(kinds=("pretrain", "x-count"), places=3, workloads={"x-count": "python count.py"})
 
 
 def test_work_that_no_local_node_could_do_is_refused_with_all_other_faults(tmp_path, context):

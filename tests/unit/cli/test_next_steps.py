@@ -128,7 +128,8 @@ app(["simulate", "--list"])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "sqlalchemy is not installed" in done.stderr
-    assert "giornata[server,simulate]" in done.stderr
+    assert "in a clone of Giornata" in done.stderr
+    assert ".[server,simulate]" in done.stderr
     assert "Traceback" not in done.stderr
 
 

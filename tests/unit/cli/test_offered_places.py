@@ -5,16 +5,18 @@ from pathlib import Path
 import pytest
 
 from giornata.agent.settings import engine_command
-from giornata.cli.fleets import _node_flags
+from giornata.cli.fleets import _table_of_machine, work_of
 from giornata.cli.node import agent_settings_of
 from giornata.cli.settings import load_settings
 from giornata.domain.errors import InvalidInput
 from giornata.engine.__main__ import parse
+from giornata.fleets.node_work import NodeWork
 
 
 def test_the_nodes_of_up_are_told(tmp_path: Path) -> None:
-    flags = _node_flags(load_settings(data=tmp_path), kinds=("train",), places=3)
-    assert flags[flags.index("--places") + 1] == "3"
+    settings = load_settings(data=tmp_path, places=3, kinds=("x-count", "train"), workloads={"x-count": "count it"})
+    work = work_of(settings, _table_of_machine(settings, range(1, 2)))
+    assert work == NodeWork(kinds=("x-count", "train"), places=3, workloads={"x-count": "count it"})
 
 
 def test_a_node_tells_its_engine_and_bounds_itself(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_program_reports_and_tells_of_its_progress() -> None:
     [
         ("faults", InvalidInput, "source: is bad"),
         ("error", GiornataError, "the disk is full"),
-        ("missing", InvalidInput, r"giornata\[pretrain\]"),
+        ("missing", InvalidInput, r"\.\[pretrain\]"),
         ("crash", GiornataError, "something broke"),
     ],
 )

@@ -19,8 +19,9 @@ from giornata.api.health import health_routes
 from giornata.cli.settings import Settings
 from giornata.fleets.kubernetes_options import Options
 from giornata.fleets.kubernetes_workload import workload_of
+from giornata.fleets.node_work import NodeWork
 from giornata.fleets.skypilot_task import Options as SkyOptions
-from giornata.fleets.skypilot_task import task_of
+from giornata.fleets.skypilot_task import Told, task_of
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -92,14 +93,18 @@ def test_a_manifest_with_a_wrong_field_is_found():
     assert schema_faults(deployment, kind="Deployment", api_version="apps/v1")
 
 
+def told() -> dict[str, str]:
+    return {"GIORNATA_URL": "https://giornata.example"} | NodeWork().environment("gpu")
+
+
 def test_every_variable_that_is_set_is_a_setting():
     known = {f"GIORNATA_{name.upper()}" for name in Settings.model_fields}
     texts = {
         str(file.relative_to(ROOT)): file.read_text() for file in [*DOCKERFILES, *MANIFESTS, DEPLOY / "compose.yaml"]
     }
     options = Options(image="it", cache_claim="models")
-    texts["kubernetes driver"] = str(workload_of("gpu", "it", options, lambda: "https://it", 1))
-    texts["skypilot driver"] = str(task_of("gpu", "it", SkyOptions(), (), url="https://it", key="it"))
+    texts["kubernetes driver"] = str(workload_of("gpu", "it", options, told, 1))
+    texts["skypilot driver"] = str(task_of("it", SkyOptions(), (), Told(fleet="gpu", url="https://it", key="it")))
     unknown = {name: set(VARIABLE.findall(text)) - known for name, text in texts.items()}
     assert {name: found for name, found in unknown.items() if found} == {}
     assert len(VARIABLE.findall(texts["kubernetes driver"])) >= 9
@@ -155,16 +160,16 @@ def test_whoever_stops_a_node_waits_longer_than_it_needs():
     for name in ("node-gpu", "node-cpu"):
         assert seconds(services[name]["stop_grace_period"]) > float(services[name]["environment"]["GIORNATA_GRACE_S"])
     for grace_s in (1, 30, 600):
-        made = workload_of("gpu", "it", Options(image="it", grace_s=grace_s), lambda: "https://it", 1)
+        made = workload_of("gpu", "it", Options(image="it", grace_s=grace_s), told, 1)
         pod = made["spec"]["template"]["spec"]
-        told = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
-        assert told["GIORNATA_GRACE_S"] == str(grace_s)
+        env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        assert env["GIORNATA_GRACE_S"] == str(grace_s)
         assert pod["terminationGracePeriodSeconds"] > grace_s
 
 
 def test_the_shipped_nodes_are_those_that_the_driver_makes():
     options = Options(image="registry.example/giornata-node:latest", priority_class="giornata-node")
-    made = workload_of("gpu", "giornata-gpu", options, lambda: "https://giornata.example", 0)
+    made = workload_of("gpu", "giornata-gpu", options, told, 0)
     made["metadata"] |= {"namespace": "giornata"}
     for described in (made["metadata"], made["spec"]["template"]["metadata"]):
         del described["annotations"]  # by which the driver knows what it made itself

@@ -225,7 +225,9 @@ def test_nodes_that_stand_by_have_what_those_of_the_driver_have() -> None:
         assert mine[name] == theirs[name], name
     assert made["volumes"] == wanted["volumes"]
     assert {each["name"] for each in theirs["env"]} <= {each["name"] for each in mine["env"]}
-    grace_s = float({each["name"]: each.get("value") for each in mine["env"]}["GIORNATA_GRACE_S"])
+    told, driven = ({each["name"]: each.get("value") for each in env} for env in (mine["env"], theirs["env"]))
+    assert (told["GIORNATA_KINDS"], told["GIORNATA_PLACES"]) == (driven["GIORNATA_KINDS"], driven["GIORNATA_PLACES"])
+    grace_s = float(told["GIORNATA_GRACE_S"])
     assert made["terminationGracePeriodSeconds"] > grace_s
     assert made["automountServiceAccountToken"] is False
 

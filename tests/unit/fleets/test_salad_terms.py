@@ -6,7 +6,8 @@ import pytest
 from tests.fixtures.salad_cloud import SaladCloud
 from tests.fixtures.salad_rented import Rented
 
-from giornata.domain.errors import FleetRefused
+from giornata.domain.errors import FleetRefused, InvalidInput
+from giornata.fleets.node_work import NodeWork
 
 
 @pytest.fixture
@@ -123,8 +124,14 @@ def test_no_node_is_paid_for_that_could_not_reach_the_server(rented, url):
 
 
 def test_nodes_take_what_the_fleet_is_for(rented):
-    rented.node_flags = ("--device", "cpu", "--places", "4", "--kind", "train", "--kind", "validate")
+    rented.work = NodeWork(kinds=("train", "validate"), places=4)
     rented.fleet().desired(1)
     env = rented.group.document["container"]["environment_variables"]
     assert (json.loads(env["GIORNATA_KINDS"]), env["GIORNATA_PLACES"]) == (["train", "validate"], "4")
     assert "GIORNATA_DEVICE" not in env, "that is about the server's machine"
+
+
+def test_commands_that_are_longer_than_a_variable_may_be_are_refused_at_start(rented):
+    rented.work = NodeWork(kinds=("x-count",), workloads={"x-count": "count " + "x" * 1000})
+    with pytest.raises(InvalidInput, match="1000 characters"):
+        rented.fleet()

@@ -8,6 +8,7 @@ from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.domain.errors import FleetRefused
+from giornata.fleets.node_work import FLEET
 from giornata.fleets.salad.calls import MOST_LISTED, Document, GroupCalls, SaladCalls
 from giornata.fleets.salad.group_names import group_name, group_number
 from giornata.fleets.salad.translation import (
@@ -20,8 +21,6 @@ from giornata.fleets.salad.translation import (
 )
 
 log = logging.getLogger(__name__)
-
-MARK = "GIORNATA_FLEET"  # the variable of a container that says which fleet it is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ def is_marked(group: Document, mark: str) -> bool:
     """Whether the group's container has the fleet's mark."""
     container = group.get("container")
     env = container.get("environment_variables") if isinstance(container, dict) else None
-    return isinstance(env, dict) and env.get(MARK) == mark
+    return isinstance(env, dict) and env.get(FLEET) == mark
 
 
 def remove_empty(groups: Sequence[ContainerGroup], sizes: Mapping[int, int]) -> None:

@@ -11,6 +11,7 @@ from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdat
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.money import MICRO_USD
+from giornata.fleets.node_work import NodeWork
 from giornata.fleets.salad.calls import Document, GroupCalls, SaladCalls
 from giornata.fleets.salad.container_group import ContainerGroup, find_groups, is_marked, remove_empty
 from giornata.fleets.salad.group_names import most_groups
@@ -43,17 +44,18 @@ ContainerFor = Callable[[Sequence[str]], dict[str, Any]]
 class SaladFleet:
     """Nodes are the replicas of container groups, which are made when they are first needed.
 
-    `group` is the name of the first group; the others have its name and a number, and `mark` in their container.
+    `group` is the name of the first group; the others have its name and a number, and `name` in their container.
     `fresh_container` has everything a node needs; `stable_container` only what stays the same from one start of the
     server to the next, and so can be compared with what the provider has. `identities` recognizes the nodes' tokens.
     """
 
+    name: str
     group: str
-    mark: str
     options: Options
     calls: SaladCalls
     fresh_container: ContainerFor = field(repr=False)  # they hold passwords
     stable_container: ContainerFor = field(repr=False)
+    work: NodeWork = field(default_factory=NodeWork)
     identities: WorkloadIdentities | None = None
     let_go: Callable[[], None] = lambda: None
     monotonic_s: Callable[[], float] = time.monotonic
@@ -188,12 +190,20 @@ class SaladFleet:
     def _most_groups(self) -> int:
         return most_groups(self.group, group_id=self.options.group_id)
 
+    def _check_work(self, group: Document) -> None:
+        """Raises FleetRefused when further instances would not take the work that was counted on: a group has the
+        settings of before for as long as anybody runs."""
+        container = group.get("container") or {}
+        if self.work.missing_in(container.get("environment_variables") or {}):
+            advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
+            raise FleetRefused(f"{group['name']} starts nodes for other work than the fleet's table says: {advice}")
+
     @property
     def _most_nodes(self) -> int:
         return self.most_each * self._most_groups
 
     def _groups(self) -> Sequence[ContainerGroup]:
-        return find_groups(self.calls, base=self.group, mark=self.mark, most=self._most_groups)
+        return find_groups(self.calls, base=self.group, mark=self.name, most=self._most_groups)
 
     def _grow(self, groups: Sequence[ContainerGroup], nodes: int) -> Mapping[int, int]:
         sizes = grown({each.number: each.size for each in groups}, nodes, most_each=self.most_each)
@@ -206,6 +216,7 @@ class SaladFleet:
             elif group.at_rest:
                 group.start(self._changes(group.document, size))
             elif size != group.size:
+                self._check_work(group.document)
                 group.calls.patch({"replicas": size})
         return sizes
 
@@ -229,7 +240,7 @@ class SaladFleet:
             answer = self.calls.create(prototype)
         except FleetRefused:
             found = group.calls.group()
-            if found is None or (group.number > 1 and not is_marked(found, self.mark)):
+            if found is None or (group.number > 1 and not is_marked(found, self.name)):
                 raise
             now = ContainerGroup(number=group.number, calls=group.calls, document=found)
             if now.at_rest:

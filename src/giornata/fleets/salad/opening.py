@@ -1,8 +1,6 @@
 """From options and this process's surroundings to a fleet, and to what reads its nodes' tokens."""
 
 import functools
-import itertools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,14 +11,14 @@ import httpx
 from giornata.control.ports.identities import WorkloadIdentities
 from giornata.domain.errors import Fault, FleetRefused, GiornataError, InvalidInput
 from giornata.domain.money import MICRO_USD
+from giornata.fleets.node_work import faults_of_environment
 from giornata.fleets.opening import Surroundings
 from giornata.fleets.salad.calls import SaladCalls
 from giornata.fleets.salad.client import SaladClient, Waiting
-from giornata.fleets.salad.container_group import MARK
 from giornata.fleets.salad.driver import SaladFleet
 from giornata.fleets.salad.group_names import MOST_GROUPS, SUFFIX, is_kept
 from giornata.fleets.salad.identity import KeySet, SaladGroup, SaladIdentities
-from giornata.fleets.salad.options import NAME, Options
+from giornata.fleets.salad.options import LONGEST_VALUE, NAME, Options
 from giornata.fleets.salad.pace import Pace, pace_of
 from giornata.fleets.salad.translation import container_of
 
@@ -39,7 +37,7 @@ def open_fleet(
     pace: Pace | None = None,
 ) -> SaladFleet:
     """A fleet by this name. Asks the provider nothing yet. Raises InvalidInput with every fault."""
-    faults = _faults(name, options, surroundings.environment)
+    faults = _faults(name, options, surroundings)
     if faults:
         raise InvalidInput(faults)
     api_key = surroundings.environment[options.api_key_variable]
@@ -58,12 +56,13 @@ def open_fleet(
     if options.organization_id is not None:
         identities = open_identities({name: options}, now_ms=surroundings.now_ms, transport=transport)
     fleet = SaladFleet(
+        name=name,
         group=first_group(name, options),
-        mark=options.env.get(MARK, name),
         options=options,
         calls=calls,
         fresh_container=stable,
         stable_container=stable,
+        work=surroundings.work,
         identities=identities,
         let_go=http.close,
     )
@@ -102,9 +101,12 @@ def first_group(name: str, options: Options) -> str:
     return options.group or name
 
 
-def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list[Fault]:
-    faults = []
+def _faults(name: str, options: Options, surroundings: Surroundings) -> list[Fault]:
     where = f"fleets.{name}.options"
+    faults = faults_of_environment(options.env, where=f"{where}.env")
+    if any(len(value) > LONGEST_VALUE for value in surroundings.work.environment(name).values()):
+        message = f"are more than the {LONGEST_VALUE} characters that the provider takes, with their commands"
+        faults.append(Fault(where=f"fleets.{name}.kinds", message=message, hint="put the commands into scripts"))
     if re.fullmatch(NAME, first_group(name, options)) is None:
         message = f"{first_group(name, options)!r} is not a name for a container group"
         faults.append(Fault(where=f"{where}.group", message=message, hint=NAME_HINT))
@@ -118,7 +120,7 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
     faults += [
         Fault(where=f"{where}.{field}", message=f"{variable} is not set", hint="set it where the server runs")
         for field, variable in variables.items()
-        if not environment.get(variable)
+        if not surroundings.environment.get(variable)
     ]
     return faults
 
@@ -126,21 +128,11 @@ def _faults(name: str, options: Options, environment: Mapping[str, str]) -> list
 def _env(name: str, options: Options, surroundings: Surroundings) -> dict[str, str]:
     """What every node is told, and what stays the same; the operator's own variables win. Raises FleetRefused for a
     server that no node could reach: it would be paid for and never heard of."""
-    env = {"GIORNATA_URL": surroundings.server_url(), MARK: name}
-    env |= _work(surroundings.node_flags) | dict(options.env)
+    env = {"GIORNATA_URL": surroundings.server_url()} | surroundings.work.environment(name) | dict(options.env)
     host = httpx.URL(env["GIORNATA_URL"]).host
     if host in NOWHERE or host.startswith("127."):
         raise FleetRefused(f"nodes on SaladCloud cannot reach {env['GIORNATA_URL']}: set public_url")
     return env
-
-
-def _work(flags: Sequence[str]) -> dict[str, str]:
-    """What nodes take, of the flags of nodes in the server's own care; the others are about the server's machine."""
-    said = list(itertools.pairwise(flags))
-    kinds = [value for flag, value in said if flag == "--kind"]
-    places = [value for flag, value in said if flag == "--places"]
-    work = {"GIORNATA_KINDS": json.dumps(kinds)} if kinds else {}
-    return work | ({"GIORNATA_PLACES": places[-1]} if places else {})
 
 
 def _fresh_env(options: Options, surroundings: Surroundings, fleet: SaladFleet) -> dict[str, str]:

@@ -13,12 +13,13 @@ UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 GIB = 2**30
 MOST_REPLICAS = 500
+LONGEST_VALUE = 1000  # of a variable, in characters
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 Uuid = Annotated[str, StringConstraints(pattern=UUID)]
 Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 # The provider takes no empty values.
-Value = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Value = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_VALUE)]
 Priority = Literal["high", "medium", "low", "batch"]
 
 
