@@ -96,6 +96,9 @@ def _remarks(out: Output, fleet: Fleet) -> None:
     if fleet.trouble:
         until = "" if fleet.quiet_until is None else f" (it is asked again at {fleet.quiet_until:%H:%M:%S} UTC)"
         out.say(f"{fleet.name}: {fleet.trouble}{until}")
+    if fleet.plan.stopped:
+        out.say(f"{fleet.name}: {fleet.plan.stopped}: one more is tried each hour, and no others")
+        out.hint(f"Find out why, mend it, and renew the nodes: {giornata('fleets', fleet.name)}")
     if fleet.shortage:
         out.say(f"{fleet.name}: nodes do not come up: {fleet.shortage}")
     old = sum(each.outdated for each in fleet.instances)

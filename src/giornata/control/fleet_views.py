@@ -12,6 +12,8 @@ from giornata.control.ports.store import Transaction
 from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable
 from giornata.domain.fleet_plan import FleetView
 from giornata.domain.fleet_share import Bidder, share_demand
+from giornata.domain.reaping import MS_PER_HOUR, may_reallocate
+from giornata.domain.starts import FAILED_STARTS, NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 
 # Nodes that have been silent for longer say nothing about since when an instance is without one.
@@ -134,19 +136,37 @@ def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRo
     limits = governed.fleet.limits
     per_minute = limits.reallocations_per_minute
     recent = tx.fleets.reallocations(governed.name, since_ms=at_ms - 60_000)
+    instances = instance_views(tx, ctx, governed, at_ms=at_ms)
     view = FleetView(
         name=governed.name,
         asked=row.desired,
         offer=offer_of(governed),
-        instances=instance_views(tx, ctx, governed, at_ms=at_ms),
+        instances=instances,
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         most_nodes=limits.most_nodes,
         moves=limits.moves,
         reallocations_left=max(0, (REALLOCATIONS_PER_MINUTE if per_minute is None else per_minute) - recent),
+        share_left=share_left(tx, ctx, governed, nodes=len(instances), at_ms=at_ms),
+        health=ctx.policy.health,
         needed_at_ms=row.needed_at_ms,
         changed_at_ms=row.changed_at_ms,
     )
     return Bidder(view=view, policy=governed.scaling, in_trouble=bool(row.trouble))
+
+
+def share_left(tx: Transaction, ctx: Context, governed: GovernedFleet, *, nodes: int, at_ms: int) -> int:
+    """How many of the fleet's `nodes` may still be replaced now; see `domain.reaping`."""
+    limits = governed.fleet.limits
+    longest_ms = max(MS_PER_HOUR, round(limits.excluded_after_reallocation_s * 1000))
+    before = tx.machines.reallocations(governed.name, since_ms=at_ms - longest_ms)
+    return may_reallocate(
+        nodes=nodes,
+        reallocated_at_ms=[each.at_ms for each in before],
+        per_minute=limits.reallocations_per_minute,
+        excluded_s=limits.excluded_after_reallocation_s,
+        policy=ctx.policy.reap,
+        now_ms=at_ms,
+    )
 
 
 def _instance(
@@ -156,15 +176,18 @@ def _instance(
         id=row.id,
         offer=offer_of(governed),
         machine_id=row.machine_id or (node.machine_id if node else None),
-        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, node.last_seen_at_ms if node else 0),
+        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, _heard_ms(node)),
         asked_ms=row.first_listed_at_ms,
         leaving_since_ms=row.leaving_at_ms,
         ended=row.ended_at_ms is not None,
+        billed=row.state == InstanceState.RUNNING or row.failed_starts > 0,
+        fails_to_start=row.failed_starts >= FAILED_STARTS or (node is not None and node.start is NodeStart.FAILED),
     )
     view = replace(view, sound=view.machine_id not in unfit)
     if row.renewing:
         return _renewing(view, row, node)
-    if node is None or (node.last_seen_at_ms < listening.heard_since_ms and not node.live):
+    silent = node is None or node.last_seen_at_ms < listening.heard_since_ms or node.start is not NodeStart.DONE
+    if node is None or (silent and not node.live):
         return replace(view, since_ms=max(view.since_ms, listening.awake_since_ms))
     serves_all = node.project_id == ROOT_PROJECT
     offer = Offer(
@@ -177,6 +200,13 @@ def _instance(
     if not node.live:
         return replace(view, use=Use.IDLE)
     return replace(view, use=Use.BUSY, taken=node.live, joint_key=node.joint_key)
+
+
+def _heard_ms(node: FleetNode | None) -> int:
+    """When it was last heard of; while it has not asked for work yet, when it first was."""
+    if node is None:
+        return 0
+    return node.last_seen_at_ms if node.start is NodeStart.DONE else node.first_seen_at_ms
 
 
 def _renewing(view: InstanceView, row: InstanceRow, node: FleetNode | None) -> InstanceView:

@@ -35,7 +35,8 @@ class FleetInstance(Reply):
 
 
 class FleetPlan(Reply):
-    """What was decided last, and why. Names are ids of instances."""
+    """What was decided last, and why. Names are ids of instances. `stopped` says why no more nodes are asked for
+    although jobs wait: so many of them never came."""
 
     jobs: int = 0
     desired: int = 0
@@ -43,6 +44,7 @@ class FleetPlan(Reply):
     ending: tuple[str, ...] = ()
     reallocate: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    stopped: str = ""
 
 
 class Fleet(Reply):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from giornata.control.ports.fleet import InstanceState
 from giornata.fleets.local import LocalFleet
-from giornata.fleets.local_slot import HEALTHY_AFTER_S
+from giornata.fleets.local_slot import HEALTHY_AFTER_S, MAX_BACKOFF_S
 
 PATIENCE_S = 30.0
 QUIET_NODE = "import signal; signal.pause()"
@@ -55,6 +55,12 @@ class LocalUnderTest:
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
 
+    def end_process(self, instance_id: str) -> None:
+        self.vanish(instance_id)
+        self.fleet.tend()
+        self._now_s += MAX_BACKOFF_S
+        self.settle()
+
     @contextmanager
     def hold_up(self) -> Iterator[str]:
         self._program = "import sys; sys.exit('there is no such model')"
@@ -71,6 +77,7 @@ class LocalUnderTest:
         for pid in self.fleet.pids().values():
             wait_for_end(pid)
         self.fleet.tend()
+        self._now_s += MAX_BACKOFF_S
 
     def away(self) -> AbstractContextManager[None]:
         raise NotImplementedError("processes of one's own can always be asked")

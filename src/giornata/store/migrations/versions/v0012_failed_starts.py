@@ -1,0 +1,25 @@
+"""Starts that failed: of an instance, and of a node's process that has not asked for work yet."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+COLUMNS = {
+    "nodes": (sa.Column("start", sa.String(16), server_default="", nullable=False),),
+    "instances": (
+        sa.Column("restarts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("restarted_at_ms", sa.BigInteger(), nullable=True),
+        sa.Column("failed_starts", sa.Integer(), server_default="0", nullable=False),
+    ),
+}
+
+
+def upgrade() -> None:
+    """Forward only: a backup is the way back."""
+    for table, columns in COLUMNS.items():
+        for column in columns:
+            op.add_column(table, column)
