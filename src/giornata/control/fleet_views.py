@@ -107,7 +107,7 @@ def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at
     awake_since_ms = ctx.memory.awake_since_ms(at_ms=at_ms, break_ms=AWAKE_BREAK_MS)
     listening = _Listening(heard_since_ms=heard_since_ms, awake_since_ms=awake_since_ms)
     return tuple(
-        _instance(row, nodes.of(row), governed, unfit=unfit, listening=listening)
+        _instance(row, nodes, governed, unfit=unfit, listening=listening)
         for row in tx.fleets.instances(governed.name)
         if row.state != InstanceState.STOPPING or row.ended_at_ms is not None or row.leaving_at_ms is not None
     )
@@ -121,9 +121,19 @@ class NodesOn:
         self._by_instance = {each.instance_id: each for each in reversed(nodes) if each.instance_id is not None}
         self._by_machine = {each.machine_id: each for each in reversed(nodes) if each.instance_id is None}
 
+        self._asked_at_ms: dict[str, int] = {}
+        for each in reversed(nodes):
+            if each.start is NodeStart.DONE:
+                self._asked_at_ms[each.instance_id or each.machine_id] = each.last_seen_at_ms
+
     def of(self, instance: InstanceRow) -> FleetNode | None:
         """None: nobody has been heard of."""
         return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "")
+
+    def asked_at_ms(self, instance: InstanceRow) -> int:
+        """When a node that had its start behind it was last heard of there; 0: never."""
+        by_machine = self._asked_at_ms.get(instance.machine_id or "", 0)
+        return self._asked_at_ms.get(instance.id, by_machine)
 
 
 def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
@@ -170,13 +180,14 @@ def share_left(tx: Transaction, ctx: Context, governed: GovernedFleet, *, nodes:
 
 
 def _instance(
-    row: InstanceRow, node: FleetNode | None, governed: GovernedFleet, *, unfit: frozenset[str], listening: _Listening
+    row: InstanceRow, nodes: NodesOn, governed: GovernedFleet, *, unfit: frozenset[str], listening: _Listening
 ) -> InstanceView:
+    node = nodes.of(row)
     view = InstanceView(
         id=row.id,
         offer=offer_of(governed),
         machine_id=row.machine_id or (node.machine_id if node else None),
-        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, _heard_ms(node)),
+        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, nodes.asked_at_ms(row)),
         asked_ms=row.first_listed_at_ms,
         leaving_since_ms=row.leaving_at_ms,
         ended=row.ended_at_ms is not None,
@@ -200,13 +211,6 @@ def _instance(
     if not node.live:
         return replace(view, use=Use.IDLE)
     return replace(view, use=Use.BUSY, taken=node.live, joint_key=node.joint_key)
-
-
-def _heard_ms(node: FleetNode | None) -> int:
-    """When it was last heard of; while it has not asked for work yet, when it first was."""
-    if node is None:
-        return 0
-    return node.last_seen_at_ms if node.start is NodeStart.DONE else node.first_seen_at_ms
 
 
 def _renewing(view: InstanceView, row: InstanceRow, node: FleetNode | None) -> InstanceView:

@@ -159,6 +159,19 @@ def test_nodes_that_are_billed_and_never_come_are_replaced_after_ten_minutes_wit
     assert len(shop.rows(schema.reallocations)) == 2, "a tenth of the fleet in an hour"
 
 
+def test_a_node_that_ends_again_and_again_is_replaced_after_ten_minutes_though_it_is_heard_of_each_time(yard, shop):
+    instance = asked_for(yard)
+    for start in range(40):
+        check(yard, instance, start=start)
+        instance = restart(yard, instance)
+        yard.turn()
+        if instance.id not in yard.provider.instances:
+            break
+    (row,) = shop.rows(schema.reallocations)
+    assert row["instance_id"] == instance.id
+    assert 600 <= (row["at_ms"] - yard.instance(instance.id)["first_listed_at_ms"]) / 1000 <= 640
+
+
 def test_one_bad_image_excludes_no_machine(shop):
     yard = Yard(shop, limits=Limits(excluded_after_reallocation_s=48 * 3600.0, reallocations_per_minute=10))
     yard.govern(replace(POLICY, max_nodes=20, most_up=20))
