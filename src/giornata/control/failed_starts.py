@@ -17,6 +17,9 @@ from giornata.domain.health import Failure, common_cause, failed, newcomer, take
 from giornata.domain.reasons import Reason
 from giornata.domain.starts import FAILED_STARTS, NodeStart, Starts, after_restarts, failed_in_a_row
 
+# Longer than any pause between two looks: nobody knows what happened meanwhile.
+UNSEEN_MS = 300_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartsFound:
@@ -83,6 +86,9 @@ def _found(instance: Instance, past: InstanceRow | None, processes: Processes, *
             StartsFound(instance_id=instance.id, machine_id=instance.machine_id, starts=found), instance, at_ms
         )
     had = Starts(restarts=past.restarts, restarted_at_ms=past.restarted_at_ms, failed=past.failed_starts)
+    if _says_nothing(past, at_ms=at_ms):
+        now = replace(had, restarts=_restarts(instance, past), restarted_at_ms=at_ms)
+        return StartsFound(instance_id=instance.id, machine_id=instance.machine_id, starts=now)
     began_at_ms = past.restarted_at_ms or past.first_listed_at_ms
     nodes = processes.on(past)
     had_asked = any(each.start is NodeStart.DONE and each.last_seen_at_ms >= began_at_ms for each in nodes)
@@ -99,6 +105,12 @@ def _found(instance: Instance, past: InstanceRow | None, processes: Processes, *
         came=had_asked and had.failed > 0,
     )
     return _as_told(found, instance, at_ms)
+
+
+def _says_nothing(past: InstanceRow, *, at_ms: int) -> bool:
+    """A node that was told to leave ends, and one that finds no server for a while does, too."""
+    leaves = past.leaving_at_ms is not None or past.ended_at_ms is not None
+    return leaves or past.last_listed_at_ms < at_ms - UNSEEN_MS
 
 
 def _restarts(instance: Instance, past: InstanceRow) -> int:

@@ -86,15 +86,35 @@ def test_a_restart_of_a_node_that_has_asked_for_work_is_held_against_nobody(yard
     assert state_of(yard, instance) is None
 
 
-def test_one_that_was_told_to_leave_has_not_failed_to_start(yard, shop):
+@pytest.mark.parametrize("as_another", [False, True])
+def test_one_that_was_told_to_leave_has_not_failed_to_start(yard, shop, as_another):
     instance = asked_for(yard)
     shop.clock.advance_s(100)
     yard.govern(replace(POLICY, max_nodes=0))
     yard.provider.stubborn = {instance.id}
     yard.turn()
-    restart(yard, instance, as_another=True)
-    yard.turn()
+    for _ in range(1 if as_another else 4):
+        instance = restart(yard, instance, as_another=as_another)
+        yard.provider.stubborn = {instance.id}
+        yard.turn()
     assert state_of(yard, instance) is None
+
+
+def test_what_happened_while_nobody_looked_is_held_against_nobody(yard, shop):
+    """Nodes end when they find no server for a while, and are started again and again."""
+    instance = asked_for(yard)
+    yard.claim(instance)
+    yard.turn()
+    shop.clock.advance_s(400)
+    again = replace(instance, restarts=7)
+    yard.provider.instances[instance.id] = again
+    yard.turn()
+    row = yard.instance(instance.id)
+    assert (row["restarts"], row["failed_starts"], state_of(yard, instance)) == (7, 0, None)
+    yard.turns(61)  # it is written down once a minute that it is there
+    restart(yard, again)
+    yard.turn()
+    assert yard.instance(instance.id)["failed_starts"] == 1
 
 
 def test_a_node_that_comes_up_after_all_clears_its_machine(yard):
