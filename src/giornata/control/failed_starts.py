@@ -50,7 +50,7 @@ class Processes:
 
     def on(self, instance: Instance | InstanceRow) -> Sequence[FleetNode]:
         """By what they say that they are, or by their machine when they do not know."""
-        return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "", ())
+        return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "") or ()
 
 
 def find_starts(
@@ -73,31 +73,29 @@ def find_starts(
     }
 
 
-def _before(instance: Instance, gone: Mapping[str | None, InstanceRow]) -> InstanceRow | None:
+def _before(instance: Instance, gone: Mapping[str, InstanceRow]) -> InstanceRow | None:
     """The instance that was in its place, where each start is an instance of its own."""
-    row = gone.get(instance.machine_id)
+    row = gone.get(instance.machine_id or "")
     return row if row is not None and (instance.restarts or 0) > row.restarts else None
 
 
 def _found(instance: Instance, past: InstanceRow | None, processes: Processes, *, at_ms: int) -> StartsFound:
+    plain = StartsFound(instance_id=instance.id, machine_id=instance.machine_id, starts=Starts())
     if past is None:
-        found = Starts(restarts=instance.restarts or 0)
-        return _as_told(
-            StartsFound(instance_id=instance.id, machine_id=instance.machine_id, starts=found), instance, at_ms
-        )
-    had = Starts(restarts=past.restarts, restarted_at_ms=past.restarted_at_ms, failed=past.failed_starts)
+        return _as_told(replace(plain, starts=Starts(restarts=instance.restarts or 0)), instance, at_ms)
+    had = Starts(restarts=past.restarts, began_at_ms=past.began_at_ms, failed=past.failed_starts)
     if _says_nothing(past, at_ms=at_ms):
-        now = replace(had, restarts=_restarts(instance, past), restarted_at_ms=at_ms)
-        return StartsFound(instance_id=instance.id, machine_id=instance.machine_id, starts=now)
-    began_at_ms = past.restarted_at_ms or past.first_listed_at_ms
+        return replace(plain, starts=replace(had, restarts=_restarts(instance, past), began_at_ms=at_ms))
+    began_at_ms = past.began_at_ms or past.first_listed_at_ms
     nodes = processes.on(past)
     had_asked = any(each.start is NodeStart.DONE and each.last_seen_at_ms >= began_at_ms for each in nodes)
-    restarts = _restarts(instance, past)
-    now = after_restarts(had, restarts=restarts, had_asked=had_asked, at_ms=at_ms)
+    now = after_restarts(had, restarts=_restarts(instance, past), had_asked=had_asked, at_ms=at_ms)
+    if past.state != InstanceState.RUNNING and instance.state is InstanceState.RUNNING and not now.failed:
+        now = replace(now, began_at_ms=at_ms)
     if instance.restarts is None and nodes:
         now = replace(now, failed=failed_in_a_row([each.start for each in nodes]))
-    found = StartsFound(
-        instance_id=instance.id,
+    found = replace(
+        plain,
         machine_id=instance.machine_id or (nodes[-1].machine_id if nodes else None),
         starts=now,
         began_at_ms=began_at_ms,
@@ -125,7 +123,7 @@ def _as_told(found: StartsFound, instance: Instance, at_ms: int) -> StartsFound:
     """A provider that cannot start the process, or has given up for now, need not say it twice."""
     if not instance.cannot_start or found.starts.failed >= FAILED_STARTS:
         return found
-    return replace(found, starts=replace(found.starts, failed=FAILED_STARTS, restarted_at_ms=at_ms))
+    return replace(found, starts=replace(found.starts, failed=FAILED_STARTS, began_at_ms=at_ms))
 
 
 def judge_starts(

@@ -120,7 +120,6 @@ class NodesOn:
         # The latest come first, and are written over the others.
         self._by_instance = {each.instance_id: each for each in reversed(nodes) if each.instance_id is not None}
         self._by_machine = {each.machine_id: each for each in reversed(nodes) if each.instance_id is None}
-
         self._asked_at_ms: dict[str, int] = {}
         for each in reversed(nodes):
             if each.start is NodeStart.DONE:
@@ -182,16 +181,19 @@ def share_left(tx: Transaction, ctx: Context, governed: GovernedFleet, *, nodes:
 def _instance(
     row: InstanceRow, nodes: NodesOn, governed: GovernedFleet, *, unfit: frozenset[str], listening: _Listening
 ) -> InstanceView:
-    node = nodes.of(row)
+    node, asked_at_ms = nodes.of(row), nodes.asked_at_ms(row)
+    # Of a process that is restarted again and again, the first that failed.
+    began_at_ms = 0 if row.failed_starts else row.began_at_ms or 0
     view = InstanceView(
         id=row.id,
         offer=offer_of(governed),
         machine_id=row.machine_id or (node.machine_id if node else None),
-        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, nodes.asked_at_ms(row)),
+        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, began_at_ms, asked_at_ms),
         asked_ms=row.first_listed_at_ms,
         leaving_since_ms=row.leaving_at_ms,
         ended=row.ended_at_ms is not None,
         billed=row.state == InstanceState.RUNNING or row.failed_starts > 0,
+        came=asked_at_ms > 0,
         fails_to_start=row.failed_starts >= FAILED_STARTS or (node is not None and node.start is NodeStart.FAILED),
     )
     view = replace(view, sound=view.machine_id not in unfit)

@@ -162,7 +162,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
             gone_at_ms=None,
             trouble=each.trouble[:LONGEST_TROUBLE],
             restarts=starts.restarts,
-            restarted_at_ms=starts.restarted_at_ms,
+            began_at_ms=starts.began_at_ms,
             failed_starts=starts.failed,
         )
         if before is None:

@@ -26,10 +26,13 @@ class NodeStart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """How often the process on an instance was restarted, and how many of its latest starts failed in a row."""
+    """How often the process on an instance was restarted, and how many of its latest starts failed in a row.
+
+    `began_at_ms`: when the process was last found to begin; None: when the instance was found.
+    """
 
     restarts: int = 0
-    restarted_at_ms: int | None = None
+    began_at_ms: int | None = None
     failed: int = 0
 
 
@@ -39,11 +42,11 @@ def after_restarts(before: Starts, *, restarts: int, had_asked: bool, at_ms: int
     if ended <= 0:
         return Starts(
             restarts=restarts,
-            restarted_at_ms=before.restarted_at_ms,
+            began_at_ms=before.began_at_ms,
             failed=0 if had_asked else before.failed,
         )
     failed = ended - 1 if had_asked else before.failed + ended
-    return Starts(restarts=restarts, restarted_at_ms=at_ms, failed=failed)
+    return Starts(restarts=restarts, began_at_ms=at_ms, failed=failed)
 
 
 def failed_in_a_row(starts: Sequence[NodeStart]) -> int:
@@ -92,13 +95,14 @@ def stopped(instances: Sequence[InstanceView], view: FleetView, policy: ScalingP
 
     So many nodes never came that no machine can be the cause: see `domain.health.common_cause`.
     """
-    lost = [each.id for each in instances if never_comes(each, policy, now_ms)]
-    came = [each.id for each in instances if each.use is not Use.NONE]
-    if not common_cause(failing=lost, fine=came, jobs=len(lost), policy=view.health):
+    lost = [each for each in instances if never_comes(each, policy, now_ms)]
+    there = [each.id for each in instances if each.use is not Use.NONE]
+    if not common_cause(failing=[each.id for each in lost], fine=there, jobs=len(lost), policy=view.health):
         return ""
-    if came:
-        return f"{len(lost)} of {len(lost) + len(came)} nodes never came"
-    return f"none of {len(lost)} nodes ever came"
+    never = not any(each.came for each in lost)
+    if there:
+        return f"{len(lost)} of {len(lost) + len(there)} nodes {'never came' if never else 'do not come'}"
+    return f"none of {len(lost)} nodes {'ever came' if never else 'comes any more'}"
 
 
 def is_trial_due(view: FleetView, now_ms: int) -> bool:

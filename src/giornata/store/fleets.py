@@ -19,7 +19,7 @@ _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
 _INSTANCE = tuple(instances.c[name] for name in InstanceRow.__slots__)
 # What a listing says; the rest is our own.
 _LISTED = ("machine_id", "name", "state", "price_micro_usd_per_hour", "last_listed_at_ms", "gone_at_ms", "trouble")
-_STARTS = ("restarts", "restarted_at_ms", "failed_starts")
+_STARTS = ("restarts", "began_at_ms", "failed_starts")
 _NODE = (
     *("id", "project_id", "machine_id", "name", "instance_id", "kinds", "vram_bytes", "places", "draining"),
     *("first_seen_at_ms", "last_seen_at_ms", "start"),

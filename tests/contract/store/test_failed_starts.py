@@ -179,6 +179,25 @@ def test_nodes_that_are_billed_and_never_come_are_replaced_after_ten_minutes_wit
     assert len(shop.rows(schema.reallocations)) == 2, "a tenth of the fleet in an hour"
 
 
+def test_the_ten_minutes_begin_when_the_instance_is_found_to_run(shop):
+    """A provider may say that it runs since it was asked for."""
+    yard = Yard(shop)
+    yard.provider.delivers = False
+    shop.add_job()
+    yard.turn()
+    yard.provider.add("i-1", InstanceState.STARTING)
+    (instance,) = yard.present()
+    waited(yard, 1200)
+    assert instance.id in yard.provider.instances, "it is not billed yet"
+    asked_at_ms = yard.instance(instance.id)["first_listed_at_ms"]
+    running = replace(instance, state=InstanceState.RUNNING, running_since_ms=asked_at_ms)
+    yard.provider.instances[instance.id] = running
+    waited(yard, 580)
+    assert instance.id in yard.provider.instances
+    waited(yard, 60)
+    assert instance.id not in yard.provider.instances
+
+
 def test_a_node_that_ends_again_and_again_is_replaced_after_ten_minutes_though_it_is_heard_of_each_time(yard, shop):
     instance = asked_for(yard)
     for start in range(40):

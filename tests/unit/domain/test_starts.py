@@ -79,6 +79,12 @@ def test_some_that_came_say_that_machines_are_the_cause_unless_most_did_not():
     assert plan(fleet(*lost, *came[:3], jobs=9), WIDE_POLICY).stopped == "4 of 7 nodes never came"
 
 
+def test_nodes_that_came_once_are_not_said_to_have_never_come():
+    lost = [failing(f"lost-{number}", came=number == 0) for number in range(3)]
+    assert plan(fleet(*lost, jobs=9), WIDE_POLICY).stopped == "none of 3 nodes comes any more"
+    assert plan(fleet(*lost, node("a"), jobs=9), WIDE_POLICY).stopped == "3 of 4 nodes do not come"
+
+
 def test_a_fleet_that_stopped_tries_one_node_each_hour():
     instances = [failing(f"lost-{number}") for number in range(3)]
     early = fleet(*instances, jobs=9, moves=False, changed_at_ms=ago(3599))

@@ -43,7 +43,7 @@ class InstanceRow:
     """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more.
 
     `drained_at_ms`: the provider knows that it goes first. `outdated`: it is not as the settings say; `renewing`: it
-    leaves for that, and another comes in its place. `restarts`, `restarted_at_ms` and `failed_starts`: see
+    leaves for that, and another comes in its place. `restarts`, `began_at_ms` and `failed_starts`: see
     `giornata.domain.starts.Starts`.
     """
 
@@ -65,7 +65,7 @@ class InstanceRow:
     outdated: bool = False
     renewing: bool = False
     restarts: int = 0
-    restarted_at_ms: int | None = None
+    began_at_ms: int | None = None
     failed_starts: int = 0
 
 

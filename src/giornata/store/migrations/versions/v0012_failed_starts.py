@@ -1,5 +1,7 @@
 """Starts that failed: of an instance, and of a node's process that has not asked for work yet."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -8,11 +10,11 @@ down_revision = "0011"
 branch_labels = None
 depends_on = None
 
-COLUMNS = {
+COLUMNS: dict[str, tuple[sa.Column[Any], ...]] = {
     "nodes": (sa.Column("start", sa.String(16), server_default="", nullable=False),),
     "instances": (
         sa.Column("restarts", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("restarted_at_ms", sa.BigInteger(), nullable=True),
+        sa.Column("began_at_ms", sa.BigInteger(), nullable=True),
         sa.Column("failed_starts", sa.Integer(), server_default="0", nullable=False),
     ),
 }
