@@ -25,7 +25,8 @@ UNSEEN_MS = 300_000
 class StartsFound:
     """What a listing says of one instance. `began_at_ms`: when the process began that ended last.
 
-    `failed_now`: another start has failed. `came`: a node asks for work where starts had failed before.
+    `failed_now`: another start has failed. `asks`: its process has asked for work. `came`: it does where starts had
+    failed before.
     """
 
     instance_id: str
@@ -33,6 +34,7 @@ class StartsFound:
     starts: Starts
     began_at_ms: int = 0
     failed_now: bool = False
+    asks: bool = False
     came: bool = False
 
 
@@ -100,6 +102,7 @@ def _found(instance: Instance, past: InstanceRow | None, processes: Processes, *
         starts=now,
         began_at_ms=began_at_ms,
         failed_now=now.failed > (0 if had_asked else had.failed),
+        asks=had_asked,
         came=had_asked and had.failed > 0,
     )
     return _as_told(found, instance, at_ms)
@@ -138,10 +141,11 @@ def judge_starts(
         return
     policy = ctx.policy.health
     failing = {one.machine_id for one in each if one.starts.failed and one.machine_id}
-    fine = {one.machine_id for one in each if not one.starts.failed and one.machine_id}
+    fine = {one.machine_id for one in each if one.asks and one.machine_id}
     everybodys = common_cause(failing=failing, fine=fine, jobs=len(failing), policy=policy)
     cleared = came | (failing if everybodys else set())
-    guilty = {} if everybodys else {machine: one for machine, one in new.items() if machine}
+    # A machine with several places on which another node works can start nodes.
+    guilty = {} if everybodys else {machine: one for machine, one in new.items() if machine and machine not in fine}
     for machine_id in sorted(guilty):
         for kind in governed.kinds:
             tx.machines.make_sure(newcomer(machine_id, kind, policy=policy, at_ms=at_ms))

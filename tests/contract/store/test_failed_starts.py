@@ -211,6 +211,21 @@ def test_a_node_that_ends_again_and_again_is_replaced_after_ten_minutes_though_i
     assert 600 <= (row["at_ms"] - yard.instance(instance.id)["first_listed_at_ms"]) / 1000 <= 640
 
 
+def test_a_machine_on_which_another_node_works_keeps_its_jobs(yard):
+    """It has several GPUs, and one of them is broken."""
+    instance = asked_for(yard)
+    beside = replace(instance, id="beside")
+    yard.provider.instances["beside"] = beside
+    yard.provider.wanted = 2
+    yard.turn()
+    for _ in range(3):
+        yard.claim(beside)
+        instance = restart(yard, instance)
+        yard.turn()
+    assert yard.instance(instance.id)["failed_starts"] == 3
+    assert state_of(yard, instance) is None
+
+
 def test_one_bad_image_excludes_no_machine(shop):
     yard = Yard(shop, limits=Limits(excluded_after_reallocation_s=48 * 3600.0, reallocations_per_minute=10))
     yard.govern(replace(POLICY, max_nodes=20, most_up=20))
