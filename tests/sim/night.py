@@ -33,6 +33,7 @@ SIZES = {
     "region-loss": (24, 8),
     "evenings": (60, 12),
     "heat": (32, 12),
+    "crash-loop": (60, 12),
 }
 
 Task = tuple[str, int]

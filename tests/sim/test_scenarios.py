@@ -26,6 +26,7 @@ SIZES = {
     "region-loss": (16, 8),
     "evenings": (16, 8),
     "heat": (12, 8),
+    "crash-loop": (24, 8),
 }
 # With a least spread of 0.1 (ADR 0043) a sound machine was banned and replaced; seeds 251 and 399 broke so, too.
 SEEDS = {"ancestor-1000": 344}
@@ -79,6 +80,25 @@ def test_d11_a_job_that_is_banned_on_the_only_node_gets_another_machine(run_of: 
     assert run["attempts_on_broken"] == 1
     assert run["reallocated"] == 1
     assert run["attempts_per_job"]["two"] == 1.0
+
+
+def test_a_machine_on_which_no_engine_starts_is_replaced(run_of: Any):
+    run = run_of("crash-loop", jobs=24, nodes=8)
+    assert run["reallocated"] >= 1
+    assert run["invariants"]["only faulty machines are quarantined or reallocated"], run["seen"]
+
+
+def test_the_only_node_is_another_machine_within_two_minutes_when_its_engine_does_not_start():
+    bad = Offer(park=Park(notable={0: {"starts": False}}))
+    scenario = dataclasses.replace(sized(SCENARIOS["crash-loop"], jobs=1, nodes=1), offers=(bad,))
+    with played(scenario) as ran:
+        run = summary(ran)
+        (fleet,) = ran.world.manual
+        (crashing,) = [each for each in fleet.past if not each.machine.starts]
+    assert run["ok"], run["seen"]
+    assert crashing.restarts >= 2
+    assert crashing.ended_at_ms - crashing.running_since_ms <= 120_000
+    assert fleet.reallocated == [crashing.machine.id]
 
 
 def test_stragglers_lose_their_jobs_to_others(run_of: Any):

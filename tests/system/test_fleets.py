@@ -11,6 +11,7 @@ from tests.system.conftest import PATIENCE_S, until
 from giornata.domain.job import JobState
 
 GATE_ENGINE = Path(__file__).parent / "scripts" / "gate_engine.py"
+SLOT_ENGINE = Path(__file__).parent / "scripts" / "slot_engine.py"
 TABLE = {
     "driver": "local",
     "kinds": ["x-count"],
@@ -65,6 +66,26 @@ def test_a_killed_node_is_replaced_and_the_job_goes_on(start_up, tmp_path):
     _, *later = done.attempts
     assert [each.start_step for each in later] == [20] * len(later) != []
     assert first not in {each.id for each in fleet(up).instances}, "another process is another instance"
+
+
+def test_a_job_goes_to_another_slot_when_the_engine_of_one_does_not_start(start_up):
+    workload = ("--workload", f"x-slot={sys.executable} {SLOT_ENGINE}")
+    table = {**TABLE, "kinds": ["x-slot"], "scaling": {"max_nodes": 4}}
+    up = start_up("--nodes", "0", *workload, GIORNATA_FLEETS=json.dumps({"here": table}))
+    job = up.client.submit({"steps": 5, "every": 5}, kind="x-slot")
+    until(
+        lambda: (
+            "ended again and again" in (up.client.get_job(job.id).waiting_because or "")
+            or up.client.get_job(job.id).attempts
+        ),
+        "the job to say why it waits",
+    )
+    done = up.client.wait(job.id, timeout_s=PATIENCE_S, poll_s=0.1)
+    assert done.state is JobState.SUCCEEDED, done.error
+    (attempt,) = done.attempts
+    assert attempt.node_name == "here-1"
+    states = {each.machine_id: each.state for each in up.client.machines()}
+    assert states["here-0"] in {"probation", "quarantined"}
 
 
 def test_up_with_a_most_of_nodes_scales_from_zero(start_up):

@@ -182,6 +182,8 @@ class Agent:
                 return
             except InvalidInput as error:
                 log.error("%s", error)
+                if left == 0 and self._fitness is not None:
+                    self._fitness.give_up(str(error))
                 if left == 0 or self._departure.requested:
                     raise GaveUp(ExitCode.UNUSABLE) from error
             self._sleep(next(delays))

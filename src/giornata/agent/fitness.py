@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 # What the engine's own context takes on the card, which is not there yet when a node starts.
 CONTEXT_BYTES = 1 * GIB
 REPORTS = 3
+LONGEST_SHORTCOMING = 1000
 # What ran here before may still hold memory, and another's burst the link: whoever lacks something looks again.
 LOOKS = 2
 SECOND_LOOK_S = 15.0
@@ -104,6 +105,10 @@ class Fitness:
         )
         self._note(lacking)
         return not lacking
+
+    def give_up(self, why: str) -> None:
+        """Tell the server that no engine starts here, so that nobody waits for this node. The node ends."""
+        self._report((why[:LONGEST_SHORTCOMING],), leaving=True)
 
     def _note(self, lacking: tuple[str, ...]) -> None:
         if not lacking:

@@ -46,7 +46,14 @@ class ScalingTable(_Table):
         None, ge=0, description="No further node is asked for while one costs more. Default: whatever it costs."
     )
     start_within_s: float = Field(
-        DEFAULT.start_within_s, ge=1, description="An instance without a node after this time is replaced."
+        DEFAULT.start_within_s,
+        ge=1,
+        description="Seconds until an instance that is not billed yet and has no node is replaced.",
+    )
+    start_billed_within_s: float = Field(
+        DEFAULT.start_billed_within_s,
+        ge=1,
+        description="Seconds until an instance that runs, and so is billed, and has no node is replaced.",
     )
     usual_start_s: float = Field(
         DEFAULT.usual_start_s,

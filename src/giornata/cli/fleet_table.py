@@ -89,6 +89,9 @@ def _remarks(out: Output, fleet: Fleet) -> None:
     if fleet.trouble:
         until = "" if fleet.quiet_until is None else f" (it is asked again at {fleet.quiet_until:%H:%M:%S} UTC)"
         out.say(f"{fleet.name}: {fleet.trouble}{until}")
+    if fleet.plan.stopped:
+        out.say(f"{fleet.name}: {fleet.plan.stopped}: one more is tried each hour, and no others")
+        out.hint(f"Find out why, mend it, and renew the nodes: {giornata('fleets', fleet.name)}")
     if fleet.shortage:
         much = len(fleet.instances) > fleet.desired
         out.say(f"{fleet.name}: {'more nodes than are wanted' if much else 'nodes do not come up'}: {fleet.shortage}")

@@ -13,6 +13,8 @@ from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_dead
 from giornata.domain.fleet_limits import FleetLimits, limited
 from giornata.domain.fleet_plan import FleetView, ScalingPolicy
 from giornata.domain.fleet_share import Bidder, share_demand
+from giornata.domain.reaping import MS_PER_HOUR, may_reallocate
+from giornata.domain.starts import FAILED_STARTS, NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 
 # Nodes that have been silent for longer say nothing about since when an instance is without one.
@@ -123,7 +125,7 @@ def instance_views(tx: Transaction, ctx: Context, governed: GovernedFleet, *, at
     awake_since_ms = ctx.memory.awake_since_ms(at_ms=at_ms, break_ms=AWAKE_BREAK_MS)
     listening = _Listening(heard_since_ms=heard_since_ms, awake_since_ms=awake_since_ms)
     return tuple(
-        _instance(row, nodes.of(row), governed, unfit=unfit, listening=listening)
+        _instance(row, nodes, governed, unfit=unfit, listening=listening)
         for row in tx.fleets.instances(governed.name)
         if row.state != InstanceState.STOPPING or row.ended_at_ms is not None or row.leaving_at_ms is not None
     )
@@ -136,10 +138,19 @@ class NodesOn:
         # The latest come first, and are written over the others.
         self._by_instance = {each.instance_id: each for each in reversed(nodes) if each.instance_id is not None}
         self._by_machine = {each.machine_id: each for each in reversed(nodes) if each.instance_id is None}
+        self._asked_at_ms: dict[str, int] = {}
+        for each in reversed(nodes):
+            if each.start is NodeStart.DONE:
+                self._asked_at_ms[each.instance_id or each.machine_id] = each.last_seen_at_ms
 
     def of(self, instance: InstanceRow) -> FleetNode | None:
         """None: nobody has been heard of."""
         return self._by_instance.get(instance.id) or self._by_machine.get(instance.machine_id or "")
+
+    def asked_at_ms(self, instance: InstanceRow) -> int:
+        """When a node that had its start behind it was last heard of there; 0: never."""
+        by_machine = self._asked_at_ms.get(instance.machine_id or "", 0)
+        return self._asked_at_ms.get(instance.id, by_machine)
 
 
 def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
@@ -151,38 +162,63 @@ def bidders(tx: Transaction, ctx: Context, *, at_ms: int) -> list[Bidder]:
 def _bidder(tx: Transaction, ctx: Context, governed: GovernedFleet, row: FleetRow, *, at_ms: int) -> Bidder:
     limits = governed.fleet.limits
     recent = tx.fleets.reallocations(governed.name, since_ms=at_ms - 60_000)
+    instances = instance_views(tx, ctx, governed, at_ms=at_ms)
     view = FleetView(
         name=governed.name,
         asked=row.desired,
         offer=offer_of(governed),
-        instances=instance_views(tx, ctx, governed, at_ms=at_ms),
+        instances=instances,
         price_micro_usd_per_hour=row.price_micro_usd_per_hour,
         most_nodes=limits.most_nodes,
         most_nodes_reason=limits.most_nodes_reason,
         moves=limits.moves,
         reallocations_left=max(0, reallocations_per_minute(governed) - recent),
         awaited_at_ms=row.awaited_at_ms,
+        share_left=share_left(tx, ctx, governed, nodes=len(instances), at_ms=at_ms),
+        health=ctx.policy.health,
         changed_at_ms=row.changed_at_ms,
     )
     return Bidder(view=view, policy=scaling_of(governed, row), in_trouble=bool(row.trouble))
 
 
+def share_left(tx: Transaction, ctx: Context, governed: GovernedFleet, *, nodes: int, at_ms: int) -> int:
+    """How many of the fleet's `nodes` may still be replaced now; see `domain.reaping`."""
+    limits = governed.fleet.limits
+    longest_ms = max(MS_PER_HOUR, round(limits.excluded_after_reallocation_s * 1000))
+    before = tx.machines.reallocations(governed.name, since_ms=at_ms - longest_ms)
+    return may_reallocate(
+        nodes=nodes,
+        reallocated_at_ms=[each.at_ms for each in before],
+        per_minute=limits.reallocations_per_minute,
+        excluded_s=limits.excluded_after_reallocation_s,
+        policy=ctx.policy.reap,
+        now_ms=at_ms,
+    )
+
+
 def _instance(
-    row: InstanceRow, node: FleetNode | None, governed: GovernedFleet, *, unfit: frozenset[str], listening: _Listening
+    row: InstanceRow, nodes: NodesOn, governed: GovernedFleet, *, unfit: frozenset[str], listening: _Listening
 ) -> InstanceView:
+    node, asked_at_ms = nodes.of(row), nodes.asked_at_ms(row)
+    # Of a process that is restarted again and again, the first that failed.
+    began_at_ms = 0 if row.failed_starts else row.began_at_ms or 0
     view = InstanceView(
         id=row.id,
         offer=offer_of(governed),
         machine_id=row.machine_id or (node.machine_id if node else None),
-        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, node.last_seen_at_ms if node else 0),
+        since_ms=max(row.first_listed_at_ms, row.running_at_ms or 0, began_at_ms, asked_at_ms),
         asked_ms=row.first_listed_at_ms,
         leaving_since_ms=row.leaving_at_ms,
         ended=row.ended_at_ms is not None,
+        billed=row.state == InstanceState.RUNNING or row.failed_starts > 0,
+        came=asked_at_ms > 0,
+        fails_to_start=row.failed_starts >= FAILED_STARTS or (node is not None and node.start is NodeStart.FAILED),
     )
     view = replace(view, sound=view.machine_id not in unfit)
     if row.renewing:
         return _renewing(view, row, node)
-    if node is None or (node.last_seen_at_ms < listening.heard_since_ms and not node.live):
+    silent = node is None or node.last_seen_at_ms < listening.heard_since_ms or node.start is not NodeStart.DONE
+    if node is None or (silent and not node.live):
         return replace(view, since_ms=max(view.since_ms, listening.awake_since_ms))
     serves_all = node.project_id == ROOT_PROJECT
     offer = Offer(

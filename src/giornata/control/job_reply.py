@@ -72,11 +72,17 @@ def next_try_at(found: Outlook | None) -> datetime | None:
 
 
 def waiting_because(
-    job: JobRecord, view: QueueView, found: Outlook | None = None, *, names: MachineNames | None
+    job: JobRecord,
+    view: QueueView,
+    found: Outlook | None = None,
+    *,
+    names: MachineNames | None,
+    missing: str = "",
 ) -> str | None:
     """Why no node has a queued job, as far as the server knows; None for any other job.
 
     `found`: what becomes of a job that no connected node may take. Only a job for one machine needs `names`.
+    `missing`: why no node comes, where none is connected.
     """
     if job.state != JobState.QUEUED:
         return None
@@ -84,7 +90,8 @@ def waiting_because(
         only = ""
         if job.only_machine_id is not None and names is not None:
             only = f" on machine {names.machine(job.only_machine_id)}, which alone it is for,"
-        return f"no node for jobs of kind {job.kind}{only} is connected"
+        why = f"no node for jobs of kind {job.kind}{only} is connected"
+        return f"{why}: {missing}" if missing else why
     if view.large_nodes == 0:
         needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9
         why = f"no connected node has enough GPU memory: it needs {needs:.1f} GB, and the largest has {most:.1f} GB"

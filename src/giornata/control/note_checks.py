@@ -3,6 +3,7 @@
 from giornata.control.context import Caller, Context
 from giornata.control.known_node import known_node, refusal_of
 from giornata.control.sighting import sighting
+from giornata.domain.starts import NodeStart
 from giornata.protocol.node_checks import ChecksNoted, NodeChecks
 
 
@@ -15,5 +16,12 @@ def note_checks(ctx: Context, caller: Caller, checks: NodeChecks) -> ChecksNoted
         refusal = refusal_of(tx, ctx, caller, checks.node, row, at_ms=now_ms)
         if refusal is not None:
             raise refusal
-        tx.nodes.note_checks(node.node_id, kept)
+        tx.nodes.note_checks(node.node_id, kept, start=_start(checks))
     return ChecksNoted(drain=row.draining)
+
+
+def _start(checks: NodeChecks) -> NodeStart:
+    """A node checks its machine first, starts its engine next, and only then asks for work."""
+    if checks.leaving:
+        return NodeStart.FAILED
+    return NodeStart.UNDER_WAY if checks.node.engine_pid is None else NodeStart.DONE

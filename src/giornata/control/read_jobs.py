@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.machine_names import machine_names
+from giornata.control.missing_nodes import why_no_node_comes
 from giornata.control.outlooks import Outlooks
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
@@ -81,7 +82,8 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
         view = tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
         found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
-        because = waiting_because(job, view, found, names=names)
+        missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, job.kind)
+        because = waiting_because(job, view, found, names=names, missing=missing)
     attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
     return job_reply(job, attempts, names=names, waiting_because=because, next_try_at=next_try_at(found))
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.control.context import Context
+from giornata.control.fleet_views import share_left
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Reallocation, Seat
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.health import Health, MachineState, common_cause, cool_down_ends_ms, cooled_down
-from giornata.domain.reaping import MS_PER_HOUR, may_reallocate
 
 log = logging.getLogger("giornata.reap")
 
@@ -137,7 +137,9 @@ def _suspects(
 
 def _replace(ctx: Context, governed: GovernedFleet, suspects: Sequence[_Suspect], *, nodes: int) -> Reaped:
     reallocated = draining = 0
-    for each in suspects[: _room(ctx, governed, nodes=nodes)]:
+    with ctx.store.read() as tx:
+        room = share_left(tx, ctx, governed, nodes=nodes, at_ms=ctx.clock.now_ms())
+    for each in suspects[:room]:
         now_ms = ctx.clock.now_ms()
         drained_ms = each.seat.leaving_at_ms
         if drained_ms is None:
@@ -147,21 +149,6 @@ def _replace(ctx: Context, governed: GovernedFleet, suspects: Sequence[_Suspect]
         if waited or not each.seat.live_attempts:
             reallocated += _reallocate(ctx, governed, each)
     return Reaped(reallocated=reallocated, draining=draining)
-
-
-def _room(ctx: Context, governed: GovernedFleet, *, nodes: int) -> int:
-    limits, now_ms = governed.fleet.limits, ctx.clock.now_ms()
-    longest_ms = max(MS_PER_HOUR, round(limits.excluded_after_reallocation_s * 1000))
-    with ctx.store.read() as tx:
-        before = tx.machines.reallocations(governed.name, since_ms=now_ms - longest_ms)
-    return may_reallocate(
-        nodes=nodes,
-        reallocated_at_ms=[each.at_ms for each in before],
-        per_minute=limits.reallocations_per_minute,
-        excluded_s=limits.excluded_after_reallocation_s,
-        policy=ctx.policy.reap,
-        now_ms=now_ms,
-    )
 
 
 def _drain(ctx: Context, governed: GovernedFleet, suspect: _Suspect, *, now_ms: int) -> None:

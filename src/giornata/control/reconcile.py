@@ -11,12 +11,13 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.examine import SETTLES_WITHIN_MS, Findings, examine
+from giornata.control.failed_starts import StartsFound, find_starts, judge_starts
 from giornata.control.fleet_views import NodesOn, called
 from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.lapse import end_leases
 from giornata.control.patience import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.ports.fleet_store import FleetRow, InstanceRow
+from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 
@@ -24,6 +25,7 @@ LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written
 ZOMBIE_AFTER_MS = 30_000
 ZOMBIES_FOR_MS = 24 * 3_600_000
 LONGEST_TROUBLE = 500
+SHOWN = ("state", "machine_id", "name", "trouble", "restarts", "failed_starts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class _Look:
     believed: Mapping[str, InstanceRow]
     price: int
     findings: Findings
+    nodes: Sequence[FleetNode]
+    starts: Mapping[str, StartsFound]
     at_ms: int
 
 
@@ -58,7 +62,18 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
         row = _row(tx, governed, listed, at_ms=now_ms)
         price = row.price_micro_usd_per_hour if price is None else price
         believed = {each.id: each for each in tx.fleets.instances(name)}
-        look = _Look(fleet=name, listed=listed, believed=believed, price=price or 0, findings=findings, at_ms=now_ms)
+        nodes = tx.fleets.nodes(name, seen_since_ms=now_ms - ZOMBIES_FOR_MS)
+        look = _Look(
+            fleet=name,
+            listed=listed,
+            believed=believed,
+            price=price or 0,
+            findings=findings,
+            nodes=nodes,
+            starts=find_starts(listed, believed, nodes, at_ms=now_ms),
+            at_ms=now_ms,
+        )
+        judge_starts(tx, ctx, governed, look.starts, at_ms=now_ms)
         found = [*_note_listed(tx, look), *_note_gone(tx, look, row)]
         found += [*_differences(tx, look, row), *_zombies(tx, look)]
         _note_outdated(tx, look)
@@ -128,7 +143,7 @@ def _note_renewed(tx: Transaction, look: _Look, rows: Sequence[InstanceRow]) -> 
         return
     stays = {"leaving_at_ms": None, "leaving_reason": "", "drained_at_ms": None}
     tx.fleets.update_instances(look.fleet, [each.id for each in rows], renewing=False, **stays)
-    nodes = NodesOn(tx.fleets.nodes(look.fleet, seen_since_ms=look.at_ms - ZOMBIES_FOR_MS))
+    nodes = NodesOn(look.nodes)
     # The process of before is gone. While nothing is heard of the next one, its place is counted by what it could do.
     before = [node.id for node in map(nodes.of, rows) if node is not None]
     tx.fleets.drain(before, draining=False)
@@ -138,7 +153,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
     found = []
     for each in look.listed.values():
         before = look.believed.get(each.id)
-        runs = each.state is InstanceState.RUNNING
+        runs, starts = each.state is InstanceState.RUNNING, look.starts[each.id].starts
         now = InstanceRow(
             fleet=look.fleet,
             id=each.id,
@@ -154,6 +169,9 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
             ended_at_ms=None,
             gone_at_ms=None,
             trouble=each.trouble[:LONGEST_TROUBLE],
+            restarts=starts.restarts,
+            began_at_ms=starts.began_at_ms,
+            failed_starts=starts.failed,
         )
         if before is None:
             found.append(f"{called(each)} is there")
@@ -163,7 +181,7 @@ def _note_listed(tx: Transaction, look: _Look) -> list[str]:
 
 
 def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:
-    same = all(getattr(before, name) == getattr(now, name) for name in ("state", "machine_id", "name", "trouble"))
+    same = all(getattr(before, name) == getattr(now, name) for name in SHOWN)
     return not same or before.last_listed_at_ms + LISTED_EVERY_MS <= now.last_listed_at_ms
 
 
@@ -203,7 +221,7 @@ def _zombies(tx: Transaction, look: _Look) -> list[str]:
     gone = {each.id: each for each in tx.fleets.gone_since(look.fleet, since_ms=look.at_ms - ZOMBIES_FOR_MS)}
     zombies = [
         node
-        for node in tx.fleets.nodes(look.fleet, seen_since_ms=look.at_ms - ZOMBIES_FOR_MS)
+        for node in look.nodes
         if node.instance_id in gone
         and not node.draining
         and node.last_seen_at_ms > (gone[node.instance_id].gone_at_ms or 0) + ZOMBIE_AFTER_MS

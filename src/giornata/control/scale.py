@@ -84,6 +84,7 @@ def in_words(plan: Plan) -> Mapping[str, Any]:
         "jobs": plan.jobs,
         "desired": plan.desired,
         "reasons": list(plan.reasons),
+        "stopped": plan.stopped,
         **{name: [each["instance_id"] for each in kept[name]] for name in ("leaving", "reallocate")},
         "ending": list(plan.ending),
     }

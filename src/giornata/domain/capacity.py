@@ -47,7 +47,8 @@ class InstanceView:
     `since_ms`: since when the node has had nothing to do, or since when one is waited for. `asked_ms`: when it was
     asked for, as far as that is known. `sound`: its machine is fit for new jobs. `ended`: the provider was asked to
     end it. Of a node at work, `taken` are the places that its jobs have, and `joint_key` is what others need to join
-    them; None: nobody may.
+    them; None: nobody may. `billed`: its provider bills it now. `came`: a node
+    on it has asked for work before. `fails_to_start`: its node's latest starts failed.
     """
 
     id: str
@@ -59,6 +60,9 @@ class InstanceView:
     sound: bool = True
     leaving_since_ms: int | None = None
     ended: bool = False
+    billed: bool = False
+    came: bool = False
+    fails_to_start: bool = False
     taken: int = 0
     joint_key: str | None = None
 

@@ -1,8 +1,9 @@
 """What is decided of a fleet, and what from: the operator's policy, what is believed of it, the plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from giornata.domain.capacity import Demand, InstanceView, Offer
+from giornata.domain.health import HealthPolicy
 from giornata.domain.scaling_windows import Window
 
 
@@ -19,9 +20,11 @@ class ScalingPolicy:
     most_down: int = 10  # nodes fewer in one step
     pause_after_change_s: float = 0.0
     max_price_micro_usd_per_hour: int | None = None  # of one node; dearer ones are not asked for
-    # An instance without a node after so long is replaced. By a provider's published curve one in seven takes over
-    # half an hour and nearly all come in 80 minutes; to wait is free, and a machine given up is excluded for days.
+    # An instance that is not billed yet is replaced after so long. By a provider's published curve one in seven
+    # takes over half an hour and nearly all come in 80 minutes; to wait is free, and a machine given up is excluded
+    # for days.
     start_within_s: float = 5400.0
+    start_billed_within_s: float = 600.0  # the same for an instance that is billed and has no node
     usual_start_s: float = 600.0  # what a deadline has to leave room for when a node is still to come
     drain_within_s: float = 900.0  # for the last checkpoint of a node that is to go
     windows: tuple[Window, ...] = ()
@@ -44,8 +47,8 @@ class FleetView:
 
     `asked` is what the provider was last asked for; `offer` what a node that is still to come can do. `demand` is
     this fleet's share. `moves`: what is reallocated comes back on another machine. `reallocations_left` are those
-    that the provider still allows in this minute. At `awaited_at_ms` jobs last waited for every node that had not
-    started.
+    that the provider still allows in this minute, `share_left` those that the reaper's share allows, None: any
+    number. At `awaited_at_ms` jobs last waited for every node that had not started.
     """
 
     name: str
@@ -58,6 +61,8 @@ class FleetView:
     most_nodes_reason: str = ""  # what `most_nodes` comes from, in the provider's terms
     moves: bool = True
     reallocations_left: int = 0
+    share_left: int | None = None
+    health: HealthPolicy = field(default_factory=HealthPolicy)
     awaited_at_ms: int | None = None
     changed_at_ms: int | None = None
 
@@ -76,7 +81,8 @@ class Plan:
 
     `desired` is what to ask of the provider; `leaving` get no more work from now on; `ending` are those of them that
     hold no job any more, and go with this `desired`; `reallocate` are to be replaced by others. `needed`: there is
-    work for the fleet; `awaited`: jobs wait for every node that has not started.
+    work for the fleet; `awaited`: jobs wait for every node that has not started. `stopped` says why no more are asked
+    for although jobs wait; empty: they are.
     """
 
     desired: int
@@ -87,3 +93,4 @@ class Plan:
     jobs: int = 0
     needed: bool = False
     awaited: bool = False
+    stopped: str = ""

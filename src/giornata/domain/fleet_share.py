@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from giornata.domain.capacity import Demand, InstanceView, Use, could_take, place, takes_now
 from giornata.domain.fleet_plan import FleetView, ScalingPolicy
+from giornata.domain.starts import never_comes, stopped
 
 UNKNOWN_PRICE = 1 << 60
 
@@ -35,7 +36,8 @@ class Bidder:
             InstanceView(id=f"to come {number}", offer=self.view.offer, asked_ms=asked_ms)
             for number in range(unlisted)
         ]
-        return [*(each for each in staying if each.room), *to_come]
+        able = (each for each in staying if each.room and not never_comes(each, self.policy, now_ms))
+        return [*able, *to_come]
 
     def makes(self, group: Demand, instance: InstanceView, now_ms: int) -> bool:
         """Whether such a job may go to this free instance, and its node is there before the deadline."""
@@ -56,17 +58,24 @@ class Bidder:
             return True
         if not could_take(group, self.view.offer, machine_id=None):
             return False
-        replaces = self.view.moves and not self.in_trouble and any(each.stays for each in self.view.instances)
+        delivers = not self.in_trouble and not self.stopped(now_ms)
+        replaces = self.view.moves and delivers and any(each.stays for each in self.view.instances)
         return replaces or self.room(now_ms) > 0
 
     def room(self, now_ms: int) -> int:
         """Nodes that it could have more, as far as anybody knows; 0 when it cannot deliver."""
         ceiling, price = self.policy.max_price_micro_usd_per_hour, self.view.price_micro_usd_per_hour
-        if self.in_trouble or (ceiling is not None and price is not None and price > ceiling) or self.full(now_ms):
+        too_dear = ceiling is not None and price is not None and price > ceiling
+        if self.in_trouble or too_dear or self.full(now_ms) or self.stopped(now_ms):
             return 0
         _, most = self.policy.bounds(now_ms)
         most = most if self.view.most_nodes is None else min(most, self.view.most_nodes)
         return max(0, most - self.view.asked)
+
+    def stopped(self, now_ms: int) -> str:
+        """Why it asks for no more nodes; see `domain.starts.stopped`."""
+        staying = [each for each in self.view.instances if each.stays]
+        return stopped(staying, self.view, self.policy, now_ms)
 
     def full(self, now_ms: int) -> bool:
         """Whether the provider has had less than was asked of it for too long."""

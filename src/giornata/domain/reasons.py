@@ -24,6 +24,7 @@ class Reason(StrEnum):
     NODE_TOO_SMALL = "node_too_small"  # the job needs more GPU memory than such a node has
     NODE_DISK = "node_disk"  # full, read-only or failing disk
     NODE_DOWNLOAD = "node_download"  # inputs could not be fetched, or did not hash
+    NODE_START = "node_start"  # of no attempt: a node's process ended before it asked for work
     BAD_SPEC = "bad_spec"  # found out on the node: the spec cannot be carried out
     BAD_DATA = "bad_data"  # found out on the node: an input cannot be used
     CRASHED = "crashed"  # the workload died, and nobody can tell yet whose fault it was
@@ -62,6 +63,7 @@ BLAME: Mapping[Reason, Blame] = _total(
         Reason.NODE_TOO_SMALL: Blame.UNDECIDED,  # another node may be larger, and this one is sound
         Reason.NODE_DISK: Blame.MACHINE,
         Reason.NODE_DOWNLOAD: Blame.MACHINE,
+        Reason.NODE_START: Blame.MACHINE,
         Reason.BAD_SPEC: Blame.JOB,
         Reason.BAD_DATA: Blame.JOB,
         Reason.CRASHED: Blame.UNDECIDED,

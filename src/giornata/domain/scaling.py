@@ -17,13 +17,15 @@ from giornata.domain.capacity import (
     takes,
 )
 from giornata.domain.fleet_plan import FleetView, Plan, ScalingPolicy, Step
+from giornata.domain.starts import is_trial_due, never_comes, stopped, to_replace
 
 
 @dataclass(slots=True, kw_only=True)
 class _Need:
     """What the work asks for.
 
-    `idle` are those that it leaves with nothing to do; for `awaited` of those that are not listed yet, jobs wait.
+    `idle` are those that it leaves with nothing to do; for `awaited` of those that are not listed yet, jobs wait. On
+    `stuck` no node is to be expected; those of them to `replace` are replaced now.
     `over`: no job waits that a node of this fleet could take. `all_awaited`: jobs wait for every node that has not
     started.
     """
@@ -35,9 +37,11 @@ class _Need:
     all_awaited: bool
     idle: list[InstanceView]
     stuck: list[InstanceView]
+    replace: list[InstanceView]
     left: list[Demand]
     stranded: list[Demand]
     needed: bool
+    stopped: str
     reasons: list[str] = field(default_factory=list)
 
 
@@ -105,6 +109,7 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
         jobs=jobs_in(view.demand),
         needed=need.needed,
         awaited=need.all_awaited,
+        stopped=need.stopped,
     )
 
 
@@ -119,6 +124,8 @@ def _change(now: _Now, need: _Need, *, room: int) -> tuple[int, list[Step], int]
             need.reasons.append(f"the number changed less than {pause_s:g} s ago")
         return 0, [], 0
     if wanted > now.count:
+        if need.stopped:
+            room = min(room, int(is_trial_due(now.view, now.at_ms)))
         return _growth(now.view, now.policy, wanted - now.count, room, need.reasons), [], 0
     if wanted < now.count:
         return 0, *_fewer(now, need, wanted)
@@ -152,11 +159,13 @@ def _unfit(now: _Now, need: _Need) -> list[Step]:
 
 def _need(now: _Now) -> _Need:
     view, policy = now.view, now.policy
-    stuck = [each for each in now.staying if is_stuck(each, policy, now.at_ms)]
+    stuck = [each for each in now.staying if never_comes(each, policy, now.at_ms)]
+    replaced = to_replace(now.staying, view, policy, now.at_ms)
     busy = [each for each in now.staying if each.use is Use.BUSY]
-    free = [each for each in now.staying if each.use is not Use.BUSY and not is_stuck(each, policy, now.at_ms)]
+    lost = {each.id for each in stuck}
+    free = [each for each in now.staying if each.use is not Use.BUSY and each.id not in lost]
     # Asked for and not listed yet, or to come in the place of another.
-    coming = now.unlisted + min(len(stuck), view.reallocations_left)
+    coming = now.unlisted + len(replaced)
     to_come = [InstanceView(id=f"to come {number}", offer=view.offer) for number in range(coming)]
     placement: Placement = place(view.demand, [*busy, *free, *to_come])
     new = [group for group in placement.left if could_take(group, view.offer, machine_id=None)]
@@ -177,9 +186,11 @@ def _need(now: _Now) -> _Need:
         all_awaited=needed and (bool(new) or not_awaited <= policy.warm_spares),
         idle=idle,
         stuck=stuck,
+        replace=replaced,
         left=placement.left,
         stranded=[group for group in new if not any(takes(group, each) for each in [*busy, *free, *to_come])],
         needed=needed,
+        stopped=stopped(now.staying, view, policy, now.at_ms),
     )
     need.reasons = _in_words(view, policy, need, busy=len(busy), placed=placement.placed)
     return need
@@ -201,6 +212,10 @@ def _in_words(view: FleetView, policy: ScalingPolicy, need: _Need, *, busy: int,
     unfit = len([each for each in need.idle if not each.sound])
     if unfit:
         words.append(f"{unfit} on machines that are not fit count for nothing")
+    if need.stuck:
+        words.append(f"{len(need.stuck)} without a node that could ask for work count for nothing")
+    if need.stopped:
+        words.append(f"{need.stopped}: one more is tried each hour, and no others")
     for group in need.left:
         if not could_take(group, view.offer, machine_id=None):
             words.append(f"{group.jobs} jobs of kind {group.kind}: no node of this fleet could take them")
@@ -215,11 +230,6 @@ def _waiting(jobs: int, placed: int) -> str:
     if placed in {0, jobs}:
         return f"{waiting} for a node that is there or comes" if placed else waiting
     return f"{waiting}, {placed} for nodes that are there or come"
-
-
-def is_stuck(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool:
-    """Whether a node has been waited for too long."""
-    return instance.use is Use.NONE and now_ms - instance.since_ms > policy.start_within_s * 1000
 
 
 def _within(nodes: int, fewest: int, most: int, reasons: list[str], *, paused: bool) -> int:
@@ -327,6 +337,11 @@ def _may_end(instance: InstanceView, policy: ScalingPolicy, now_ms: int) -> bool
     return waited_ms > 0 and (instance.use is not Use.BUSY or waited_ms > policy.drain_within_s * 1000)
 
 
+def _why_stuck(instance: InstanceView) -> str:
+    failed = "its node ends again and again before it asks for work"
+    return failed if instance.fails_to_start else "no node has come up on it for too long"
+
+
 def _stuck_and_needed(now: _Now, need: _Need) -> int:
     """For how many that are stuck another has to come: for those that jobs wait for, and up to the wanted number."""
     wanted = min(max(need.nodes, now.fewest), now.most)
@@ -334,9 +349,8 @@ def _stuck_and_needed(now: _Now, need: _Need) -> int:
 
 
 def _replacements(now: _Now, need: _Need, gone: frozenset[str], *, short: bool) -> list[Step]:
-    view, why_stuck = now.view, "no node has come up on it for too long"
-    stuck = [each for each in need.stuck if each.id not in gone]
-    steps = [Step(instance_id=each.id, reason=why_stuck) for each in stuck[: _stuck_and_needed(now, need)]]
+    view, stuck = now.view, [each for each in need.replace if each.id not in gone]
+    steps = [Step(instance_id=each.id, reason=_why_stuck(each)) for each in stuck[: _stuck_and_needed(now, need)]]
     idle = [each for each in need.idle if each.id not in gone]
     if short:
         banned = sorted({machine for group in need.stranded for machine in group.banned_machines})

@@ -12,6 +12,13 @@ LONGEST_TROUBLE = 500
 PRESENT = "status.phase!=Succeeded,status.phase!=Failed"
 FAILED = "status.phase=Failed"
 USUAL = frozenset({"ContainerCreating", "PodInitializing"})
+# https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff and the kubelet's own reasons beside it.
+CANNOT_START = frozenset(
+    {
+        *("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName"),
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
+    }
+)
 Pod = Any  # a V1Pod, whose every field may be None to its types, and most never are
 
 
@@ -25,6 +32,11 @@ def instance_of(pod: Pod) -> Instance:
         machine_id=pod.spec.node_name or None,
         running_since_ms=None if since is None else round(since.timestamp() * 1000),
         trouble="" if since is not None else _trouble(pod),
+        restarts=sum(each.restart_count or 0 for each in _chosen(pod)),
+        cannot_start=any(
+            each.state is not None and each.state.waiting is not None and each.state.waiting.reason in CANNOT_START
+            for each in _chosen(pod)
+        ),
     )
 
 
@@ -67,6 +79,12 @@ def _containers(pod: Pod) -> list[Any]:
     return (pod.status.container_statuses or []) if pod.status is not None else []
 
 
+def _chosen(pod: Pod) -> list[Any]:
+    """The status of the node's own container."""
+    statuses = _containers(pod)
+    return [each for each in statuses if each.name == CONTAINER] or statuses[:1]
+
+
 def _state(pod: Pod, *, running: bool) -> InstanceState:
     if pod.metadata.deletion_timestamp is not None:
         # Also a pod whose machine does not answer: it is deleted by the cluster after minutes, and may run on.
@@ -76,9 +94,7 @@ def _state(pod: Pod, *, running: bool) -> InstanceState:
 
 def _running_since(pod: Pod) -> datetime | None:
     """Since when the node's container runs; None while an image comes, or between two starts of it."""
-    statuses = _containers(pod)
-    chosen = [each for each in statuses if each.name == CONTAINER] or statuses[:1]
-    for status in chosen:
+    for status in _chosen(pod):
         if status.state is not None and status.state.running is not None:
             started: datetime | None = status.state.running.started_at
             return started

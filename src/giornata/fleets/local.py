@@ -97,6 +97,7 @@ class LocalFleet:
                     slot.number,
                     InstanceState.RUNNING if slot.alive else InstanceState.STARTING,
                     trouble=slot.trouble(now_s),
+                    restarts=slot.restarts,
                 )
                 for slot in self._slots.values()
                 if slot.alive or slot.process is None
@@ -185,9 +186,11 @@ class LocalFleet:
         # Never the same again, not even after a restart of the server.
         return f"{self.name}-{number}-{self.now_ms():x}-{os.urandom(2).hex()}"
 
-    def _instance(self, instance_id: str, number: int, state: InstanceState, *, trouble: str = "") -> Instance:
+    def _instance(
+        self, instance_id: str, number: int, state: InstanceState, *, trouble: str = "", restarts: int | None = None
+    ) -> Instance:
         place = f"{self.name}-{number}"
-        return Instance(id=instance_id, state=state, name=place, machine_id=place, trouble=trouble)
+        return Instance(id=instance_id, state=state, name=place, machine_id=place, trouble=trouble, restarts=restarts)
 
     def _log(self, number: int) -> Path:
         return self.log_directory / f"{self.name}-{number}.log"

@@ -48,7 +48,7 @@ class Slot:
     """A place, and the process that is in it. `instance_id` is the process's, or of the one that is to come.
 
     `leaves`: when there are to be fewer, this process is the first to go. `ended` is how the one before it ended, and
-    `log` where processes of this place write.
+    `log` where processes of this place write. `restarts` counts the processes that ended by themselves.
     """
 
     number: int
@@ -58,6 +58,7 @@ class Slot:
     start_again_at_s: float = 0.0
     backoff_s: float = FIRST_BACKOFF_S
     starts: int = 0
+    restarts: int = 0
     leaves: bool = False
     ended: str = ""
     log: Path | None = None
@@ -81,6 +82,7 @@ class Slot:
         if self.process is None or self.alive:
             return
         lived_s = now_s - self.started_at_s
+        self.restarts += 1
         self.ended, self.leaves = how_it_ended(self.process.returncode, self.log), False
         self.backoff_s = FIRST_BACKOFF_S if lived_s >= HEALTHY_AFTER_S else min(self.backoff_s * 2, MAX_BACKOFF_S)
         self.kill()

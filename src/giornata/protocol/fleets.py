@@ -45,7 +45,8 @@ class FleetInstance(Reply):
 
 
 class FleetPlan(Reply):
-    """What was decided last, and why. Names are ids of instances."""
+    """What was decided last, and why. Names are ids of instances. `stopped` says why no more nodes are asked for
+    although jobs wait: so many of them never came."""
 
     jobs: int = 0
     desired: int = 0
@@ -53,6 +54,7 @@ class FleetPlan(Reply):
     ending: tuple[str, ...] = ()
     reallocate: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    stopped: str = ""
 
 
 class FleetLimits(Reply):

@@ -24,6 +24,7 @@ class Machine:
     """Hardware. `slowness` multiplies the time of a step; a machine with `breaks` ends every attempt with it.
 
     `step_noise` and `hour_noise` are the sigmas of log-normal factors for each step and each hour, drawn by `seed`.
+    Unless it `starts`, each node's process on it ends before it asks for work.
     From `hot_from_step` of an attempt on, heat makes each step take `hot_by` times as long.
     """
 
@@ -38,11 +39,12 @@ class Machine:
     up_mbps: float = 20.0
     breaks: Reason | None = None
     breaks_after_s: float = 8.0
+    starts: bool = True
 
     @property
     def sound(self) -> bool:
         """Whether there is nothing to hold against it. The median machine has slowness 1."""
-        return self.breaks is None and self.slowness * self.hot_by < SLOW
+        return self.starts and self.breaks is None and self.slowness * self.hot_by < SLOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from giornata.simulate.world import World
 
 RETRY_S = 5.0
+ENGINE_FAILS_S = 20.0  # three tries to start an engine that ends at once; 23 s from start to start were seen
+RESTART_S = 10.0  # a kubelet's first pause; it doubles there, and here it does not
 TRIAL_S = 20.0  # of a small training, its model loaded: a guess
 
 
@@ -37,7 +39,15 @@ class ModelledNode(Resident):
     def begin(self) -> None:
         """The process starts."""
         self._turn("checks")
-        self._after(self.world.manners.checks_s, self._ask)
+        if self.machine.starts:
+            self._after(self.world.manners.checks_s, self._ask)
+        else:
+            self._after(ENGINE_FAILS_S, self._end_before_asking)
+
+    def _end_before_asking(self) -> None:
+        """Its engine does not start: the process ends, and the provider starts it again where it was."""
+        self.die()
+        self.world.agenda.after(RESTART_S, lambda: self.world.fleet_of(self.container).restart(self.container))
 
     def vanish(self, *, lives_on_s: float) -> None:
         """The container is gone. A zombie loses its network too, for a while, and comes back to where it was."""

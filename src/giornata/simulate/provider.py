@@ -52,6 +52,7 @@ class Container:
     running_since_ms: int | None = None
     ended_at_ms: int | None = None
     account: Account | None = None
+    restarts: int = 0
     node: "Resident | None" = None
 
     @property
@@ -120,6 +121,7 @@ class ModelledFleet:
                 name=each.id,
                 machine_id=each.machine.id,
                 running_since_ms=each.running_since_ms,
+                restarts=each.restarts,
             )
             for each in self.present.values()
         ]
@@ -193,6 +195,7 @@ class ModelledFleet:
     def restart(self, container: Container) -> None:
         """Its process ended by itself: the provider starts it again where it was."""
         if container.id in self.present and container.running_since_ms is not None:
+            container.restarts += 1
             container.node = self._settle(container)
             container.node.begin()
 

@@ -158,6 +158,12 @@ _ALL = (
         notes=("three times is the median's outlier of 1.5 doubled: far enough to be worth a move",),
     ),
     _scenario(
+        name="crash-loop",
+        about="on one machine in ten a node's process ends again and again before it asks for work",
+        offers=(Offer(park=Park(notable={number: {"starts": False} for number in range(2, 400, 10)}, in_order=400)),),
+        slowest_loop_s=3.0,
+    ),
+    _scenario(
         name="region-loss",
         about="half of the fleet is gone at once",
         troubles=(Trouble(kind="region-lost", at_s=1.5 * HOUR_S),),

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from giornata.control.ports.ban_store import BannedJob, ConnectedNode
 from giornata.domain.backoff import Ban
 from giornata.domain.reasons import Reason
+from giornata.domain.starts import NodeStart
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.node_succession import replaced
 from giornata.store.schema import bans, jobs, nodes
@@ -32,7 +33,12 @@ ON_MACHINE: sa.Select[Any] = (
 _OF_JOB = sa.select(*_BAN).where(bans.c.job_id == sa.bindparam("job")).order_by(bans.c.machine_id)
 CONNECTED: sa.Select[Any] = sa.select(
     nodes.c.machine_id, nodes.c.project_id, nodes.c.kinds, nodes.c.vram_bytes
-).where(nodes.c.last_seen_at_ms >= sa.bindparam("since"), nodes.c.draining.is_(sa.false()), ~replaced())
+).where(
+    nodes.c.last_seen_at_ms >= sa.bindparam("since"),
+    nodes.c.draining.is_(sa.false()),
+    nodes.c.start == NodeStart.DONE,
+    ~replaced(),
+)
 _LIFT = sa.delete(bans).where(
     bans.c.job_id == sa.bindparam("job"), bans.c.machine_id.in_(sa.bindparam("machines", expanding=True))
 )

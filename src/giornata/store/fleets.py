@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow, Joinable
 from giornata.domain.job import JobState
+from giornata.domain.starts import NodeStart
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.dialect_insert import insert_for
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
@@ -18,9 +19,10 @@ _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
 _INSTANCE = tuple(instances.c[name] for name in InstanceRow.__slots__)
 # What a listing says; the rest is our own.
 _LISTED = ("machine_id", "name", "state", "price_micro_usd_per_hour", "last_listed_at_ms", "gone_at_ms", "trouble")
+_STARTS = ("restarts", "began_at_ms", "failed_starts")
 _NODE = (
     *("id", "project_id", "machine_id", "name", "instance_id", "kinds", "vram_bytes", "places", "draining"),
-    *("first_seen_at_ms", "last_seen_at_ms"),
+    *("first_seen_at_ms", "last_seen_at_ms", "start"),
 )
 # To five minutes: jobs with deadlines of their own would be groups of one.
 _DEADLINE = (jobs.c.deadline_at_ms - jobs.c.deadline_at_ms % 300_000).label("deadline_at_ms")
@@ -145,7 +147,7 @@ class Fleets:
 
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
         rows = (row._asdict() for row in self._connection.execute(_NODES, {"fleet": fleet, "since": seen_since_ms}))
-        return [FleetNode(**{**row, "kinds": tuple(row["kinds"])}) for row in rows]
+        return [FleetNode(**{**row, "kinds": tuple(row["kinds"]), "start": NodeStart(row["start"])}) for row in rows]
 
     def drain(self, node_ids: Collection[str], *, draining: bool = True) -> None:
         self._connection.execute(_DRAIN, {"wanted": sorted(node_ids), "told": draining})
@@ -215,6 +217,6 @@ def _update_instances(names: tuple[str, ...]) -> sa.Update:
 @functools.cache
 def _put_instance(dialect_name: str) -> Any:
     statement = insert_for(dialect_name, instances)
-    listed = {name: statement.excluded[name] for name in _LISTED}
+    listed = {name: statement.excluded[name] for name in (*_LISTED, *_STARTS)}
     listed["running_at_ms"] = sa.func.coalesce(instances.c.running_at_ms, statement.excluded.running_at_ms)
     return statement.on_conflict_do_update(index_elements=[instances.c.fleet, instances.c.id], set_=listed)

@@ -10,6 +10,7 @@ from giornata.control.ports.money_store import Ahead, AtWork, Place
 from giornata.control.ports.records import FinishedRecord
 from giornata.domain.machine_ids import AT, own_id
 from giornata.domain.reasons import Reason
+from giornata.domain.starts import NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.node_succession import replaced
 from giornata.store.record_columns import columns
@@ -63,6 +64,7 @@ class ForecastQueries:
             nodes.c.project_id.in_((ROOT_PROJECT, project_id)),
             nodes.c.last_seen_at_ms >= seen_since_ms,
             nodes.c.draining.is_(sa.false()),
+            nodes.c.start == NodeStart.DONE,
             nodes.c.vram_bytes.is_(None) | (nodes.c.vram_bytes >= min_vram_bytes),
             ~replaced(),
         )

@@ -10,6 +10,7 @@ from giornata.control.ports.records import NodeRecord, QueueView, Rows
 from giornata.control.ports.user_store import Before
 from giornata.domain.health import MachineState
 from giornata.domain.routing import ENDLESS_BYTES
+from giornata.domain.starts import NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.bounded_pages import bounded, is_more_behind, size_of
 from giornata.store.claiming import eligible, for_machine, large_enough
@@ -38,6 +39,7 @@ _LIVE = sa.select(
     nodes.c.project_id.in_((ROOT_PROJECT, sa.bindparam("project", type_=sa.String()))),
     nodes.c.last_seen_at_ms >= sa.bindparam("since"),
     nodes.c.draining.is_(sa.false()),
+    nodes.c.start == NodeStart.DONE,
     ~replaced(),
 )
 

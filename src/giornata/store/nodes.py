@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
+from giornata.domain.starts import NodeStart
 from giornata.store import schema
 from giornata.store.dialect_insert import insert_for
 from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of, update_rows
@@ -71,8 +72,9 @@ class Nodes:
     def forget(self, node_id: str) -> None:
         self._connection.execute(sa.delete(nodes).where(nodes.c.id == node_id))
 
-    def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
-        self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(checks=dict(checks)))
+    def note_checks(self, node_id: str, checks: Mapping[str, Any], *, start: NodeStart) -> None:
+        noted = {"checks": dict(checks), "start": start}
+        self._connection.execute(sa.update(nodes).where(nodes.c.id == node_id).values(noted))
 
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         rows = [
@@ -116,8 +118,11 @@ def _see_rows() -> Any:
 def _or_refresh(insert: Any) -> Any:
     new = insert.excluded
     lasting = {name: new[name] for name in _SEEN if name not in {"id", "project_id", "first_seen_at_ms"}}
+    # Who makes itself known asks for work, unless its checks say otherwise: see `note_checks`.
     return insert.on_conflict_do_update(
-        index_elements=[nodes.c.id], set_=lasting, where=nodes.c.project_id == new.project_id
+        index_elements=[nodes.c.id],
+        set_={**lasting, "start": sa.literal_column("''")},
+        where=nodes.c.project_id == new.project_id,
     )
 
 

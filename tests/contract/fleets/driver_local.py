@@ -16,7 +16,7 @@ from tests.contract.fleets.under_test import WORK
 
 from giornata.control.ports.fleet import InstanceState
 from giornata.fleets.local import Options, open_fleet
-from giornata.fleets.local_slot import HEALTHY_AFTER_S
+from giornata.fleets.local_slot import HEALTHY_AFTER_S, MAX_BACKOFF_S
 from giornata.fleets.opening import Surroundings
 
 PATIENCE_S = 30.0
@@ -79,6 +79,12 @@ class LocalUnderTest:
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
 
+    def end_process(self, instance_id: str) -> None:
+        self.vanish(instance_id)
+        self.fleet.tend()
+        self._now_s += MAX_BACKOFF_S
+        self.settle()
+
     @contextmanager
     def hold_up(self) -> Iterator[str]:
         self._program = "import sys; sys.exit('there is no such model')"
@@ -95,6 +101,7 @@ class LocalUnderTest:
         for pid in self.fleet.pids().values():
             wait_for_end(pid)
         self.fleet.tend()
+        self._now_s += MAX_BACKOFF_S
 
     def away(self) -> AbstractContextManager[None]:
         raise NotImplementedError("processes of one's own can always be asked")

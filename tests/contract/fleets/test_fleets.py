@@ -3,7 +3,8 @@
 A driver that can lose replies has `lost_replies()` besides: meanwhile the provider does what it is asked, and the
 answer to the call that asked for it is FleetUnavailable. One whose nodes can be kept from coming has `hold_up()`,
 which gives the words that the provider says of it, and `settle_held_up()` besides, and perhaps `settle_well()` for
-what is only well after a while. One whose provider keeps settings
+what is only well after a while. One whose provider starts a process again in its place has
+`end_process(instance_id)`, after which it has done so. One whose provider keeps settings
 has `change_settings()`: the same fleet as after a restart of the server with another image.
 """
 

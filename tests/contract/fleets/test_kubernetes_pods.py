@@ -27,6 +27,7 @@ def test_a_pod_that_no_machine_has_room_for_says_so(strict):
     strict.machines.set_status(pod, {"conditions": [condition]})
     (listed,) = strict.fleet.list()
     assert listed.trouble == "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    assert not listed.cannot_start, "it waits for a machine, and may get one"
     strict.settle()
     assert [each.trouble for each in strict.fleet.list()] == [""]
 
@@ -42,8 +43,9 @@ def test_a_container_that_ends_again_and_again_says_how(strict):
         InstanceState.STARTING,
         "CrashLoopBackOff: back-off 40s restarting failed container: ended with status 137 (OOMKilled)",
     )
+    assert (listed.restarts, listed.cannot_start) == (4, True)
     strict.machines.set_status(pod, status_of_container(pod, {"waiting": {"reason": "ContainerCreating"}}))
-    assert [each.trouble for each in strict.fleet.list()] == [""], "this is how every pod begins"
+    assert [(each.trouble, each.cannot_start) for each in strict.fleet.list()] == [("", False)], "so every pod begins"
 
 
 def test_pods_that_cannot_be_made_and_how_the_last_one_ended_are_told_of_the_fleet(strict):

@@ -66,6 +66,20 @@ def test_a_fit_node_says_what_it_measured_and_works(api: FakeNodeApi, node: Node
     assert api.artifacts
 
 
+def test_a_node_whose_engine_does_not_start_says_so_and_asks_for_no_other_machine(
+    api: FakeNodeApi, node: NodeFactory
+) -> None:
+    """Its image may be the bad one, on whichever machine: who replaces machines keeps count."""
+    asks(api)
+    provider = Notes()
+    assert node(script="sys.exit('no GPU')", instruments=instruments(), provider=provider).run() == ExitCode.UNUSABLE
+    first, last = api.bodies("checks")
+    assert (first["leaving"], first["shortcomings"], first["node"]["engine_pid"]) == (False, [], None)
+    assert last["leaving"] is True
+    assert "engine" in last["shortcomings"][0]
+    assert (provider.reasons, api.bodies("claim")) == ([], [])
+
+
 UNFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"min_driver": "560"}, {}, "the graphics driver is 550.54.14"),
     ({"min_driver": "500"}, {"run": fails(FileNotFoundError())}, "nvidia-smi is not there"),

@@ -1,5 +1,7 @@
 """Fleets by HTTP, on the command line and in the gauges."""
 
+from dataclasses import replace
+
 import pytest
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, governed, with_fleets
 
@@ -50,6 +52,19 @@ def test_the_table_shows_it(run, served, provider):
     assert instance not in shown
     assert instance in run("fleets", "gpu").output
     assert run("fleets", "gpu", "--json").json["items"][0]["name"] == "gpu"
+
+
+def test_a_fleet_whose_nodes_never_come_says_so_in_a_line_of_its_own(run, served, provider):
+    for _ in range(2):
+        served.client().submit({}, kind="x-count")
+    turn(served)
+    assert "ever came" not in run("fleets").output
+    for name, instance in provider.instances.items():
+        provider.instances[name] = replace(instance, cannot_start=True)
+    turn(served)
+    shown = run("fleets").output
+    assert "gpu: none of 3 nodes ever came: one more is tried each hour, and no others" in shown
+    assert run("fleets", "--json").json["items"][0]["plan"]["stopped"] == "none of 3 nodes ever came"
 
 
 def test_one_that_is_not_there(run):

@@ -46,9 +46,13 @@ def idle(name: str, offer: Offer = SMALL) -> InstanceView:
         ([idle("a")], {"in_trouble": True}, False),
         ([idle("a")], {"offer": Offer(kinds=("generate",))}, False),
         ([idle("a")], {"moves": False, "policy": replace(POLICY, max_price_micro_usd_per_hour=1)}, False),
-        ([InstanceView(id="b", offer=SMALL)], {"policy": replace(POLICY, max_nodes=1), "moves": False}, True),
         (
-            [InstanceView(id="b", offer=SMALL, machine_id="a")],
+            [InstanceView(id="b", offer=SMALL, since_ms=NOW)],
+            {"policy": replace(POLICY, max_nodes=1), "moves": False},
+            True,
+        ),
+        (
+            [InstanceView(id="b", offer=SMALL, machine_id="a", since_ms=NOW)],
             {"policy": replace(POLICY, max_nodes=1), "moves": False},
             False,
         ),
@@ -117,7 +121,7 @@ def test_a_deadline_that_only_the_dearer_fleet_can_meet_is_for_that():
 
 
 def coming(name: str, since_s: float) -> InstanceView:
-    return InstanceView(id=name, offer=SMALL, machine_id=name, asked_ms=NOW - round(since_s * 1000))
+    return InstanceView(id=name, offer=SMALL, machine_id=name, asked_ms=NOW - round(since_s * 1000), since_ms=NOW)
 
 
 @pytest.mark.parametrize(("since_s", "whose"), [(0, "dear"), (299, "dear"), (300, "cheap"), (3000, "cheap")])

@@ -68,6 +68,7 @@ def after(health: Health, *failures: Failure) -> Health:
 @pytest.mark.parametrize("reason", Reason)
 def test_only_what_a_machine_may_be_to_blame_for_has_a_weight(reason: Reason) -> None:
     whole = {Reason.NODE_DRIVER, Reason.NODE_VRAM, Reason.NODE_DISK, Reason.NODE_DOWNLOAD, Reason.TOO_SLOW}
+    whole |= {Reason.NODE_START}
     expected = 1.0 if reason in whole else 0.5 if reason is Reason.CRASHED else 0.0
     assert weight_of(reason, policy=POLICY) == expected
 

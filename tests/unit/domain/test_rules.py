@@ -110,6 +110,7 @@ def test_what_a_node_may_say_is_either_a_failure_or_a_release() -> None:
         Reason.SUCCEEDED,
         Reason.CANCELED,
         Reason.LEASE_EXPIRED,
+        Reason.NODE_START,
         Reason.OVER_BUDGET,
         Reason.SUPERSEDED,
     }

@@ -81,14 +81,15 @@ def test_jobs_that_wait_for_all_that_start_say_so():
 
 
 def test_what_is_stuck_and_not_needed_is_never_replaced():
+    policy = replace(KEEPS, max_nodes=20)
     stuck = [node(name, Use.NONE, since_s=1801) for name in "abc"]
-    view = fleet(*stuck, node("d", Use.BUSY), awaited_at_ms=ago(299))
-    assert replaced(plan(view, KEEPS)) == []
-    assert replaced(plan(replace(view, demand=(Demand(kind="train", jobs=1),)), KEEPS)) == ["a"]
-    assert replaced(plan(replace(view, demand=(Demand(kind="train", jobs=9),)), KEEPS)) == ["a", "b", "c"]
-    assert replaced(plan(view, replace(KEEPS, min_nodes=3))) == ["a", "b"]
-    assert replaced(plan(view, replace(KEEPS, warm_spares=1))) == ["a"]
-    assert replaced(plan(replace(view, asked=5, demand=(Demand(kind="train", jobs=1),)), KEEPS)) == []
+    view = fleet(*stuck, *(node(name, Use.BUSY) for name in "defg"), awaited_at_ms=ago(299))
+    assert replaced(plan(view, policy)) == []
+    assert replaced(plan(replace(view, demand=(Demand(kind="train", jobs=1),)), policy)) == ["a"]
+    assert replaced(plan(replace(view, demand=(Demand(kind="train", jobs=9),)), policy)) == ["a", "b", "c"]
+    assert replaced(plan(view, replace(policy, min_nodes=6))) == ["a", "b"]
+    assert replaced(plan(view, replace(policy, warm_spares=1))) == ["a"]
+    assert replaced(plan(replace(view, asked=8, demand=(Demand(kind="train", jobs=1),)), policy)) == []
 
 
 def test_what_is_stuck_is_replaced_where_those_that_are_idle_may_not_take_the_job():

@@ -117,9 +117,10 @@ def gone(pid: int) -> bool:
     return False
 
 
-def running(caller: Caller) -> Instance:
+def running(caller: Caller, *, restarts: int = 0) -> Instance:
     place = f"local-{caller.slot}"
-    return Instance(id=caller.instance, state=InstanceState.RUNNING, name=place, machine_id=place)
+    state = InstanceState.RUNNING
+    return Instance(id=caller.instance, state=state, name=place, machine_id=place, restarts=restarts)
 
 
 def test_each_slot_has_a_process_in_a_session_of_its_own_with_a_log(fleet_of, nodes, tmp_path):
@@ -150,7 +151,7 @@ def test_a_node_that_was_killed_is_started_again_as_another_instance(fleet_of, n
         assert second.instance != first.instance
         (listed,) = fleet.list()
         assert "was killed by SIGKILL" in listed.trouble
-        assert replace(listed, trouble="") == running(second)
+        assert replace(listed, trouble="") == running(second, restarts=1)
 
 
 def test_what_a_killed_node_had_started_goes_with_it(fleet_of, nodes):
@@ -194,6 +195,7 @@ def test_reallocating_does_not_ask(fleet_of, nodes):
         fleet.reallocate(first.instance, reason="a test")
         assert first.last_words() == []
         assert nodes.next().slot == 0
+        assert [each.restarts for each in fleet.list()] == [0], "it did not end by itself"
 
 
 def test_who_was_drained_is_asked_when_the_number_falls_and_not_before(fleet_of, nodes):

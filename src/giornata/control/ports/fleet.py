@@ -25,6 +25,9 @@ class Instance:
     `id` is the provider's; the node says it too (`NodeInfo.instance_id`), so that the two are found to be one.
     `machine_id` names the hardware, as far as the provider tells: it is what the node on it calls itself.
     `trouble` says why it does not run, or has ended before, in the provider's words; empty when all is well.
+    `restarts` counts how often the node's process ended by itself in this place and was started again; None: the
+    provider does not say. `cannot_start`: the provider says that the node's process cannot be started, or ends again
+    and again.
     """
 
     id: str
@@ -33,6 +36,8 @@ class Instance:
     machine_id: str | None = None
     running_since_ms: int | None = None  # epoch ms; None: the provider does not say
     trouble: str = ""
+    restarts: int | None = None
+    cannot_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

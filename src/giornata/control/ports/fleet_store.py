@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from giornata.domain.starts import NodeStart
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRow:
@@ -45,7 +47,8 @@ class InstanceRow:
     """An instance as last listed. `ended_at_ms`: asked of the provider; `gone_at_ms`: it is listed no more.
 
     `drained_at_ms`: the provider knows that it goes first. `outdated`: it is not as the settings say; `renewing`: it
-    leaves for that, and another comes in its place.
+    leaves for that, and another comes in its place. `restarts`, `began_at_ms` and `failed_starts`: see
+    `giornata.domain.starts.Starts`.
     """
 
     fleet: str
@@ -65,13 +68,17 @@ class InstanceRow:
     drained_at_ms: int | None = None
     outdated: bool = False
     renewing: bool = False
+    restarts: int = 0
+    began_at_ms: int | None = None
+    failed_starts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetNode:
     """A node of a fleet. `live` counts the attempts that it holds; without any, the last ended at `idle_since_ms`.
 
-    `joint_key` is of the jobs that it is at, where it has several places and others may join them.
+    `joint_key` is of the jobs that it is at, where it has several places and others may join them. `start`: how far
+    its start is.
     """
 
     id: str
@@ -88,6 +95,7 @@ class FleetNode:
     idle_since_ms: int
     live: int
     joint_key: str | None = None
+    start: NodeStart = NodeStart.DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from giornata.control.ports.work_rows import (
 )
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason
+from giornata.domain.starts import NodeStart
 from giornata.protocol.events import EventType
 
 
@@ -45,8 +46,8 @@ class Nodes(Protocol):
     def forget(self, node_id: str) -> None:
         """Delete the row of a node that was not let in."""
 
-    def note_checks(self, node_id: str, checks: Mapping[str, Any]) -> None:
-        """Keep what the node found out about itself, in place of what it said before."""
+    def note_checks(self, node_id: str, checks: Mapping[str, Any], *, start: NodeStart) -> None:
+        """Keep what the node found out about itself, in place of what it said before, and how far its start is."""
 
     def beat_each(self, beats: Sequence[NodeBeat], *, at_ms: int) -> frozenset[str]:
         """Note that these nodes live; the ids of those that are draining."""

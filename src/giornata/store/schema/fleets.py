@@ -49,6 +49,9 @@ instances = Table(
     at("drained_at_ms", nullable=True),  # the provider knows that it goes first
     Column("outdated", Boolean, nullable=False, server_default=sa.false()),  # not as the settings say
     Column("renewing", Boolean, nullable=False, server_default=sa.false()),  # it leaves for that
+    Column("restarts", Integer, nullable=False, server_default="0"),  # of its node's process, as last listed
+    at("began_at_ms", nullable=True),  # when its node's process was last found to begin
+    Column("failed_starts", Integer, nullable=False, server_default="0"),  # in a row, up to now
     Index("ix_instances_present", "fleet", "gone_at_ms"),
     Index("ix_instances_machine", "machine_id"),
 )

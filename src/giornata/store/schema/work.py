@@ -39,6 +39,7 @@ nodes = Table(
     Column("instance_id", String(128)),  # what the provider calls it
     Column("places", Integer, nullable=False, server_default="1"),
     Column("checks", sa.JSON, nullable=False, server_default="{}"),  # what the node found out about itself
+    Column("start", String(16), nullable=False, server_default=""),  # how far its start is; empty: it asks for work
     at("first_seen_at_ms"),
     at("last_seen_at_ms"),
     Index("ix_nodes_seen", "last_seen_at_ms"),
