@@ -4,7 +4,7 @@ Drivers keep nothing that matters: what is believed of a fleet lies in the store
 provider lists. Every call may be repeated, and every call may fail: see `FleetUnavailable` and its neighbours.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -25,6 +25,7 @@ class Instance:
     `id` is the provider's; the node says it too (`NodeInfo.instance_id`), so that the two are found to be one.
     `machine_id` names the hardware, as far as the provider tells: it is what the node on it calls itself.
     `trouble` says why it does not run, or has ended before, in the provider's words; empty when all is well.
+    `offer` names what is rented where prices differ within a fleet: a GPU class, a cloud and its region.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Instance:
     machine_id: str | None = None
     running_since_ms: int | None = None  # epoch ms; None: the provider does not say
     trouble: str = ""
+    offer: str = ""  # empty: the provider does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,17 @@ class Fleet(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Ends no node, except those that live in this process's care (local)."""
+
+
+@runtime_checkable
+class PricesOffers(Protocol):
+    """A fleet whose instances are not all of one price, and whose provider says what each costs."""
+
+    def prices(self) -> Mapping[str, int]:
+        """Micro-dollars an hour by `Instance.offer`. What is not named here costs what `price` says.
+
+        Raises as the methods of `Fleet` do.
+        """
 
 
 @runtime_checkable
