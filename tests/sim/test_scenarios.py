@@ -48,6 +48,11 @@ def test_every_invariant_holds(run: dict[str, Any]):
     assert {name: seen for name, seen in broken.items() if not name.startswith("goal")} == {}
 
 
+def test_costs_are_the_providers_bill(run: dict[str, Any]):
+    name = "costs are the provider's bill, to 0.5%"
+    assert run["invariants"][name], run["seen"][name]
+
+
 def test_the_seconds_add_up(run: dict[str, Any]):
     parts = run["useful_s"] + run["lost_s"] + run["idle_s"] + run["startup_s"]
     assert parts == pytest.approx(run["billed_s"], abs=3)

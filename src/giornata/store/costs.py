@@ -1,7 +1,7 @@
 """What instances, nodes and attempts cost in a stretch of time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,7 +114,7 @@ def _until_ms(row: Any) -> int:
     if row.to_ms is not None:
         return int(row.to_ms)
     asked_ms = 0 if row.ended_at_ms is None else max(row.ended_at_ms, row.told_at_ms or 0)
-    return max(row.last_listed_at_ms, row.seen_at_ms or 0, asked_ms)
+    return int(max(row.last_listed_at_ms, row.seen_at_ms or 0, asked_ms))
 
 
 def _node(row: Any) -> Host:
@@ -140,7 +140,7 @@ def _key_of_node(row: Any) -> str:
     return f"{row.fleet}/{row.instance_id}"
 
 
-def _stay(rows: Sequence[Any], known: set[str]) -> StayRecord:
+def _stay(rows: Sequence[Any], known: Container[str]) -> StayRecord:
     first = rows[0]
     key = _key_of_node(first)
     return StayRecord(
