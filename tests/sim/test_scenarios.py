@@ -4,13 +4,19 @@ import dataclasses
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from giornata.control.instants import instant
+from giornata.control.read_costs import read_costs
+from giornata.simulate.installation import ADMIN
+from giornata.simulate.invariants import findings
 from giornata.simulate.machines import Park
 from giornata.simulate.provider import Offer
 from giornata.simulate.regret import bound_of, regret_of
 from giornata.simulate.report import summary
 from giornata.simulate.scenarios import SCENARIOS, sized
 from giornata.simulate.world import played
+from giornata.store.schema import billed_intervals
 
 # Enough nodes for cohorts, few enough jobs for seconds.
 SIZES = {
@@ -47,6 +53,35 @@ def test_every_job_succeeds_without_a_hand(run: dict[str, Any]):
 def test_every_invariant_holds(run: dict[str, Any]):
     broken = {name: run["seen"][name] for name, held in run["invariants"].items() if not held}
     assert {name: seen for name, seen in broken.items() if not name.startswith("goal")} == {}
+
+
+def test_costs_are_the_providers_bill(run: dict[str, Any]):
+    name = "costs are the provider's bill, to 0.5%"
+    assert run["invariants"][name], run["seen"][name]
+
+
+def test_loading_downloads_and_caching_are_start_up_in_costs():
+    """Against what the modelled nodes know, without the last upload, which comes after the steps."""
+    with played(sized(SCENARIOS["price-spike"], jobs=20, nodes=5)) as ran:
+        assert ran.installation is not None
+        begin, now_ms = instant(ran.world.agenda.start_ms), ran.world.agenda.now_ms()
+        fleets = read_costs(ran.installation.ctx, ADMIN, begin, instant(now_ms + 1)).fleets
+        tally = ran.world.tally
+    startup_s = (tally.startup_ms - tally.around_ms["finish"]) / 1000
+    assert startup_s > 0.02 * tally.billed_ms / 1000
+    assert sum(fleet.startup_s for fleet in fleets) == pytest.approx(startup_s, abs=0.005 * tally.billed_ms / 1000)
+
+
+def test_books_that_are_three_percent_off_are_seen():
+    """The proof that the test above can fail."""
+    with played(SCENARIOS["last-job"]) as ran:
+        assert ran.installation is not None
+        (before,) = (each for each in findings(ran) if each.name.startswith("costs are"))
+        price = billed_intervals.c.price_micro_usd_per_hour
+        with ran.installation.store.begin() as tx:
+            tx.connection.execute(sa.update(billed_intervals).values({price: price * 103 / 100}))
+        (after,) = (each for each in findings(ran) if each.name.startswith("costs are"))
+    assert (before.held, after.held) == (True, False), after.seen
 
 
 def test_the_seconds_add_up(run: dict[str, Any]):

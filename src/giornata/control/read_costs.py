@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from giornata.control.context import Caller, Context
@@ -9,7 +10,7 @@ from giornata.control.instants import instant
 from giornata.control.permissions import require_user
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.accounting import account
+from giornata.domain.accounting import account, preparation_ms
 from giornata.domain.costs import PARTS, Bill, Split, Stay, add, split
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
@@ -93,16 +94,18 @@ def _fleets(tx: Transaction, during: Interval) -> tuple[FleetCosts, ...]:
 
 
 def _bill(host: Host, during: Interval) -> Bill:
-    from_ms = max(host.from_ms, during.from_ms)
-    return Bill(
-        billed=Interval(from_ms=from_ms, to_ms=max(from_ms, min(host.to_ms, during.to_ms))),
-        ready_at_ms=host.ready_at_ms,
-        price_micro_usd_per_hour=host.price_micro_usd_per_hour,
+    asked_about = tuple(
+        replace(billed, interval=Interval(from_ms=from_ms, to_ms=to_ms))
+        for billed in host.billed
+        if (from_ms := max(billed.interval.from_ms, during.from_ms))
+        < (to_ms := min(billed.interval.to_ms, during.to_ms))
     )
+    return Bill(billed=asked_about, ready_at_ms=host.ready_at_ms)
 
 
 def _stay(record: StayRecord) -> Stay:
-    return Stay(intervals=record.intervals, seconds=account(record.run))
+    run = record.run
+    return Stay(intervals=record.intervals, seconds=account(run), preparation_ms=preparation_ms(run))
 
 
 def _fleet(name: str, splits: Sequence[Split]) -> FleetCosts:

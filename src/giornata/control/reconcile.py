@@ -12,20 +12,27 @@ from typing import Any
 from giornata.control.context import Context
 from giornata.control.examine import SETTLES_WITHIN_MS, Findings, examine
 from giornata.control.failed_starts import StartsFound, find_starts, judge_starts
-from giornata.control.fleet_views import NodesOn, called
+from giornata.control.fleet_views import AWAKE_BREAK_MS, NodesOn, called
 from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.heard_prices import HeardPrices, heard_prices
 from giornata.control.lapse import end_leases
+from giornata.control.note_billing import Heard, note_billing
 from giornata.control.patience import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
+from giornata.domain.attempt import renew_every_s
 from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
 ZOMBIE_AFTER_MS = 30_000
 ZOMBIES_FOR_MS = 24 * 3_600_000
 LONGEST_TROUBLE = 500
-SHOWN = ("state", "machine_id", "name", "trouble", "restarts", "failed_starts")
+LONGEST_OFFER = 128
+SHOWN = (
+    *("state", "machine_id", "name", "trouble", "offer", "price_micro_usd_per_hour"),
+    *("restarts", "failed_starts"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +42,7 @@ class _Look:
     fleet: str
     listed: Mapping[str, Instance]
     believed: Mapping[str, InstanceRow]
-    price: int
+    prices: HeardPrices | None
     findings: Findings
     nodes: Sequence[FleetNode]
     starts: Mapping[str, StartsFound]
@@ -55,28 +62,30 @@ def reconcile_fleet(ctx: Context, name: str) -> str:
     except (FleetUnavailable, FleetRefused) as error:
         note_unlisted(ctx, governed, error)
         raise
-    price = _price(governed)
+    prices = heard_prices(governed)
     findings = examine(ctx, governed, tuple(listed.values()))
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
         row = _row(tx, governed, listed, at_ms=now_ms)
-        price = row.price_micro_usd_per_hour if price is None else price
         believed = {each.id: each for each in tx.fleets.instances(name)}
         nodes = tx.fleets.nodes(name, seen_since_ms=now_ms - ZOMBIES_FOR_MS)
         look = _Look(
             fleet=name,
             listed=listed,
             believed=believed,
-            price=price or 0,
+            prices=prices,
             findings=findings,
             nodes=nodes,
             starts=find_starts(listed, believed, nodes, at_ms=now_ms),
             at_ms=now_ms,
         )
         judge_starts(tx, ctx, governed, look.starts, at_ms=now_ms)
-        found = [*_note_listed(tx, look), *_note_gone(tx, look, row)]
+        now = {each.id: _row_of(each, look, row) for each in listed.values()}
+        note_billing(tx, _heard(ctx, look, now, row))
+        found = [*_note_listed(tx, look, now), *_note_gone(tx, look, row)]
         found += [*_differences(tx, look, row), *_zombies(tx, look)]
         _note_outdated(tx, look)
+        price = row.price_micro_usd_per_hour if prices is None else prices.of_one_more
         listed_now = {"seen_at_ms": now_ms, "price_micro_usd_per_hour": price, "driver": governed.driver}
         tx.fleets.update(name, **listed_now, unlisted="", **_found_out(findings))
         gone = _gone(look) if governed.fleet.limits.gone_has_ended else ()
@@ -90,12 +99,17 @@ def _gone(look: _Look) -> list[str]:
     return [each for each in look.believed if each not in look.listed]
 
 
-def _price(governed: GovernedFleet) -> int | None:
-    """None: the provider cannot say just now, and the price heard last stands."""
-    try:
-        return governed.fleet.price().micro_usd_per_hour
-    except FleetUnavailable:
-        return None
+def _heard(ctx: Context, look: _Look, now: Mapping[str, InstanceRow], row: FleetRow) -> Heard:
+    return Heard(
+        fleet=look.fleet,
+        before=look.believed,
+        now=now,
+        listed_before_ms=row.seen_at_ms,
+        at_ms=look.at_ms,
+        told_at_ms=row.told_at_ms,
+        beat_ms=round(renew_every_s(ctx.policy.lease_s) * 1000),
+        awake_since_ms=ctx.memory.awake_since_ms(at_ms=look.at_ms, break_ms=AWAKE_BREAK_MS),
+    )
 
 
 def _row(tx: Transaction, governed: GovernedFleet, listed: Mapping[str, Instance], *, at_ms: int) -> FleetRow:
@@ -149,35 +163,46 @@ def _note_renewed(tx: Transaction, look: _Look, rows: Sequence[InstanceRow]) -> 
     tx.fleets.drain(before, draining=False)
 
 
-def _note_listed(tx: Transaction, look: _Look) -> list[str]:
+def _note_listed(tx: Transaction, look: _Look, now: Mapping[str, InstanceRow]) -> list[str]:
     found = []
-    for each in look.listed.values():
-        before = look.believed.get(each.id)
-        runs, starts = each.state is InstanceState.RUNNING, look.starts[each.id].starts
-        now = InstanceRow(
-            fleet=look.fleet,
-            id=each.id,
-            machine_id=each.machine_id,
-            name=each.name,
-            state=each.state,
-            price_micro_usd_per_hour=look.price,
-            first_listed_at_ms=look.at_ms,
-            last_listed_at_ms=look.at_ms,
-            running_at_ms=(each.running_since_ms or look.at_ms) if runs else None,
-            leaving_at_ms=None,
-            leaving_reason="",
-            ended_at_ms=None,
-            gone_at_ms=None,
-            trouble=each.trouble[:LONGEST_TROUBLE],
-            restarts=starts.restarts,
-            began_at_ms=starts.began_at_ms,
-            failed_starts=starts.failed,
-        )
+    for key, each in now.items():
+        before = look.believed.get(key)
         if before is None:
             found.append(f"{called(each)} is there")
-        if before is None or _has_changed(before, now):
-            tx.fleets.put_instance(now)
+        if before is None or _has_changed(before, each):
+            tx.fleets.put_instance(each)
     return found
+
+
+def _row_of(each: Instance, look: _Look, fleet: FleetRow) -> InstanceRow:
+    """The instance as it is listed now."""
+    before = look.believed.get(each.id)
+    runs, starts = each.state is InstanceState.RUNNING, look.starts[each.id].starts
+    offer = each.offer or (before.offer if before is not None else "")
+    if look.prices is not None:
+        price = look.prices.of(offer)
+    else:
+        price = (fleet.price_micro_usd_per_hour or 0) if before is None else before.price_micro_usd_per_hour
+    return InstanceRow(
+        fleet=look.fleet,
+        id=each.id,
+        machine_id=each.machine_id,
+        name=each.name,
+        state=each.state,
+        price_micro_usd_per_hour=price,
+        first_listed_at_ms=look.at_ms,
+        last_listed_at_ms=look.at_ms,
+        running_at_ms=(each.running_since_ms or look.at_ms) if runs else None,
+        leaving_at_ms=None,
+        leaving_reason="",
+        ended_at_ms=None,
+        gone_at_ms=None,
+        trouble=each.trouble[:LONGEST_TROUBLE],
+        restarts=starts.restarts,
+        began_at_ms=starts.began_at_ms,
+        failed_starts=starts.failed,
+        offer=offer[:LONGEST_OFFER],
+    )
 
 
 def _has_changed(before: InstanceRow, now: InstanceRow) -> bool:

@@ -152,7 +152,7 @@ def _ask_provider(ctx: Context, governed: GovernedFleet) -> str:
     with ctx.store.begin() as tx:
         now = tx.fleets.lock(governed.name)
         if now is not None and now.desired == row.desired:
-            tx.fleets.update(governed.name, told=row.desired)
+            tx.fleets.update(governed.name, told=row.desired, told_at_ms=ctx.clock.now_ms())
     return f"{row.desired} nodes" + (f", without {', '.join(map(called, leaving))}" if leaving else "")
 
 

@@ -12,7 +12,8 @@ class Run:
     """What the accounting knows of an attempt. Instants are epoch milliseconds.
 
     `seen_at_ms` is the last proof that the node lived; `reason` is None while the attempt has not ended. A node
-    that fell silent proved nothing after `seen_at_ms`, however much later its attempt was ended.
+    that fell silent proved nothing after `seen_at_ms`, however much later its attempt was ended. The first
+    heartbeat that told of a step told of `first_step`; the latest told of `stepped_to`, at `stepped_at_ms`.
     """
 
     started_at_ms: int
@@ -24,6 +25,9 @@ class Run:
     start_step: int
     last_step: int
     committed_step: int
+    first_step: int | None = None
+    stepped_to: int | None = None
+    stepped_at_ms: int | None = None
 
 
 class Lived(Protocol):
@@ -92,6 +96,22 @@ def account(run: Run) -> Seconds:
         lost_ms=0 if run.reason is None else rest_ms,
         at_risk_ms=rest_ms if run.reason is None else 0,
     )
+
+
+def preparation_ms(run: Run) -> int:
+    """Of an attempt's useful time, what came before its first step: fetching files, loading the model, caching.
+
+    The first step began before a heartbeat told of it: its beginning is read off the pace from then on. An attempt
+    of which no heartbeat told a step is not known to have prepared anything.
+    """
+    if run.first_step_at_ms is None:
+        return 0
+    begun_ms: float = run.first_step_at_ms
+    steps = (run.stepped_to or 0) - (run.first_step or 0)
+    if run.first_step is not None and run.stepped_at_ms is not None and steps > 0:
+        step_ms = max(0, run.stepped_at_ms - run.first_step_at_ms) / steps
+        begun_ms -= (run.first_step - run.start_step) * step_ms
+    return max(0, min(round(begun_ms) - run.started_at_ms, account(run).useful_ms))
 
 
 def total(parts: Iterable[Seconds]) -> Seconds:

@@ -1,12 +1,13 @@
 """What an instance costs, split into what its seconds were good for.
 
-A provider bills an instance from when it runs until it is gone, whatever it does meanwhile. The parts are: start-up,
-before it first asks for work; the time in which attempts are alive on it, which is useful, lost, or not decided yet
-(`domain.accounting`); and the rest, in which it is idle.
+A provider bills an instance while it runs, whatever it does meanwhile, and may change its price. The parts are:
+start-up, before it first asks for work, and before the first steps of attempts that were of use; the time in which
+attempts are alive on it, which is useful, lost, or not decided yet (`domain.accounting`); and the rest, in which it
+is idle.
 
-Rounding: the whole is rounded once, half up to a micro-dollar, and dealt out by cumulative sums: the first n parts
-together are what n parts cost, rounded half up. So the parts add up to the whole, exactly, and each is off by less
-than two micro-dollars. Milliseconds are dealt out alike.
+Rounding: each interval at one price is rounded once, half up to a micro-dollar, and dealt out by cumulative sums: the
+first n parts together are what n parts cost, rounded half up. So the parts add up to the whole, exactly, and each is
+off by less than two micro-dollars for each interval. Milliseconds are dealt out alike.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,23 +26,32 @@ PARTS = ("startup", "useful", "lost", "at_risk", "idle")
 class Stay:
     """An attempt on the instance: the intervals that it is billed for, which do not overlap, and what they came to.
 
-    Of a stay that only partly lies within the bill, useful and lost are taken to be spread evenly.
+    `preparation_ms` is the part of its useful time that counts as start-up. Of a stay that only partly lies within
+    the bill, or that has several prices, all of it is taken to be spread evenly.
     """
 
     intervals: tuple[Interval, ...]
     seconds: Seconds
+    preparation_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Billed:
+    """An interval in which the provider bills at one price."""
+
+    interval: Interval
+    price_micro_usd_per_hour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What is billed of an instance: the part of its life that is asked about.
+    """What is billed of an instance: the part of its life that is asked about, in intervals that do not overlap.
 
     `ready_at_ms` is when it first asked for work; None when it never did.
     """
 
-    billed: Interval
+    billed: tuple[Billed, ...]
     ready_at_ms: int | None
-    price_micro_usd_per_hour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +82,21 @@ class Split:
 
 def split(bill: Bill, stays: Sequence[Stay]) -> Split:
     """Deal the bill out. While several attempts are alive the time is theirs in equal shares."""
-    whole = bill.billed
+    ready_ms = _ready_ms(bill, stays)
+    return add(_split_one(billed, ready_ms, stays) for billed in bill.billed)
+
+
+def _split_one(billed: Billed, ready_ms: int | None, stays: Sequence[Stay]) -> Split:
+    """The part at one price."""
+    whole = billed.interval
     whole_ms = max(0, whole.to_ms - whole.from_ms)
     shares = _shares(whole, stays)
     worked_ms = int(sum(shares, Fraction(0)))
-    startup_ms = min(_startup_ms(bill, stays), whole_ms - worked_ms)
-    of_work = apportion(worked_ms, _weights(stays, shares))
-    parts_ms = (startup_ms, *of_work, whole_ms - worked_ms - startup_ms)
-    price = cost_micro_usd(price_micro_usd_per_hour=bill.price_micro_usd_per_hour, billed_ms=whole_ms)
+    began_ms = whole.to_ms if ready_ms is None else min(ready_ms, whole.to_ms)
+    before_ms = min(max(0, began_ms - whole.from_ms), whole_ms - worked_ms)
+    preparation_ms, *of_work = apportion(worked_ms, _weights(stays, shares))
+    parts_ms = (before_ms + preparation_ms, *of_work, whole_ms - worked_ms - before_ms)
+    price = cost_micro_usd(price_micro_usd_per_hour=billed.price_micro_usd_per_hour, billed_ms=whole_ms)
     money = apportion(price, [Fraction(part) for part in parts_ms])
     return Split(
         **{f"{part}_ms": value for part, value in zip(PARTS, parts_ms, strict=True)},
@@ -106,13 +123,12 @@ def _half_up(value: Fraction) -> int:
     return int((value + Fraction(1, 2)) // 1)
 
 
-def _startup_ms(bill: Bill, stays: Sequence[Stay]) -> int:
-    """Of the billed time, what lies before the first sign that it works."""
+def _ready_ms(bill: Bill, stays: Sequence[Stay]) -> int | None:
+    """The first sign that it works; None when there was none."""
     begins = [interval.from_ms for stay in stays for interval in stay.intervals]
     if bill.ready_at_ms is not None:
         begins.append(bill.ready_at_ms)
-    ready_ms = min(begins, default=bill.billed.to_ms)
-    return max(0, min(ready_ms, bill.billed.to_ms) - bill.billed.from_ms)
+    return min(begins, default=None)
 
 
 def _shares(whole: Interval, stays: Sequence[Stay]) -> list[Fraction]:
@@ -137,10 +153,11 @@ def _within(whole: Interval, part: Interval) -> Interval:
 
 
 def _weights(stays: Sequence[Stay], shares: Sequence[Fraction]) -> list[Fraction]:
-    """Useful, lost, at risk. A stay of which nothing is known brought nothing."""
-    weights = [Fraction(0), Fraction(0), Fraction(0)]
+    """Preparation, useful, lost, at risk. A stay of which nothing is known brought nothing."""
+    weights = [Fraction(0), Fraction(0), Fraction(0), Fraction(0)]
     for stay, share in zip(stays, shares, strict=True):
-        known = (stay.seconds.useful_ms, stay.seconds.lost_ms, stay.seconds.at_risk_ms)
-        for place, value in enumerate(known if sum(known) else (0, 1, 0)):
+        of, before_ms = stay.seconds, min(stay.preparation_ms, stay.seconds.useful_ms)
+        known = (before_ms, of.useful_ms - before_ms, of.lost_ms, of.at_risk_ms)
+        for place, value in enumerate(known if sum(known) else (0, 0, 1, 0)):
             weights[place] += share * Fraction(value, sum(known) or 1)
     return weights

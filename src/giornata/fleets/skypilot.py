@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class SkyPilotFleet:
     node_key: Callable[[], str]
     now_ms: Callable[[], int]
     work: NodeWork = field(default_factory=NodeWork)
-    _price: tuple[int, Price] | None = field(default=None)
+    _prices: tuple[int, Mapping[str, int]] | None = field(default=None)
     _drained: set[str] = field(default_factory=set)
     _launchable: bool = False
 
@@ -113,10 +113,17 @@ class SkyPilotFleet:
         if self.options.price_usd_per_hour is not None:
             micro = round(self.options.price_usd_per_hour * MICRO_USD)
             return Price(micro_usd_per_hour=micro, source="settings")
+        return Price(micro_usd_per_hour=min(self.prices().values()), source="provider")
+
+    def prices(self) -> Mapping[str, int]:
+        """See PricesOffers: the cheapest of the catalogue in each `cloud/region`, kept for an hour; none where the
+        settings say what every node costs."""
+        if self.options.price_usd_per_hour is not None:
+            return {}
         now_ms = self.now_ms()
-        if self._price is None or now_ms - self._price[0] >= PRICE_KEPT_MS:
-            self._price = now_ms, self._catalogue_price()
-        return self._price[1]
+        if self._prices is None or now_ms - self._prices[0] >= PRICE_KEPT_MS:
+            self._prices = now_ms, self._catalogue_prices()
+        return self._prices[1]
 
     @property
     def one_by_one(self) -> bool:
@@ -162,31 +169,34 @@ class SkyPilotFleet:
             check_enabled_clouds(self.sky, self.options)
         self._launchable = True
 
-    def _catalogue_price(self) -> Price:
+    def _catalogue_prices(self) -> Mapping[str, int]:
         accelerator, _, count = self.options.accelerators.partition(":")
         with asking(self.sky):
             request = self.sky.list_accelerators(
                 name_filter=f"^{re.escape(accelerator)}$",
                 quantity_filter=int(count or 1),
-                all_regions=bool(self.options.infra),
+                all_regions=True,
             )
             offers = self.sky.get(request).get(accelerator, [])
-        prices = [
-            offer.spot_price if self.options.use_spot else offer.price for offer in offers if self._allowed(offer)
-        ]
-        known = [price for price in prices if price is not None and not math.isnan(price)]  # NaN: none there
-        if not known:
+        found: dict[str, int] = {}
+        for offer in offers:
+            usd = offer.spot_price if self.options.use_spot else offer.price
+            place = Cluster(cloud=offer.cloud, region=offer.region)
+            if usd is None or math.isnan(usd) or not self._allowed(place):  # NaN: none there
+                continue
+            price = round(usd * MICRO_USD)
+            found[place.place] = min(found.get(place.place, price), price)
+        if not found:
             raise FleetUnavailable(f"SkyPilot's catalogue has no price of {self.options.accelerators}")
-        return Price(micro_usd_per_hour=round(min(known) * MICRO_USD), source="provider")
+        return found
 
     def _known_price(self) -> float | None:
-        if self.options.price_usd_per_hour is not None or self._price is None:
+        if self.options.price_usd_per_hour is not None or self._prices is None:
             return self.options.price_usd_per_hour
-        return self._price[1].micro_usd_per_hour / MICRO_USD
+        return min(self._prices[1].values()) / MICRO_USD
 
-    def _allowed(self, offer: Any) -> bool:
-        state = Cluster(cloud=offer.cloud, region=offer.region)
-        return not self.options.infra or any(state.is_in(each) for each in self.options.infra)
+    def _allowed(self, place: Cluster) -> bool:
+        return not self.options.infra or any(place.is_in(each) for each in self.options.infra)
 
     def _launch(self, infra: Sequence[str]) -> None:
         name = f"{self._prefix}{self.now_ms():x}-{secrets.token_hex(2)}-{self._digest()}"

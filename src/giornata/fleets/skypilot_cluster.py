@@ -39,10 +39,20 @@ class Cluster:
         state = InstanceState.RUNNING if self.up else InstanceState.STARTING
         if self.going or self.broken:
             state = InstanceState.STOPPING
-        since_ms = self.since_s * 1000 if self.up and self.since_s else None
         return Instance(
-            id=name, name=name, state=state, machine_id=name, running_since_ms=since_ms, trouble=self.trouble
+            id=name,
+            name=name,
+            state=state,
+            machine_id=name,
+            running_since_ms=self.since_s * 1000 if self.up and self.since_s else None,
+            trouble=self.trouble,
+            offer=self.place,
         )
+
+    @property
+    def place(self) -> str:
+        """`cloud/region`, as SkyPilot's own `infra` has it; empty while it is not known."""
+        return f"{self.cloud}/{self.region}".lower() if self.cloud and self.region else ""
 
     def is_in(self, infra: str) -> bool:
         """Whether it is where `cloud[/region[/zone]]` says, as far as that is known."""

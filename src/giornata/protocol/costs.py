@@ -21,13 +21,15 @@ class WorkCosts(Reply):
 
 
 class FleetCosts(Reply):
-    """What the provider bills for a fleet in the time; the parts add up to `billed`."""
+    """What the provider bills for a fleet in the time, at the prices of that time; the parts add up to `billed`."""
 
     fleet: str
     instances: int
     billed_s: float
-    startup_s: float = Field(description="Before an instance first asked for work.")
-    useful_s: float
+    startup_s: float = Field(
+        description="Before an instance first asked for work, and before the first step of attempts that were of use."
+    )
+    useful_s: float = Field(description="From the first step on, of attempts whose steps are safe.")
     lost_s: float
     at_risk_s: float = Field(description="Done since the last checkpoint by attempts that still run.")
     idle_s: float

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.domain.money import MS_PER_HOUR
+from giornata.control.instants import instant
+from giornata.control.read_costs import read_costs
+from giornata.domain.money import MICRO_USD, MS_PER_HOUR
 from giornata.domain.reasons import BLAME, Blame, Reason
-from giornata.simulate.installation import Installation
+from giornata.simulate.installation import ADMIN, Installation
+from giornata.simulate.shipped import LARGE
 from giornata.simulate.world import Ran
 from giornata.store.schema import bans, jobs, ledger, machines
+
+MOST_OFF = 0.005  # of the provider's bill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,7 @@ def _of_store(installation: Installation, ran: Ran) -> Iterator[Finding]:
     )
     yield _ledger_finding(installation, ran)
     yield _amount_finding(installation)
+    yield _bill_finding(installation, ran)
     yield _ban_finding(installation, ran)
     yield _quarantine_finding(installation, ran)
 
@@ -96,6 +102,41 @@ def _amount_finding(installation: Installation) -> Finding:
     query = sa.select(ledger.c.amount_micro_usd, price, ms)
     off = sum(abs(amount - price * spent / MS_PER_HOUR) > 1 for amount, price, spent in installation.rows(query))
     return Finding(name="amounts are price times time", held=off == 0, seen=f"{off} rows are not")
+
+
+def _bill_finding(installation: Installation, ran: Ran) -> Finding:
+    """What `giornata costs` says of the fleets, against what the provider bills."""
+    now_ms = ran.world.agenda.now_ms()
+    costs = read_costs(installation.ctx, ADMIN, instant(ran.world.agenda.start_ms), instant(now_ms + 1))
+    said = sum(fleet.billed_micro_usd for fleet in costs.fleets)
+    billed = ran.world.tally.billed_micro_usd
+    return Finding(
+        name=f"costs are the provider's bill, to {MOST_OFF:.1%}",
+        held=abs(said - billed) <= MOST_OFF * billed + _unseen_micro_usd(ran),
+        seen=f"${said / MICRO_USD:.4f} said, ${billed / MICRO_USD:.4f} billed, {said / max(1.0, billed) - 1:+.3%}",
+    )
+
+
+def _unseen_micro_usd(ran: Ran) -> float:
+    """What nobody can know: when an instance ended while nobody could list it, and half a listing of one other."""
+    start_ms = ran.world.agenda.start_ms
+    blind = [
+        (start_ms + round(each.at_s * 1000), start_ms + round((each.at_s + each.for_s) * 1000))
+        for each in ran.scenario.troubles
+        if each.kind in {"server-away", "provider-away"}
+    ]
+    unseen = (
+        ran.scenario.slowest_loop_s
+        * LARGE
+        * 1000
+        / 2
+        * max(fleet.offer.price_micro_usd_per_hour for fleet in ran.world.fleets.values())
+    )
+    for fleet in ran.world.fleets.values():
+        for container in fleet.past:
+            ended_ms, price = container.ended_at_ms or 0, fleet.offer.price_micro_usd_per_hour
+            unseen += sum((to_ms - from_ms) / 2 * price for from_ms, to_ms in blind if from_ms <= ended_ms < to_ms)
+    return unseen / MS_PER_HOUR
 
 
 def _ban_finding(installation: Installation, ran: Ran) -> Finding:

@@ -1,7 +1,7 @@
 """What instances, nodes and attempts cost in a stretch of time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +9,28 @@ import sqlalchemy as sa
 
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
+from giornata.domain.costs import Billed
 from giornata.domain.sharing import Interval
 from giornata.store.beside import BESIDE, OTHER
 from giornata.store.bills import shares
-from giornata.store.schema import attempts, instances, jobs, ledger, nodes
+from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, ledger, nodes
 
 _RUN = ("started_at_ms", "first_step_at_ms", "renewed_at_ms", "ended_at_ms", "lapsed", "reason")
 _STEPS = ("start_step", "last_step", "committed_step")
+_TOLD = ("first_step", "stepped_to", "stepped_at_ms")
+_BILLED = (
+    sa.select(*(billed_intervals.c[name] for name in ("fleet", "instance_id", "from_ms", "to_ms")))
+    .add_columns(billed_intervals.c.price_micro_usd_per_hour, instances.c.last_listed_at_ms, instances.c.ended_at_ms)
+    .add_columns(fleets.c.seen_at_ms, fleets.c.told_at_ms)
+    .join(
+        instances,
+        (instances.c.fleet == billed_intervals.c.fleet) & (instances.c.id == billed_intervals.c.instance_id),
+    )
+    .outerjoin(fleets, fleets.c.name == billed_intervals.c.fleet)
+    .where(billed_intervals.c.from_ms < sa.bindparam("before"))
+    .where(billed_intervals.c.to_ms.is_(None) | (billed_intervals.c.to_ms > sa.bindparam("since")))
+    .order_by(billed_intervals.c.fleet, billed_intervals.c.instance_id, billed_intervals.c.seq)
+)
 
 
 class CostQueries:
@@ -25,7 +40,7 @@ class CostQueries:
         self._connection = connection
 
     def hosts(self, *, from_ms: int, before_ms: int) -> list[Host]:
-        found = {host.key: host for host in map(_instance, self._instances(from_ms, before_ms))}
+        found = self._instances(from_ms, before_ms)
         for row in self._nodes(from_ms, before_ms):
             known = found.get(_key_of_node(row))
             if known is None:
@@ -35,12 +50,12 @@ class CostQueries:
         return list(found.values())
 
     def stays(self, *, from_ms: int, before_ms: int) -> list[StayRecord]:
-        known = {row.key for row in map(_instance, self._instances(from_ms, before_ms))}
+        known = self._instances(from_ms, before_ms)
         alive = (attempts.c.started_at_ms < before_ms) & (
             attempts.c.ended_at_ms.is_(None) | (attempts.c.ended_at_ms > from_ms)
         )
         query = (
-            sa.select(*(attempts.c[name] for name in (*_RUN, *_STEPS)), attempts.c.id.label("attempt_id"))
+            sa.select(*(attempts.c[name] for name in (*_RUN, *_STEPS, *_TOLD)), attempts.c.id.label("attempt_id"))
             .add_columns(nodes.c.id, nodes.c.fleet, nodes.c.instance_id, ledger.c.from_ms, ledger.c.to_ms)
             .join(nodes, nodes.c.id == attempts.c.node_id)
             .join(ledger, ledger.c.attempt_id == attempts.c.id)
@@ -77,59 +92,62 @@ class CostQueries:
             found[attempt_id] = replace(found[attempt_id], amount_micro_usd=amount)
         return list(found.values())
 
-    def _instances(self, from_ms: int, before_ms: int) -> Sequence[Any]:
-        until = sa.func.coalesce(instances.c.gone_at_ms, instances.c.last_listed_at_ms)
-        query = sa.select(instances, until.label("until_ms"))
-        return self._connection.execute(query.where(instances.c.running_at_ms < before_ms, until > from_ms)).all()
+    def _instances(self, from_ms: int, before_ms: int) -> dict[str, Host]:
+        """Instances that were billed in the time, by key."""
+        rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for row in self._connection.execute(_BILLED, {"since": from_ms, "before": before_ms}):
+            if _until_ms(row) > from_ms:
+                rows[row.fleet, row.instance_id].append(row)
+        found = (_instance(fleet, instance_id, of_one) for (fleet, instance_id), of_one in rows.items())
+        return {host.key: host for host in found}
 
     def _nodes(self, from_ms: int, before_ms: int) -> Sequence[Any]:
         query = sa.select(nodes).where(nodes.c.first_seen_at_ms < before_ms, nodes.c.last_seen_at_ms > from_ms)
         return self._connection.execute(query).all()
 
 
-def _instance(row: Any) -> Host:
-    return Host(
-        key=f"{row.fleet}/{row.id}",
-        fleet=row.fleet,
-        from_ms=row.running_at_ms,
-        to_ms=row.until_ms,
-        ready_at_ms=None,
-        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
-    )
+def _instance(fleet: str, instance_id: str, rows: Sequence[Any]) -> Host:
+    billed = tuple(_billed(row.from_ms, _until_ms(row), row.price_micro_usd_per_hour) for row in rows)
+    return Host(key=f"{fleet}/{instance_id}", fleet=fleet, billed=billed, ready_at_ms=None)
+
+
+def _until_ms(row: Any) -> int:
+    """An instance that is billed still was there when its fleet was last listed, and until it was asked to end."""
+    if row.to_ms is not None:
+        return int(row.to_ms)
+    asked_ms = 0 if row.ended_at_ms is None else max(row.ended_at_ms, row.told_at_ms or 0)
+    return int(max(row.last_listed_at_ms, row.seen_at_ms or 0, asked_ms))
 
 
 def _node(row: Any) -> Host:
-    return Host(
-        key=row.id,
-        fleet=row.fleet,
-        from_ms=row.first_seen_at_ms,
-        to_ms=row.last_seen_at_ms,
-        ready_at_ms=row.first_seen_at_ms,
-        price_micro_usd_per_hour=row.price_micro_usd_per_hour,
-    )
+    billed = _billed(row.first_seen_at_ms, row.last_seen_at_ms, row.price_micro_usd_per_hour)
+    return Host(key=row.id, fleet=row.fleet, billed=(billed,), ready_at_ms=row.first_seen_at_ms)
+
+
+def _billed(from_ms: int, to_ms: int, price: int) -> Billed:
+    return Billed(interval=Interval(from_ms=from_ms, to_ms=max(from_ms, to_ms)), price_micro_usd_per_hour=price)
 
 
 def _joined(host: Host, row: Any) -> Host:
-    """The instance, knowing of a node on it: it may have been seen before the provider listed it as running."""
+    """The instance, knowing of a node on it. The node says what it costs, where the provider does not."""
     ready = [at for at in (host.ready_at_ms, row.first_seen_at_ms) if at is not None]
-    return replace(
-        host,
-        from_ms=min(host.from_ms, row.first_seen_at_ms),
-        ready_at_ms=min(ready),
-        price_micro_usd_per_hour=host.price_micro_usd_per_hour or row.price_micro_usd_per_hour,
+    price = row.price_micro_usd_per_hour
+    billed = tuple(
+        replace(each, price_micro_usd_per_hour=each.price_micro_usd_per_hour or price) for each in host.billed
     )
+    return replace(host, billed=billed, ready_at_ms=min(ready))
 
 
 def _key_of_node(row: Any) -> str:
     return f"{row.fleet}/{row.instance_id}"
 
 
-def _stay(rows: Sequence[Any], known: set[str]) -> StayRecord:
+def _stay(rows: Sequence[Any], known: Container[str]) -> StayRecord:
     first = rows[0]
     key = _key_of_node(first)
     return StayRecord(
         host_key=key if key in known else first.id,
-        run=run_of(first),
+        run=replace(run_of(first), **{name: getattr(first, name) for name in _TOLD}),
         intervals=tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows),
     )
 

@@ -7,18 +7,27 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.fleet_store import Deadline, FleetNode, FleetRow, InstanceRow, Joinable
+from giornata.control.ports.fleet_store import BilledRow, Deadline, FleetNode, FleetRow, InstanceRow, Joinable
 from giornata.domain.job import JobState
 from giornata.domain.starts import NodeStart
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.dialect_insert import insert_for
-from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
+from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"
 _FLEET = tuple(fleets.c[name] for name in FleetRow.__slots__)
 _INSTANCE = tuple(instances.c[name] for name in InstanceRow.__slots__)
 # What a listing says; the rest is our own.
-_LISTED = ("machine_id", "name", "state", "price_micro_usd_per_hour", "last_listed_at_ms", "gone_at_ms", "trouble")
+_LISTED = (
+    "machine_id",
+    "name",
+    "state",
+    "price_micro_usd_per_hour",
+    "last_listed_at_ms",
+    "gone_at_ms",
+    "trouble",
+    "offer",
+)
 _STARTS = ("restarts", "began_at_ms", "failed_starts")
 _NODE = (
     *("id", "project_id", "machine_id", "name", "instance_id", "kinds", "vram_bytes", "places", "draining"),
@@ -77,6 +86,13 @@ _LEASES = (
         nodes.c.instance_id.in_(sa.bindparam("wanted", expanding=True)),
     )
     .order_by(attempts.c.id)
+)
+_later = billed_intervals.alias("later")
+_same = (_later.c.fleet == billed_intervals.c.fleet, _later.c.instance_id == billed_intervals.c.instance_id)
+_LATEST_BILLED = sa.select(billed_intervals).where(
+    billed_intervals.c.fleet == sa.bindparam("fleet"),
+    billed_intervals.c.instance_id.in_(sa.bindparam("wanted", expanding=True)),
+    ~sa.exists().where(*_same, _later.c.seq > billed_intervals.c.seq),
 )
 _UNFIT = sa.select(machines.c.machine_id).where(machines.c.state == QUARANTINED)
 _REALLOCATIONS = (
@@ -144,6 +160,15 @@ class Fleets:
     def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None:
         which = {"of_fleet": fleet, "wanted": sorted(ids)}
         self._connection.execute(_update_instances(tuple(columns)), {**which, **columns})
+
+    def billed(self, fleet: str, ids: Collection[str]) -> Mapping[str, BilledRow]:
+        rows = self._connection.execute(_LATEST_BILLED, {"fleet": fleet, "wanted": sorted(ids)})
+        return {row.instance_id: BilledRow(**row._mapping) for row in rows}
+
+    def put_billed(self, intervals: Sequence[BilledRow]) -> None:
+        rows = [{name: getattr(each, name) for name in BilledRow.__slots__} for each in intervals]
+        if rows:
+            self._connection.execute(_put_billed(self._dialect_name), rows)
 
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
         rows = (row._asdict() for row in self._connection.execute(_NODES, {"fleet": fleet, "since": seen_since_ms}))
@@ -220,3 +245,10 @@ def _put_instance(dialect_name: str) -> Any:
     listed = {name: statement.excluded[name] for name in (*_LISTED, *_STARTS)}
     listed["running_at_ms"] = sa.func.coalesce(instances.c.running_at_ms, statement.excluded.running_at_ms)
     return statement.on_conflict_do_update(index_elements=[instances.c.fleet, instances.c.id], set_=listed)
+
+
+@functools.cache
+def _put_billed(dialect_name: str) -> Any:
+    statement = insert_for(dialect_name, billed_intervals)
+    said = {name: statement.excluded[name] for name in ("to_ms", "price_micro_usd_per_hour")}
+    return statement.on_conflict_do_update(index_elements=list(billed_intervals.primary_key), set_=said)

@@ -11,7 +11,7 @@ has `change_settings()`: the same fleet as after a restart of the server with an
 import pytest
 from tests.contract.fleets.under_test import FleetUnderTest
 
-from giornata.control.ports.fleet import Instance, InstanceState, Outdated, Renews, TellsShortage
+from giornata.control.ports.fleet import Instance, InstanceState, Outdated, PricesOffers, Renews, TellsShortage
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 
 PRESENT = {InstanceState.STARTING, InstanceState.RUNNING}
@@ -178,6 +178,17 @@ def test_the_price_is_what_somebody_says(under_test):
     price = under_test.fleet.price()
     assert price.micro_usd_per_hour >= 0
     assert price.source
+
+
+def test_what_an_instance_is_rented_as_has_a_price(under_test):
+    fleet = under_test.fleet
+    if not isinstance(fleet, PricesOffers):
+        assert not hasattr(fleet, "prices"), "half of it"
+        assert {each.offer for each in raised(under_test, 2).values()} == {""}
+        return
+    found, prices = raised(under_test, 2), fleet.prices()
+    assert all(price >= 0 for price in prices.values())
+    assert not prices or {each.offer for each in found.values()} <= {"", *prices}
 
 
 def test_limits_are_told_without_being_asked_for(under_test):

@@ -187,6 +187,23 @@ def test_the_price_is_the_cheapest_of_the_catalogue_where_nodes_may_be():
     assert on_demand.fleet.price().micro_usd_per_hour == 200_000
 
 
+def test_a_machine_costs_what_the_catalogue_says_of_its_cloud_and_region():
+    it = SkyPilotUnderTest(price_usd_per_hour=None, infra=("aws/us-east-1", "gcp/europe-west4"))
+    it.sky.offers = [
+        offer("AWS", "us-east-1", 0.9, 0.4),
+        offer("AWS", "us-east-1", 0.8, 0.3),
+        offer("AWS", "us-west-2", 0.9, 0.1),
+        offer("GCP", "europe-west4", 0.9, 0.5),
+    ]
+    assert it.fleet.prices() == {"aws/us-east-1": 300_000, "gcp/europe-west4": 500_000}
+    it.fleet.desired(1)
+    assert [each.offer for each in it.fleet.list()] == [""], "nobody knows yet where it comes up"
+    it.settle()
+    assert [each.offer for each in it.fleet.list()] == ["aws/us-east-1"]
+    assert SkyPilotUnderTest(price_usd_per_hour=0.3).fleet.prices() == {}
+    assert it.sky.catalogue_asked == 1, "kept for an hour"
+
+
 def test_a_catalogue_without_a_price_says_so():
     it = SkyPilotUnderTest(price_usd_per_hour=None)
     with pytest.raises(FleetUnavailable, match="no price of RTX4090"):

@@ -19,6 +19,7 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.costs import Costs
 from giornata.protocol.work import CompleteAttempt, Heartbeat, ReleaseAttempt
 from giornata.store import schema
+from giornata.store.transaction import Tx
 
 ROOT = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_root")
 ANN = Caller(project_id="ann", scope=Scope.MEMBER, key_id="key_ann")
@@ -31,6 +32,14 @@ def add_instance(shop: Workshop, name: str = "i-1", **columns: object) -> None:
     row |= {"first_listed_at_ms": now_ms, "last_listed_at_ms": now_ms, "running_at_ms": now_ms}
     with shop.store.begin() as tx:
         tx.connection.execute(sa.insert(schema.instances).values(**row | columns))
+        if (row | columns)["running_at_ms"] is not None:
+            add_interval(tx, name, from_ms=now_ms)
+
+
+def add_interval(tx: Tx, name: str, *, from_ms: int, to_ms: int | None = None) -> None:
+    billed = {"fleet": "spot", "instance_id": name, "seq": 0, "from_ms": from_ms, "to_ms": to_ms}
+    row = {**billed, "price_micro_usd_per_hour": PRICE}
+    tx.connection.execute(sa.insert(schema.billed_intervals).values(row))
 
 
 def listed(shop: Workshop, name: str = "i-1", **columns: object) -> None:
@@ -38,6 +47,8 @@ def listed(shop: Workshop, name: str = "i-1", **columns: object) -> None:
     with shop.store.begin() as tx:
         mine = sa.update(schema.instances).where(schema.instances.c.id == name)
         tx.connection.execute(mine.values(last_listed_at_ms=shop.clock.now_ms(), **columns))
+        its = sa.update(schema.billed_intervals).where(schema.billed_intervals.c.instance_id == name)
+        tx.connection.execute(its.values(to_ms=columns.get("gone_at_ms")))
 
 
 def on_instance(shop: Workshop, number: int, name: str) -> None:
@@ -53,7 +64,8 @@ def during(shop: Workshop, caller: Caller = ROOT) -> Costs:
 
 
 def a_life(shop: Workshop) -> None:
-    """30 s of start-up, 10 s idle, 100 s of work of which 40 are lost, 60 s to the end of a job, 20 s idle."""
+    """30 s until the first claim, 10 s idle, 10 s before the first step, 90 s of steps of which 40 are lost, 60 s to
+    the end of a job, 20 s idle."""
     add_instance(shop)
     shop.clock.advance_s(30)
     assert shop.claim(1).lease is None
@@ -79,9 +91,9 @@ def test_an_instances_bill_is_split_to_the_last_second(shop: Workshop) -> None:
     a_life(shop)
     (fleet,) = during(shop).fleets
     assert (fleet.fleet, fleet.instances, fleet.billed_s) == ("spot", 1, 220)
-    assert (fleet.startup_s, fleet.useful_s, fleet.lost_s, fleet.at_risk_s, fleet.idle_s) == (30, 120, 40, 0, 30)
+    assert (fleet.startup_s, fleet.useful_s, fleet.lost_s, fleet.at_risk_s, fleet.idle_s) == (40, 110, 40, 0, 30)
     parts = (fleet.startup_micro_usd, fleet.useful_micro_usd, fleet.lost_micro_usd, fleet.idle_micro_usd)
-    assert parts == (30 * PER_S, 120 * PER_S, 40 * PER_S, 30 * PER_S)
+    assert parts == (40 * PER_S, 110 * PER_S, 40 * PER_S, 30 * PER_S)
     assert fleet.billed_micro_usd == sum(parts) == 220 * PER_S
 
 
@@ -122,7 +134,7 @@ def test_only_what_lies_in_the_time_counts(shop: Workshop) -> None:
         read_costs(shop.ctx, ROOT, begin + timedelta(seconds=35), None),
     ]
     (first,), (second,) = (half.fleets for half in halves)
-    assert (first.startup_s, first.idle_s, second.startup_s, second.idle_s) == (30, 5, 0, 25)
+    assert (first.startup_s, first.idle_s, second.startup_s, second.idle_s) == (30, 5, 10, 25)
     assert first.billed_micro_usd + second.billed_micro_usd == 220 * PER_S
     assert [half.work.jobs for half in halves] == [0, 1]
 

@@ -61,6 +61,12 @@ FILL = (
     FROM {numbers}
     """,
     """
+    INSERT INTO billed_intervals (fleet, instance_id, seq, from_ms, to_ms, price_micro_usd_per_hour)
+    SELECT CASE WHEN n % 2 = 0 THEN 'gpu' ELSE 'big' END, 'i-' || n, 0, 1,
+           CASE WHEN n > {past} THEN NULL ELSE {now} - 60000 * ({most} - n) END, 1
+    FROM {numbers}
+    """,
+    """
     INSERT INTO machines (machine_id, kind, state, since_ms, scored_at_ms, quota)
     SELECT 'machine-' || n, 'train', CASE WHEN n % 100 = 0 THEN 'quarantined' ELSE 'ok' END, n, n, 16
     FROM {numbers} WHERE n <= 3000
@@ -163,6 +169,7 @@ LOOPS: dict[str, Ask] = {
     "scale: deadlines": lambda tx: tx.fleets.deadlines(),
     "reconcile: gone lately": lambda tx: tx.fleets.gone_since("gpu", since_ms=SINCE_MS),
     "reconcile: leases on what went": lambda tx: tx.fleets.leases_on("gpu", ["i-40100", "i-40102"]),
+    "reconcile: billed": lambda tx: tx.fleets.billed("gpu", ["i-40100"]),
     "reconcile: note": lambda tx: tx.fleets.update_instances("gpu", ["i-40100"], gone_at_ms=NOW_MS),
     "stragglers: live": lambda tx: tx.paces.live(),
     "stragglers: ended": lambda tx: tx.paces.ended(since_ms=SINCE_MS, limit=1000),

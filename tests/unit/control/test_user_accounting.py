@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.accounting import Run, Seconds, account, total
+from giornata.domain.accounting import Run, Seconds, account, preparation_ms, total
 from giornata.domain.reasons import Reason
 
 # 10 s until the first step was done, then 9 steps of 10 s each.
@@ -73,6 +73,40 @@ def test_nothing_is_counted_twice_or_forgotten(first, seen, ended, reason, silen
     end = seen if ended is None or silent else ended
     assert split.useful_ms + split.lost_ms + split.at_risk_ms == end
     assert split.lost_ms == 0 or split.at_risk_ms == 0
+
+
+# The first beat, at 20 s, told of step 4, the latest, at 80 s, of step 24: 3 s a step, so the first began at 8 s.
+TOLD = replace(
+    RUN,
+    first_step_at_ms=20_000,
+    start_step=0,
+    last_step=28,
+    committed_step=28,
+    first_step=4,
+    stepped_to=24,
+    stepped_at_ms=80_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "preparation_s"),
+    [
+        ({}, 8),
+        ({"reason": Reason.SUCCEEDED}, 8),
+        ({"reason": None, "ended_at_ms": None}, 8),
+        # Nothing of it was of use, so what came before its steps was lost with them.
+        ({"committed_step": 0}, 0),
+        # One beat alone tells no pace: the first step was made by then.
+        ({"stepped_to": 4, "stepped_at_ms": 20_000}, 20),
+        ({"first_step": None}, 20),
+        ({"first_step": 20}, 0),
+        # No beat told of a step.
+        ({"first_step_at_ms": None, "reason": Reason.SUCCEEDED}, 0),
+    ],
+    ids=str,
+)
+def test_what_came_before_the_first_step_is_preparation(change: dict[str, object], preparation_s: int) -> None:
+    assert preparation_ms(replace(TOLD, **change)) == preparation_s * 1000
 
 
 def test_a_jobs_seconds_are_those_of_its_attempts() -> None:

@@ -4,10 +4,14 @@ import json
 
 import pytest
 from tests.fixtures.salad_cloud import SaladCloud
+from tests.fixtures.salad_documents import RTX_3090, RTX_4090
 from tests.fixtures.salad_rented import Rented
 
 from giornata.domain.errors import FleetRefused, InvalidInput
 from giornata.fleets.node_work import NodeWork
+from giornata.fleets.salad.translation import instance_of
+
+BOTH = ["RTX 4090 (24 GB)", RTX_3090]
 
 
 @pytest.fixture
@@ -67,6 +71,53 @@ def test_the_price_is_the_dearest_of_the_classes_at_the_priority(rented):
     assert (more.micro_usd_per_hour, more.source) == (192_000, "provider")
     own = rented.fleet(price_usd_per_hour=0.324).price()
     assert (own.micro_usd_per_hour, own.source) == (324_000, "settings")
+
+
+def test_each_instance_has_the_price_of_its_gpu_class_as_the_system_log_says(rented):
+    fleet = rented.fleet(gpu_classes=BOTH, price_beside_gpu_usd_per_hour=0.01)
+    assert fleet.prices() == {"RTX 4090 (24 GB)": 170_000, "RTX 3090 (24 GB)": 140_000}
+    fleet.desired(6)
+    rented.settle()
+    said = {RTX_4090: "RTX 4090 (24 GB)", RTX_3090: "RTX 3090 (24 GB)"}
+    expected = {each.id: said[each.gpu_class] for each in rented.group.instances}
+    assert len(set(expected.values())) == 2
+    assert {each.id: each.offer for each in fleet.list()} == expected
+    assert {each.id: each.offer for each in fleet.list()} == expected
+    assert rented.cloud.count("GET", "/system-logs") == 1, "asked once, while a class is not known"
+
+
+def test_a_class_that_the_log_does_not_say_is_asked_for_once_a_minute(rented):
+    fleet = rented.fleet(gpu_classes=BOTH)
+    fleet.desired(2)
+    rented.settle()
+    rented.group.events.clear()
+    for _ in range(4):
+        assert {each.offer for each in fleet.list()} == {""}
+        rented.cloud.advance(20)
+    assert rented.cloud.count("GET", "/system-logs") == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"gpu_classes": BOTH, "price_usd_per_hour": 0.3}])
+def test_where_all_instances_have_one_price_no_log_is_read(rented, options):
+    fleet = rented.fleet(**options)
+    fleet.desired(2)
+    rented.settle()
+    assert {each.offer for each in fleet.list()} == {""}
+    assert rented.cloud.count("GET", "/system-logs") == 0
+    assert len(fleet.prices()) == (0 if options else 1)
+
+
+def test_an_instance_runs_since_when_it_last_changed_its_state(rented):
+    fleet = rented.fleet()
+    fleet.desired(2)
+    rented.settle()
+    runs_ms = {each.id: round(each.runs_s * 1000) for each in rented.group.instances}
+    assert {each.id: each.running_since_ms for each in fleet.list()} == pytest.approx(runs_ms, abs=1)
+    row = {"id": "i", "state": "running"}
+    assert instance_of(row | {"update_time": "2026-11-22T10:00:00.1234567Z"}).running_since_ms == 1_795_341_600_123
+    assert instance_of(row | {"update_time": "yesterday"}).running_since_ms is None
+    assert instance_of(row | {"update_time": "2026-11-22T10:00:00"}).running_since_ms is None, "of no time zone"
+    assert instance_of(row).running_since_ms is None
 
 
 def test_a_gpu_class_that_there_is_not_is_refused_with_those_that_there_are(rented):

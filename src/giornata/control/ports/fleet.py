@@ -4,7 +4,7 @@ Drivers keep nothing that matters: what is believed of a fleet lies in the store
 provider lists. Every call may be repeated, and every call may fail: see `FleetUnavailable` and its neighbours.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -28,6 +28,7 @@ class Instance:
     `restarts` counts how often the node's process ended by itself in this place and was started again; None: the
     provider does not say. `cannot_start`: the provider says that the node's process cannot be started, or ends again
     and again.
+    `offer` names what is rented where prices differ within a fleet: a GPU class, a cloud and its region.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Instance:
     trouble: str = ""
     restarts: int | None = None
     cannot_start: bool = False
+    offer: str = ""  # empty: the provider does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,17 @@ class Fleet(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Ends no node, except those that live in this process's care (local)."""
+
+
+@runtime_checkable
+class PricesOffers(Protocol):
+    """A fleet whose instances are not all of one price, and whose provider says what each costs."""
+
+    def prices(self) -> Mapping[str, int]:
+        """Micro-dollars an hour by `Instance.offer`. What is not named here costs what `price` says.
+
+        Raises as the methods of `Fleet` do.
+        """
 
 
 @runtime_checkable

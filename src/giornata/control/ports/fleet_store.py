@@ -14,7 +14,8 @@ from giornata.domain.starts import NodeStart
 class FleetRow:
     """A fleet as last decided and heard.
 
-    `desired` is what the provider is to have; `told` what it has surely been asked for, None when that is not known.
+    `desired` is what the provider is to have; `told` what it has surely been asked for, None when that is not known,
+    and `told_at_ms` when it last heard such a number.
     `trouble` is what it last refused, `unlisted` why it could not be listed, `shortage` why fewer nodes run than are
     wanted, and `outdated` what of its instances is not as the settings say. It is not asked before `quiet_until_ms`.
     `seen_at_ms` is when it was last listed, 0: never. At `awaited_at_ms` jobs last waited for every node that had not
@@ -40,6 +41,7 @@ class FleetRow:
     awaited_at_ms: int | None
     paused_at_ms: int | None
     limits: Mapping[str, int]
+    told_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class InstanceRow:
 
     `drained_at_ms`: the provider knows that it goes first. `outdated`: it is not as the settings say; `renewing`: it
     leaves for that, and another comes in its place. `restarts`, `began_at_ms` and `failed_starts`: see
-    `giornata.domain.starts.Starts`.
+    `giornata.domain.starts.Starts`. `offer` is what the provider rents there, in its words.
     """
 
     fleet: str
@@ -71,6 +73,19 @@ class InstanceRow:
     restarts: int = 0
     began_at_ms: int | None = None
     failed_starts: int = 0
+    offer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BilledRow:
+    """An interval in which the provider bills an instance at one price. `to_ms` is None while it goes on."""
+
+    fleet: str
+    instance_id: str
+    seq: int
+    from_ms: int
+    to_ms: int | None
+    price_micro_usd_per_hour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +161,12 @@ class Fleets(Protocol):
         """Insert the row, or write what was listed over it; what was decided about the instance stays."""
 
     def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None: ...
+
+    def billed(self, fleet: str, ids: Collection[str]) -> Mapping[str, BilledRow]:
+        """The latest interval of each of these instances that has one."""
+
+    def put_billed(self, intervals: Sequence[BilledRow]) -> None:
+        """Insert the intervals, or write their ends and prices over them."""
 
     def nodes(self, fleet: str, *, seen_since_ms: int) -> Sequence[FleetNode]:
         """Those heard of since then, the latest first."""

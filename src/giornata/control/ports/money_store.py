@@ -7,6 +7,7 @@ from typing import Protocol
 from giornata.control.ports.records import FinishedRecord
 from giornata.domain.accounting import Run
 from giornata.domain.budget import Payer, ProjectLimits, Spent
+from giornata.domain.costs import Billed
 from giornata.domain.sharing import Interval
 
 
@@ -20,17 +21,16 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is billed for as long as it exists: an instance of a provider, or a node that nobody but itself tells of.
+    """What is billed: an instance of a provider, or a node that nobody but itself tells of.
 
-    `ready_at_ms` is when it first asked for work, None when it never did; `to_ms` the end, or the last sign of life.
+    `billed` are the intervals at one price, in order; the last ends with the last sign of life, if it goes on.
+    `ready_at_ms` is when it first asked for work, None when it never did.
     """
 
     key: str
     fleet: str
-    from_ms: int
-    to_ms: int
+    billed: tuple[Billed, ...]
     ready_at_ms: int | None
-    price_micro_usd_per_hour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

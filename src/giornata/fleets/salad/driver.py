@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdated, Price
@@ -23,10 +23,11 @@ from giornata.fleets.salad.translation import (
     DRAINED_COST,
     EXCLUDED_AFTER_REALLOCATION_S,
     class_ids,
-    dearest,
     differences,
+    gpu_class_by_instance,
     instance_of,
     limits_of,
+    prices_by_class,
     prototype_of,
     replicas_of,
 )
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 PRICES_KEPT_S = 300.0
 QUOTAS_KEPT_S = 60.0
+LOGS_READ_EVERY_S = 60.0
 
 ContainerFor = Callable[[Sequence[str]], dict[str, Any]]
 """The container that the settings describe, with these GPU classes (ids)."""
@@ -66,6 +68,8 @@ class SaladFleet:
     _classes: Mapping[str, Document] = field(default_factory=dict)
     _classes_at_s: float | None = None
     _home: Mapping[str, str] = field(default_factory=dict)
+    _class_by_instance: dict[str, str] = field(default_factory=dict)
+    _logs_at_s: float | None = None
 
     @property
     def limits(self) -> Limits:
@@ -99,7 +103,9 @@ class SaladFleet:
             listed += found
         self._home = home
         self._hear_quota(own=sum(each.size for each in groups))
-        return listed
+        if len(self.options.gpu_classes) > 1 and self.options.price_usd_per_hour is None:
+            self._hear_classes(listed, [each.calls for each in groups if each.document is not None])
+        return [replace(each, offer=self._class_by_instance.get(each.id, "")) for each in listed]
 
     def reallocate(self, instance_id: str, *, reason: str) -> None:
         """See Fleet. The machine is excluded from the group for two days."""
@@ -128,13 +134,19 @@ class SaladFleet:
         raise FleetUnavailable(f"SaladCloud lists {instance_id}, and does not find it")
 
     def price(self) -> Price:
-        """The dearest of the GPU classes at the group's priority, or what the settings say."""
+        """The dearest of the GPU classes at the group's priority, since any may come, or what the settings say."""
         options = self.options
         if options.price_usd_per_hour is not None:
             return Price(micro_usd_per_hour=round(options.price_usd_per_hour * MICRO_USD), source="settings")
-        beside = round(options.price_beside_gpu_usd_per_hour * MICRO_USD)
-        gpu = dearest(self._gpu_classes(), priority=options.priority)
-        return Price(micro_usd_per_hour=gpu + beside, source="provider")
+        return Price(micro_usd_per_hour=max(self.prices().values()), source="provider")
+
+    def prices(self) -> Mapping[str, int]:
+        """See PricesOffers: by GPU class; none where the settings say what every node costs."""
+        if self.options.price_usd_per_hour is not None:
+            return {}
+        beside = round(self.options.price_beside_gpu_usd_per_hour * MICRO_USD)
+        by_class = prices_by_class(self._gpu_classes(), priority=self.options.priority)
+        return {name: price + beside for name, price in by_class.items()}
 
     @property
     def one_by_one(self) -> bool:
@@ -292,6 +304,22 @@ class SaladFleet:
             return nodes
         log.warning("%s: %s; %d were wanted", self.group, self._quota, nodes)
         return most
+
+    def _hear_classes(self, listed: Sequence[Instance], groups: Sequence[GroupCalls]) -> None:
+        """Which GPU class each instance has. The listing does not say it; the latest entries of the log do."""
+        present = {each.id for each in listed}
+        self._class_by_instance = {key: name for key, name in self._class_by_instance.items() if key in present}
+        unknown = [each for each in listed if each.id not in self._class_by_instance]
+        now_s = self.monotonic_s()
+        due = self._logs_at_s is None or now_s - self._logs_at_s >= LOGS_READ_EVERY_S
+        if not due or not any(each.state is InstanceState.RUNNING for each in unknown):
+            return
+        # Without an answer these instances are taken to cost what the dearest class does.
+        with suppress(FleetUnavailable, FleetRefused):
+            self._logs_at_s = now_s
+            for group in groups:
+                said = gpu_class_by_instance(group.system_logs())
+                self._class_by_instance |= {key: name for key, name in said.items() if key in present}
 
     def _hear_quota(self, *, own: int) -> None:
         now_s = self.monotonic_s()

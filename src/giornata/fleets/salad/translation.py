@@ -1,6 +1,7 @@
 """SaladCloud's documents in our words, and ours in its."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
@@ -33,11 +34,31 @@ def instance_of(row: Document) -> Instance:
     if not isinstance(instance_id, str):
         raise FleetUnavailable("SaladCloud lists an instance without an id")
     machine_id = row.get("machine_id")
+    state = STATES.get(str(row.get("state")), InstanceState.STARTING)
     return Instance(
         id=instance_id,
         machine_id=str(machine_id) if machine_id else None,
-        state=STATES.get(str(row.get("state")), InstanceState.STARTING),
+        state=state,
+        running_since_ms=_epoch_ms(row.get("update_time")) if state is InstanceState.RUNNING else None,
     )
+
+
+def _epoch_ms(text: object) -> int | None:
+    """When the instance last changed its state; None where the provider does not say it in a known form."""
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return None if at.tzinfo is None else round(at.timestamp() * 1000)
+
+
+def gpu_class_by_instance(logs: Sequence[Document]) -> dict[str, str]:
+    """The GPU class that each instance has, as far as these entries of the system log say."""
+    return {
+        str(each["instance_id"]): str(each["resource_gpu_class"])
+        for each in logs
+        if each.get("instance_id") and each.get("resource_gpu_class")
+    }
 
 
 def status_of(group: Document) -> str:
@@ -150,17 +171,17 @@ def micro_usd(price: object) -> int:
     return int((amount * MICRO_USD).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 
-def dearest(classes: Mapping[str, Document], *, priority: str) -> int:
-    """Micro-dollars an hour of the dearest of the classes, since any of them may come. Raises FleetRefused."""
-    prices = [
-        micro_usd(row.get("price"))
+def prices_by_class(classes: Mapping[str, Document], *, priority: str) -> dict[str, int]:
+    """Micro-dollars an hour of each class by its name. Raises FleetRefused when none of them has a price."""
+    prices = {
+        str(each.get("name")): micro_usd(row.get("price"))
         for each in classes.values()
         for row in each.get("prices") or ()
         if row.get("priority") == priority
-    ]
+    }
     if not prices:
         raise FleetRefused(f"SaladCloud has no price for the priority {priority} of these GPU classes")
-    return max(prices)
+    return prices
 
 
 def limits_of(quotas: Document, *, most_nodes: int, reason: str) -> Limits:

@@ -5,7 +5,7 @@ operator's.
 """
 
 from giornata.store.schema.columns import metadata
-from giornata.store.schema.fleets import fleets, instances, machines, reallocations
+from giornata.store.schema.fleets import billed_intervals, fleets, instances, machines, reallocations
 from giornata.store.schema.made import artifacts, checkpoints, events, logs, metrics
 from giornata.store.schema.money import ledger
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, uploads
@@ -16,6 +16,7 @@ __all__ = [
     "artifacts",
     "attempts",
     "bans",
+    "billed_intervals",
     "blobs",
     "caches",
     "checkpoints",

@@ -24,6 +24,7 @@ fleets = Table(
     Column("outdated", sa.JSON, nullable=False, server_default="[]"),  # settings that its instances do not have yet
     at("examined_at_ms", nullable=True),  # when the provider was last asked about both
     at("roll_since_ms", nullable=True),  # since when its instances are renewed, because an operator wants it
+    at("told_at_ms", nullable=True),  # when the provider heard of `told`
     at("quiet_until_ms", nullable=True),  # the provider wants to be asked nothing before
     at("paused_at_ms", nullable=True),  # since when an operator wants no nodes of it
     Column("limits", sa.JSON, nullable=False, server_default="{}"),  # an operator's, in place of the settings'
@@ -52,8 +53,20 @@ instances = Table(
     Column("restarts", Integer, nullable=False, server_default="0"),  # of its node's process, as last listed
     at("began_at_ms", nullable=True),  # when its node's process was last found to begin
     Column("failed_starts", Integer, nullable=False, server_default="0"),  # in a row, up to now
+    Column("offer", String(128), nullable=False, server_default=""),  # what the provider rents: a GPU class, a place
     Index("ix_instances_present", "fleet", "gone_at_ms"),
     Index("ix_instances_machine", "machine_id"),
+)
+
+billed_intervals = Table(  # when a provider bills an instance, one row for each interval at one price
+    "billed_intervals",
+    metadata,
+    Column("fleet", String(128), primary_key=True),
+    Column("instance_id", String(128), primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    at("from_ms"),
+    at("to_ms", nullable=True),  # None: it goes on
+    Column("price_micro_usd_per_hour", BigInteger, nullable=False),  # 0: not known
 )
 
 machines = Table(  # how a machine fares with jobs of a kind
