@@ -204,7 +204,7 @@ def test_a_node_that_leaves_for_another_reason_cannot_be_taken_back(yard, shop):
 
 
 def test_a_node_of_somebodys_own_machine_is_drained_and_taken_back(shop):
-    fleet = replace(governed(ToyFleet(limits=Limits(most_nodes=0)), "desk"), driver="static")
+    fleet = replace(governed(ToyFleet(limits=Limits(most_nodes=0, gives_nodes=False)), "desk"), driver="static")
     ctx = shop.ctx = with_fleets(shop.ctx, {"desk": fleet})
     job = shop.add_job()
     instance = Instance(id="own", state=InstanceState.RUNNING, machine_id="m-own")
@@ -264,7 +264,7 @@ def test_who_may_do_what(yard, shop):
         pause_fleet(yard.ctx, ADMIN, "other")
     with pytest.raises(NotFound, match="there is no node node_00000009"):
         drain_node(yard.ctx, ADMIN, "node_00000009")
-    desk = with_fleets(shop.ctx, {"desk": governed(ToyFleet(limits=Limits(most_nodes=0)), "desk")})
+    desk = with_fleets(shop.ctx, {"desk": governed(ToyFleet(limits=Limits(most_nodes=0, gives_nodes=False)), "desk")})
     with pytest.raises(Conflict, match="machines join by themselves"):
         pause_fleet(desk, ADMIN, "desk")
     assert shop.rows(schema.fleets) == []

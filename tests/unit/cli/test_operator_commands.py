@@ -95,7 +95,7 @@ def test_the_body_of_scale_is_checked(served, provider):
 
 
 def test_a_fleet_whose_machines_join_by_themselves_is_not_paused(run, served):
-    desk = governed(ToyFleet(limits=Limits(most_nodes=0)), "desk")
+    desk = governed(ToyFleet(limits=Limits(most_nodes=0, gives_nodes=False)), "desk")
     served.app.state.context = with_fleets(served.ctx, {"desk": desk})
     done = run("fleets", "pause", "desk")
     assert done.status == 1

@@ -307,7 +307,8 @@ def _tree(error: type[GiornataError]) -> set[type[GiornataError]]:
 
 
 def test_every_error_has_a_code_of_its_own_and_stands_in_the_tree_at_the_head_of_the_file() -> None:
-    tree = _tree(GiornataError)
+    # A driver may narrow one down for its own use: to others it is the same error.
+    tree = {each for each in _tree(GiornataError) if each.__module__ == errors.__name__}
     assert len({error.code for error in tree}) == len(tree)
     assert all(error.__name__ in (errors.__doc__ or "") for error in tree)
     assert all(error.code in (errors.__doc__ or "") for error in tree - {GiornataError})
