@@ -3,6 +3,7 @@
 Nothing here knows a provider or a clock. Every decision says in words why.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from giornata.domain.capacity import (
@@ -93,6 +94,7 @@ def plan_fleet(view: FleetView, policy: ScalingPolicy, now_ms: int) -> Plan:
     up, leaving, dropped = _change(now, need, room=max(0, most - view.asked + len(ending)))
     if ending:
         up = _held_back(up, need.reasons)
+        dropped = max(dropped, _to_be_heard(now, need, ending))
     leaving = leaving or _unfit(now, need)
     gone = frozenset(each.instance_id for each in leaving)
     # Jobs that no present machine may take, and no new one comes for.
@@ -322,6 +324,13 @@ def _droppable(now: _Now, need: _Need, wanted: int) -> int:
         return 0
     one = 0 if _kept(need, wanted) is not None or wanted > need.work else 1
     return max(0, now.unlisted - one)
+
+
+def _to_be_heard(now: _Now, need: _Need, ending: Sequence[str]) -> int:
+    """Of those that are not listed and no job waits for, when others end: a provider that has fewer than it was asked
+    for ends nobody until it is asked for fewer than it has."""
+    least = max(need.nodes, now.fewest)
+    return max(0, min(now.unlisted - need.awaited, now.view.asked - len(ending) - least))
 
 
 def _idle_s(instance: InstanceView, now: _Now, need: _Need) -> float:

@@ -104,6 +104,15 @@ def test_who_was_told_before_and_holds_nothing_goes():
     assert (decided.ending, decided.desired) == (("a",), 1)
 
 
+def test_where_fewer_came_than_were_asked_for_the_provider_is_asked_for_fewer_than_it_has():
+    """Asked for one fewer than before, a provider that is short would keep the one that is to end."""
+    view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY), asked=4, awaited_at_ms=ago(9))
+    decided = plan(view)
+    assert (decided.ending, decided.desired) == (("a",), 1)
+    assert plan(view, replace(POLICY, min_nodes=3)).desired == 3, "the fewest allowed stay asked for"
+    assert plan(replace(view, demand=(Demand(kind="train", jobs=2),))).desired == 3, "jobs wait for those that come"
+
+
 def test_nobody_comes_in_the_turn_in_which_somebody_ends():
     """A provider that is asked for as many as it has ends nobody."""
     view = fleet(node("a", leaving_since_ms=ago(5)), node("b", Use.BUSY), jobs=2)
