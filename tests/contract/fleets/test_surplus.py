@@ -56,8 +56,8 @@ class Fleet:
         """By name: where the highest number goes first, the first stays the longest."""
         return sorted(self.under_test.fleet.list(), key=lambda each: (each.name, each.id))
 
-    def reallocations(self) -> int:
-        return len(self.shop.rows(schema.reallocations))
+    def why_reallocated(self) -> set[str]:
+        return {row["reason"] for row in self.shop.rows(schema.reallocations)}
 
 
 def with_one_at_work(shop: Workshop, renting: FleetUnderTest) -> tuple[Fleet, Instance]:  # noqa: F811
@@ -93,7 +93,8 @@ def test_what_is_stuck_and_not_needed_is_not_replaced(shop, renting):  # noqa: F
     fleet, working = with_one_at_work(shop, renting)
     cancel_what_waits(shop)
     fleet.turns(20)
-    assert fleet.reallocations() == 0
+    kept = {"it was asked to end, and its provider let another go instead"}
+    assert fleet.why_reallocated() <= (set() if renting.chooses_who_leaves else kept)
     left = [each.id for each in fleet.present()]
     assert working.id in left
     assert len(left) == 1 or not renting.chooses_who_leaves

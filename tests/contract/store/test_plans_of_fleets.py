@@ -206,7 +206,7 @@ def test_what_the_loops_ask_is_found_by_index(aged: Database, name: str) -> None
         ("scale: instances", {"ix_instances_present"}),
         ("scale: nodes", {"ix_nodes_seen", "ix_attempts_node"}),
         ("scale: deadlines", {"ix_jobs_deadline"}),
-        ("reconcile: leases on what went", {"ix_nodes_instance", "ix_attempts_node"}),
+        ("reconcile: leases on what went", {"ix_nodes_instance"}),
         ("scale: unfit machines", {"ix_machines_state"}),
         ("stragglers: ended", {"ix_attempts_ended"}),
         ("stragglers: who could take it", {"ix_nodes_seen"}),
