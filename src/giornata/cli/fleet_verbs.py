@@ -34,7 +34,7 @@ def resume(context: typer.Context, name: FleetName, as_json: JsonFlag = False) -
     """Let a paused fleet follow the queue again."""
     with reporting(as_json, see=("fleets",)) as out, connect(settings_of(context)) as client:
         fleet = client.resume_fleet(name)
-        out.say(f"{name} follows the queue again, with {fleet.min_nodes} to {fleet.most_nodes} nodes")
+        out.say(f"{name} follows the queue again: min_nodes = {fleet.min_nodes}, max_nodes = {fleet.most_nodes}")
         out.result(fleet)
 
 
@@ -72,7 +72,7 @@ def scale(
         with connect(settings_of(context)) as client:
             fleet = client.scale_fleet(name, limits)
             whose = f"; an operator set {limits_words(fleet)}" if limits_words(fleet) else ", as the settings say"
-            out.say(f"{name} has {fleet.min_nodes} to {fleet.most_nodes} nodes{whose}")
+            out.say(f"{name}: min_nodes = {fleet.min_nodes}, max_nodes = {fleet.most_nodes}{whose}")
             out.result(fleet)
 
 
@@ -93,11 +93,11 @@ def limits_words(fleet: Fleet) -> str:
     """The limits that an operator set; empty when there are none."""
     limits, words = fleet.limits, []
     if limits.min_nodes is not None:
-        words.append(f"at least {limits.min_nodes} nodes")
+        words.append(f"min_nodes = {limits.min_nodes}")
     if limits.max_nodes is not None:
-        words.append(f"at most {limits.max_nodes} nodes")
+        words.append(f"max_nodes = {limits.max_nodes}")
     if limits.max_price_micro_usd_per_hour is not None:
-        words.append(f"at most ${limits.max_price_micro_usd_per_hour / MICRO_USD:.3f}/h")
+        words.append(f"max_price_usd_per_hour = {limits.max_price_micro_usd_per_hour / MICRO_USD:g}")
     return ", ".join(words)
 
 

@@ -74,7 +74,9 @@ def list_nodes(
 
 
 def drain(context: typer.Context, node: NodeWord, as_json: JsonFlag = False) -> None:
-    """Give a node no more work: it gives its jobs back after a checkpoint, and leaves.
+    """Give a node no more work.
+
+    It gives its jobs back after a checkpoint, and leaves.
 
     A node that a fleet asked its provider for is ended after that. A node that somebody started ends by itself; when
     it is started again, it gets work.

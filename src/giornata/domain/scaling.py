@@ -240,7 +240,7 @@ def _within(nodes: int, fewest: int, most: int, reasons: list[str], *, paused: b
     elif nodes > most:
         reasons.append(f"{nodes} nodes would be needed, {most} are the most allowed")
     if nodes < fewest:
-        reasons.append(f"{fewest} nodes are the fewest allowed")
+        reasons.append(f"{fewest} {'node is' if fewest == 1 else 'nodes are'} the fewest allowed")
     return min(max(nodes, fewest), most)
 
 

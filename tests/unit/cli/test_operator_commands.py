@@ -51,7 +51,10 @@ def test_a_fleet_is_paused_shown_and_resumed(run, served, provider):
 
 def test_limits_are_set_shown_and_taken_back(run, served, provider):
     done = run("fleets", "scale", "gpu", "--max", "9", "--max-price", "0.35")
-    assert "gpu has 0 to 9 nodes; an operator set at most 9 nodes, at most $0.350/h" in done.output
+    assert (
+        "gpu: min_nodes = 0, max_nodes = 9; an operator set max_nodes = 9, max_price_usd_per_hour = 0.35"
+        in done.output
+    )
     assert run("fleets", "scale", "gpu", "--min", "2", "--json").json["limits"] == {
         "min_nodes": 2,
         "max_nodes": 9,
@@ -60,7 +63,8 @@ def test_limits_are_set_shown_and_taken_back(run, served, provider):
     turn(served)
     assert len(provider.instances) == 2
     shown = run("fleets").output
-    assert "an operator set at least 2 nodes, at most 9 nodes, at most $0.350/h, in place of the settings" in shown
+    limits = "min_nodes = 2, max_nodes = 9, max_price_usd_per_hour = 0.35"
+    assert f"an operator set {limits}, in place of the settings" in shown
     assert " fleets scale gpu --as-settings" in shown
     back = run("fleets", "scale", "gpu", "--as-settings").output
     assert "gpu has 0 to 4 nodes, as the settings say" in back
