@@ -43,7 +43,7 @@ def test_a_fleet_is_paused_shown_and_resumed(run, served, provider):
     assert "gpu: an operator paused it" in shown
     assert " fleets resume gpu" in shown
     assert "0 of 0" in shown
-    assert "gpu follows the queue again, with 0 to 4 nodes" in run("fleets", "resume", "gpu").output
+    assert "gpu follows the queue again: min_nodes = 0, max_nodes = 4" in run("fleets", "resume", "gpu").output
     turn(served)
     assert len(provider.instances) == 1
     assert "paused" not in run("fleets").output
@@ -67,7 +67,7 @@ def test_limits_are_set_shown_and_taken_back(run, served, provider):
     assert f"an operator set {limits}, in place of the settings" in shown
     assert " fleets scale gpu --as-settings" in shown
     back = run("fleets", "scale", "gpu", "--as-settings").output
-    assert "gpu has 0 to 4 nodes, as the settings say" in back
+    assert "gpu: min_nodes = 0, max_nodes = 4, as the settings say" in back
     assert "an operator set" not in run("fleets").output
 
 
