@@ -328,9 +328,10 @@ def _droppable(now: _Now, need: _Need, wanted: int) -> int:
 
 def _to_be_heard(now: _Now, need: _Need, ending: Sequence[str]) -> int:
     """Of those that are not listed and no job waits for, when others end: a provider that has fewer than it was asked
-    for ends nobody until it is asked for fewer than it has."""
+    for ends nobody until it is asked for fewer than it has. In steps, as everything."""
     least = max(need.nodes, now.fewest)
-    return max(0, min(now.unlisted - need.awaited, now.view.asked - len(ending) - least))
+    unneeded = min(now.unlisted - need.awaited, now.view.asked - len(ending) - least)
+    return max(0, min(unneeded, now.policy.most_down))
 
 
 def _idle_s(instance: InstanceView, now: _Now, need: _Need) -> float:

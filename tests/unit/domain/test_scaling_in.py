@@ -111,6 +111,9 @@ def test_where_fewer_came_than_were_asked_for_the_provider_is_asked_for_fewer_th
     assert (decided.ending, decided.desired) == (("a",), 1)
     assert plan(view, replace(POLICY, min_nodes=3)).desired == 3, "the fewest allowed stay asked for"
     assert plan(replace(view, demand=(Demand(kind="train", jobs=2),))).desired == 3, "jobs wait for those that come"
+    step = replace(POLICY, most_down=1)
+    assert plan(view, step).desired == 2, "beside who ends, in steps that are allowed"
+    assert plan(replace(view, asked=2), step).desired == 1, "until the provider hears of it"
 
 
 def test_nobody_comes_in_the_turn_in_which_somebody_ends():
