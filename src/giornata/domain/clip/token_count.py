@@ -2,7 +2,8 @@
 
 The number equals that of transformers' CLIPTokenizer with the published vocabulary and <|endoftext|> as padding: the
 tokenizer of SD 1.x and the first one of SDXL. SDXL's second tokenizer takes each "!" for a token of its own, so a
-text with several of them in a row may have more tokens there.
+text with several of them in a row may have more tokens there. Letters that are newer than Python's own Unicode tables
+count as signs.
 """
 
 import gzip
@@ -19,8 +20,12 @@ CACHED_WORDS, CACHED_CHARS = 1 << 15, 32
 
 _MARKS = re.compile(r"<\|startoftext\|>|<\|endoftext\|>")
 _MARKS_AND_NEW = re.compile(r"<\|startoftext\|>|<\|endoftext\|>|<s\d+>")
+_WRITTEN_MARKS = {f"<|{name}|>": ("<|", name, "|>") for name in ("startoftext", "endoftext")}
+"""In other letters, such as <|EndOfText|>, a mark is no mark but words; they are apart from what is around them."""
 _ENDINGS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
-_ASCII_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+", re.ASCII)
+_ASCII_WORD = re.compile(
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+", re.ASCII
+)
 _SPACES = frozenset(" \t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
     chr(n) for n in range(0x2000, 0x200B)
 }
@@ -44,10 +49,10 @@ def _normalized(piece: str) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Endings such as 's, runs of letters, single digits, and runs of anything else that is no white space."""
+    """Written marks, endings such as 's, runs of letters, single digits, and runs of other signs but white space."""
     start = 0
     while start < len(text):
-        ending = next((each for each in _ENDINGS if text.startswith(each, start)), None)
+        ending = next((each for each in (*_WRITTEN_MARKS, *_ENDINGS) if text.startswith(each, start)), None)
         kind, end = _kind(text[start]), start + 1
         if ending is not None:
             end = start + len(ending)
@@ -67,6 +72,8 @@ def _kind(character: str) -> str:
 
 
 def _word_count(word: str) -> int:
+    if word in _WRITTEN_MARKS:
+        return sum(map(_kept_word_count, _WRITTEN_MARKS[word]))
     return _kept_word_count(word) if len(word) <= CACHED_CHARS else _merged_count(word)
 
 
