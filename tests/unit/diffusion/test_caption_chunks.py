@@ -16,9 +16,14 @@ from giornata.diffusion.captions import Embedding, EmbeddingCache, encode
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.painting import Brush, initial_noise, paint
+from giornata.diffusion.recompute import Recompute
+from giornata.diffusion.samples import PURPOSE, draw_samples
 from giornata.diffusion.tokens import add_tokens, taught
+from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import spoken
+from giornata.workloads.train.class_images import draw
+from giornata.workloads.train.fit import sizes_of
 
 TOKENS = [0, 3, 74, 75, 76, 149, 150, 151, 224, 225, 226, 400]
 
@@ -207,3 +212,33 @@ def test_pictures_are_drawn_with_the_whole_prompt(base: BaseModel) -> None:
     found = drawn(base, prompt, 150)
     assert np.abs(found - wanted).max() <= 1
     assert np.abs(found - drawn(base, caption_of(75), 150)).max() > 1
+
+
+def test_samples_and_class_pictures_are_drawn_with_whole_prompts(tiny_base: BaseModel) -> None:
+    prompt = caption_of(120)
+    fields = {"model": "m", "dataset": "ds_1", "seed": 1, "rank": 2, "resolution": 64, "max_token_length": 150}
+    prior = {"with_prior_preservation": True, "class_prompt": prompt, "mixed_precision": "no"}
+    spec = TrainSpec.model_validate({**fields, **prior, "sample_prompts": (prompt,), "sample_steps": 2})
+    with add_adapters(tiny_base, spec) as adapters:
+        (sample,) = draw_samples(tiny_base, spec, adapters, adapters.tensors(), tick=lambda done, total: None)
+    noise_BCHW = initial_noise(tiny_base, 1, PURPOSE, 0, side_px=64)
+    brush = Brush(side_px=64, steps=2, guidance_scale=5.0, max_token_length=150)
+    assert np.array_equal(np.asarray(sample.base), paint(tiny_base, prompt, noise_BCHW, brush).numpy())
+    assert not np.array_equal(np.asarray(sample.base), paint(tiny_base, caption_of(75), noise_BCHW, brush).numpy())
+    cut = spec.model_copy(update={"class_prompt": caption_of(75)})
+    assert not torch.equal(draw(tiny_base, spec, 0), draw(tiny_base, cut, 0))
+
+
+# ---- what it takes
+
+
+def test_memory_and_work_are_reckoned_with_the_length_of_prompts(tiny_base: BaseModel) -> None:
+    fields = {"model": "m", "dataset": "ds_1", "seed": 3, "rank": 2, "resolution": 64, "train_text_encoder": True}
+    plain, long = (TrainSpec.model_validate({**fields, "max_token_length": room}) for room in (75, 225))
+    kept = [sizes_of(tiny_base, spec).kept_bytes[Recompute.OFF] for spec in (plain, long)]
+    without = sizes_of(tiny_base, plain.model_copy(update={"train_text_encoder": False})).kept_bytes[Recompute.OFF]
+    assert kept[1] > kept[0] + 2 * (kept[0] - without)  # three times the text, and more keys
+    layers = [layers_of(tiny_base.unet, 64, max_token_length=room) for room in (75, 225)]
+    keys = [{one.name: one.multiplies for one in found if ".attn2.to_k" in one.name} for found in layers]
+    assert keys[0]
+    assert {name: count * 227 // 77 for name, count in keys[0].items()} == keys[1]
