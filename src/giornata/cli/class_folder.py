@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from giornata.cli.caption_lengths import lengths_of
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.domain.errors import InvalidInput
 
@@ -21,6 +22,8 @@ def read_class_folder(directory: Path, spec: Mapping[str, Any], *, minimum: int)
     """As the folder of the subject's pictures is read. Raises InvalidInput whose faults name the option."""
     prompt = spec.get("class_prompt") or OF_ITS_OWN
     try:
-        return read_training_folder(directory, instance_prompt=prompt, minimum=minimum)
+        return read_training_folder(
+            directory, instance_prompt=prompt, minimum=minimum, captions_check=lengths_of(spec).of_texts
+        )
     except InvalidInput as refused:
         raise InvalidInput([replace(fault, where=f"{OPTION} {fault.where}") for fault in refused.faults]) from None

@@ -12,6 +12,7 @@ import httpx
 
 from giornata.blobs import open_blobs
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
+from giornata.cli.caption_lengths import lengths_of
 from giornata.cli.class_folder import read_class_folder, with_prior
 from giornata.cli.options import misplaced
 from giornata.cli.results import folder_faults
@@ -21,6 +22,7 @@ from giornata.cli.storage import s3_credentials_of, storage_url
 from giornata.cli.world import RandomNames, SystemClock
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
+from giornata.control.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.webhooks import key_of
 from giornata.standalone.order import Order, make_order, spec_faults
@@ -75,11 +77,15 @@ def make_plan(
     with collecting(faults):
         given = with_prior(alone.class_directory, fields())
         faults += [*with_model_option(_spec_faults(given, alone), given), *_model_faults(given)]
+        faults += lengths_of(given).of_texts(prompts_of(given))
     with collecting(faults):
         if alone.directory is None:
             raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
         folder = read_training_folder(
-            alone.directory, instance_prompt=given.get("instance_prompt"), minimum=settings.min_pictures
+            alone.directory,
+            instance_prompt=given.get("instance_prompt"),
+            minimum=settings.min_pictures,
+            captions_check=lengths_of(given).of_captions,
         )
     class_folder: TrainingFolder | None = None
     with collecting(faults):

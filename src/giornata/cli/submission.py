@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.budget import micro_usd
+from giornata.cli.caption_lengths import lengths_of
 from giornata.cli.class_folder import OPTION, read_class_folder, with_prior
 from giornata.cli.connection import target_of
 from giornata.cli.find_job import find_job
@@ -22,6 +23,7 @@ from giornata.cli.spec_words import with_model_option
 from giornata.client import Client
 from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
+from giornata.control.length_faults import prompts_of
 from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.protocol.datasets import Dataset
@@ -91,6 +93,7 @@ def check(
     with collecting(faults):
         spec = with_prior(asked.class_directory, fields())
         faults += _spec_faults(asked, spec)
+        faults += lengths_of(spec).of_texts(prompts_of(spec))
         faults += _model_faults(spec, settings)
     faults += _option_faults(asked, spec)
     memory: int | None = None
@@ -190,6 +193,7 @@ def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Pa
         asked.directory,
         instance_prompt=spec.get("instance_prompt") or (OF_THE_OLD_JOB if asked.continued else None),
         minimum=minimum,
+        captions_check=lengths_of(spec).of_captions,
         masks_into=copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None,
     )
 

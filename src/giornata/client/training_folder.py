@@ -1,6 +1,7 @@
 """From a folder of pictures to a dataset, with everything that is wrong said before a byte is sent."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,6 +10,9 @@ from giornata.client.uploads import LocalFile
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.check import CheckedFolder, check_folder
 from giornata.protocol.datasets import DatasetItem
+
+CaptionsCheck = Callable[[Sequence[tuple[str, str]]], Iterable[Fault]]
+"""Takes the names of pictures with their captions, and returns what is wrong with these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +29,27 @@ class TrainingFolder:
         return sum(file.size_bytes for file in self.files)
 
 
+def _nothing_wrong(captions: Sequence[tuple[str, str]]) -> Iterable[Fault]:
+    del captions
+    return ()
+
+
 def read_training_folder(
-    directory: Path, *, instance_prompt: str | None, minimum: int = 3, masks_into: Path | None = None
+    directory: Path,
+    *,
+    instance_prompt: str | None,
+    minimum: int = 3,
+    masks_into: Path | None = None,
+    captions_check: CaptionsCheck = _nothing_wrong,
 ) -> TrainingFolder:
     """Check names, captions and every picture. Raises InvalidInput with all that is wrong.
 
     With `masks_into` masks beside pictures are used; what is to be sent of these lies in that folder.
+    `captions_check` gives further faults of the captions.
     """
     checked = check_folder(directory, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
-    return sendable(checked)
+    found = captions_check([(item.name, item.caption) for item in checked.items if item.caption is not None])
+    return sendable(replace(checked, faults=(*checked.faults, *found)))
 
 
 def sendable(checked: CheckedFolder) -> TrainingFolder:

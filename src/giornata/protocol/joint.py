@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.optimisation import Compile, Optimizer
 
 OWN = frozenset(
     {
         *("dataset", "instance_prompt", "shuffle_caption", "keep_tokens", "caption_separator"),
-        *("caption_dropout_rate", "center_crop", "random_flip"),
+        *("caption_dropout_rate", "truncate_captions", "center_crop", "random_flip"),
         *("class_prompt", "class_dataset", "num_class_images", "prior_loss_weight"),
         *("alpha", "use_rslora", "init_lora", "stop_text_encoder_training", "use_ema", "ema_decay"),
         *("prediction_type", "snr_gamma", "debiased_estimation_loss", "loss_type", "huber_schedule", "huber_c"),
@@ -39,6 +40,7 @@ SHARED = frozenset(
         *("pretrained_vae_model_name_or_path", "base_quantization"),
         *("resolution", "with_prior_preservation", "train_batch_size", "rank", "target_modules", "lora_unet_blocks"),
         *("train_text_encoder", "text_encoder_target_modules", "mixed_precision", "gradient_checkpointing"),
+        "max_token_length",
     }
 )
 """Fields that decide who shares a batch with whom. Of the rank only its ceiling counts."""
@@ -76,6 +78,8 @@ def joint_key(spec: TrainSpec) -> str | None:
     given = spec.model_dump(mode="json")
     shared = {name: given[name] for name in sorted(SHARED)} | {"rank": rank_ceiling(spec.rank)}
     shared |= {name: given[name] and sorted(given[name]) for name in _UNORDERED}
+    if spec.max_token_length == CHUNK:
+        del shared["max_token_length"]  # keys from before there were others stay as they are
     shared["base"] = model_key("train", given)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode("ascii")).hexdigest()[:32]
 

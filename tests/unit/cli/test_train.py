@@ -1,6 +1,7 @@
 """`giornata train`: everything is checked before a byte is sent."""
 
 import hashlib
+import json
 import subprocess
 import sys
 
@@ -265,3 +266,58 @@ def test_an_estimate_goes_with_no_option_that_means_a_run(run, pictures):
     assert {each["where"] for each in done.json["error"]["faults"]} == {"--follow", "--standalone"}
     continued = run("train", str(pictures), "--continue", "job_1", "--estimate", "--json")
     assert [each["where"] for each in continued.json["error"]["faults"]] == ["--continue"]
+
+
+def test_captions_that_do_not_fit_are_told_with_all_else_before_anything_is_sent(run, served, pictures, tmp_path):
+    folder = tmp_path / "talkative"
+    folder.mkdir()
+    for number, file in enumerate(sorted(pictures.iterdir())):
+        (folder / f"{number}.png").write_bytes(file.read_bytes())
+        (folder / f"{number}.txt").write_text("a photo of sks heart" + ", a house" * (number * 12))
+    (folder / "broken.png").write_bytes(b"no picture")
+    (folder / "broken.txt").write_text("house " * 300)
+    asked = ("train", str(folder), "--model", "some/model", "--set", "rank=0", "--json")
+    asked += ("--set", f"sample_prompts=[{json.dumps('house ' * 76)}]")
+    expected = {
+        ("spec.rank", "input should be greater than or equal to 1; it is 0"),
+        ("spec.sample_prompts.0", "has 76 tokens; at most 75 fit"),
+        ("broken.png", "has 300 tokens; at most 75 fit"),
+        ("2.png", "has 77 tokens; at most 75 fit"),
+        ("3.png", "has 113 tokens; at most 75 fit"),
+    }
+    for more in ((), ("--estimate",), ("--standalone", "--checkpoint-to", str(tmp_path / "s"), "-o", "out")):
+        done = run(*asked, *more)
+        told = {(fault["where"], fault["message"]) for fault in done.json["error"]["faults"]}
+        assert done.status == 2
+        assert expected <= told
+        assert [where for where, _ in told - expected] == ["broken.png"]  # what is wrong with the picture itself
+    assert list(served.ctx.blobs.list("")) == []
+    for name in ("broken.png", "broken.txt"):
+        (folder / name).unlink()
+    done = run("train", str(folder), "--model", "some/model", "--set", "max_token_length=150", "--json")
+    assert (done.status, done.json["spec"]["max_token_length"]) == (0, 150)
+    done = run("train", str(folder), "--model", "some/model", "--set", "truncate_captions=true", "--json")
+    assert done.status == 0
+
+
+def test_captions_of_class_pictures_are_counted_under_the_name_of_the_option(run, pictures, tmp_path):
+    theirs = tmp_path / "hearts"
+    theirs.mkdir()
+    for number, file in enumerate(sorted(pictures.iterdir())[:3]):
+        (theirs / f"{number}.png").write_bytes(file.read_bytes())
+        (theirs / f"{number}.txt").write_text("house " * (70 + 5 * number))
+    asked = ("--class-data-dir", str(theirs), "--set", "class_prompt=a heart", "--json")
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", *asked)
+    assert [(fault["where"], fault["message"]) for fault in done.json["error"]["faults"]] == [
+        ("--class-data-dir 2.png", "has 80 tokens; at most 75 fit")
+    ]
+
+
+@pytest.mark.parametrize("tokens", [49408, 900])
+def test_a_folder_is_counted_for_when_its_vocabulary_is_clips(run, pictures, tmp_path, tokens):
+    (tmp_path / "model" / "tokenizer").mkdir(parents=True)
+    vocabulary = {f"t{number}": number for number in range(tokens)}
+    (tmp_path / "model" / "tokenizer" / "vocab.json").write_text(json.dumps(vocabulary))
+    asked = ("--instance-prompt", "house " * 76, "--model", str(tmp_path / "model"), "--json")
+    done = run("train", str(pictures), *asked)
+    assert done.status == (2 if tokens == 49408 else 0)

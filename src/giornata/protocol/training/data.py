@@ -1,6 +1,6 @@
 """The pictures and what is said of them."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
@@ -38,6 +38,14 @@ class DataFields(Message):
         le=1,
         description="How often a subject's picture goes without its caption.",
         validation_alias=AliasChoices("caption_dropout_rate", "proportion_empty_prompts"),
+    )
+    max_token_length: Literal[75, 150, 225] = Field(
+        75,
+        description="Most tokens of a caption or prompt. Beyond 75 each 75 are read apart and joined, as kohya does.",
+    )
+    truncate_captions: bool = Field(
+        False,
+        description="Cut captions and prompts after max_token_length tokens; if false, longer ones are refused.",
     )
     resolution: Annotated[int, BeforeValidator(_side)] = Field(
         1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels."

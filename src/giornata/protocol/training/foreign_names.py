@@ -13,7 +13,6 @@ _CACHED = "latents, and captions that do not change, are encoded once anyway; re
 _ATTENTION = "attention is torch's scaled_dot_product_attention anyway; remove it"
 _LOADING = "pictures are encoded before the first step, and nothing is loaded in between; remove it"
 _NOT_HERE = "there is no such thing here; remove it"
-_PROMPTS_ARE_SHORT = "a prompt has at most 77 tokens; remove it"
 _FIELDS = "each is a field of its own here, such as use_dora, decompose_factor, adam_beta2; give these"
 _ONE_RATE = "text encoders share one rate: text_encoder_lr"
 _STEPS = "checkpoints are counted in steps: checkpointing_steps"
@@ -45,7 +44,6 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "caption_extension": "captions lie in .txt files, or in metadata.jsonl; remove it",
         "v_parameterization": "prediction_type=v_prediction; by default what the base model says of itself",
         "clip_skip": "text encoders are read as the base model's pipeline reads them; remove it",
-        "max_token_length": _PROMPTS_ARE_SHORT,
         "cache_latents": _CACHED,
         "cache_latents_to_disk": _CACHED,
         "cache_text_encoder_outputs": _CACHED,

@@ -77,6 +77,8 @@ def prepare(
             text_encoders=base.text_encoders,
             encoder_key=f"{base.key}|{base.dtype}",
             family=base.family,
+            max_token_length=spec.max_token_length,
+            truncation=spec.truncate_captions,
         )
     views = draws.views(first_step, spec.max_train_steps)
     if shelf is not None and len(views) * spec.resolution**2 < shelf.worth_pixels:
@@ -90,7 +92,12 @@ def prepare(
     )
     offering: Offering | None = None
     if shelf is not None:
-        keys = Keys(base=base, framing=framing, with_captions=texts is not None)
+        keys = Keys(
+            base=base,
+            framing=framing,
+            with_captions=texts is not None,
+            max_token_length=spec.max_token_length,
+        )
         offering = shelf.opened(keys, portions, views.keys(), latents, embeddings)
     _encode(latents, embeddings, portions, views, look_at_all=first_step == 0, tick=tick, offering=offering)
     return Supplies(draws=draws, latents=latents, embeddings=embeddings)

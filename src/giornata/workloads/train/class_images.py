@@ -23,6 +23,7 @@ from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.painting import Brush, initial_noise, paint
+from giornata.domain.caption_length import CHUNK
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.material import Material
@@ -56,6 +57,7 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range
         "vae_dtype": str(base.vae.dtype),
     }
     depends |= {} if portion is None else {"first": portion.start}
+    depends |= {} if spec.max_token_length == CHUNK else {"max_token_length": spec.max_token_length}
     return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
 
 
@@ -125,7 +127,12 @@ def _drawn(
 
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
     """Class picture number `number`: pixels_HWC, uint8."""
-    brush = Brush(side_px=spec.resolution, steps=INFERENCE_STEPS, guidance_scale=base.family.guidance_scale)
+    brush = Brush(
+        side_px=spec.resolution,
+        steps=INFERENCE_STEPS,
+        guidance_scale=base.family.guidance_scale,
+        max_token_length=spec.max_token_length,
+    )
     noise_BCHW = initial_noise(base, 0, "class-image", number, side_px=spec.resolution)
     return paint(base, str(spec.class_prompt), noise_BCHW, brush)
 

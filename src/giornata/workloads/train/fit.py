@@ -22,6 +22,7 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer, layers_of
+from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -109,7 +110,7 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     """The sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be on it."""
     mixed, on_cuda = spec.mixed_precision == "bf16", base.device.type == "cuda"
     precision = Precision.of(mixed=mixed, on_cuda=on_cuda)
-    layers = layers_of(base.unet, spec.resolution)
+    layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
     adapted = worn_on(layers, spec)
     text_kept, text_trained, text_multiplied_out = _of_texts(base, spec, precision)
     unit_bytes = memory.largest_unit_bytes(layers, adapted, precision)
@@ -156,13 +157,14 @@ def _of_texts(base: BaseModel, spec: TrainSpec, precision: Precision) -> tuple[i
     """Of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and what autograd keeps
     of adapters that are multiplied out. Gradients go through the encoders to new tokens too."""
     kept = trained = multiplied_out = 0
+    chunks = spec.max_token_length // CHUNK
     if spec.train_text_encoder or spec.train_text_encoder_ti:
-        kept += memory.text_bytes([_width_and_depth(model) for model in base.text_encoders], precision)
+        kept += chunks * memory.text_bytes([_width_and_depth(model) for model in base.text_encoders], precision)
     if spec.train_text_encoder:
         for prefix, model in zip(base.family.encoder_names, base.text_encoders, strict=True):
             for name in chosen_layers(model, spec.text_encoder_target_modules):
                 layer, worn = model.get_submodule(name), _worn(public_name(prefix, name), spec)
-                kept += worn.kept_bytes(PROMPT_TOKENS, layer.out_features, precision.half)
+                kept += worn.kept_bytes(chunks * PROMPT_TOKENS, layer.out_features, precision.half)
                 trained += worn.trained(layer.in_features, layer.out_features)
                 weights = layer.in_features * layer.out_features
                 multiplied_out += weights * precision.half if worn.multiplied_out else 0

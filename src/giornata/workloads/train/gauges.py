@@ -39,7 +39,7 @@ def gauges_of(
     base: BaseModel, spec: TrainSpec, *, waited_s: Callable[[], float], peak_flops_per_s: float | None
 ) -> Gauges:
     """The gauges of one attempt. The high-water mark is set back."""
-    layers = layers_of(base.unet, spec.resolution)
+    layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
     ranks = {name: worn.rank for name, worn in worn_on(layers, spec).items()}
     on_cuda = base.device.type == "cuda"
     if on_cuda:

@@ -265,7 +265,14 @@ class Joint:
         if like.embedding is None:
             nothing = [""] * self._rows
             texts = [text for place in places for text in (rows[place].texts if place in rows else nothing)]
-            return captions.encode(self._base.tokenizers, self._base.text_encoders, texts, family=self._base.family)
+            return captions.encode(
+                self._base.tokenizers,
+                self._base.text_encoders,
+                texts,
+                family=self._base.family,
+                max_token_length=self._shared.max_token_length,
+                truncation=True,  # of jobs that do not ask for it nothing is too long: each was checked when it came
+            )
         given = [rows[place].embedding if place in rows else None for place in places]
         none = like.embedding
         return Embedding(

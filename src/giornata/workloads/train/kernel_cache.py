@@ -38,6 +38,7 @@ SHAPES = (
     *("decompose_both", "decompose_factor", "train_text_encoder", "train_text_encoder_ti"),
     *("mixed_precision", "resolution", "enable_bucket", "bucket_reso_steps", "min_bucket_reso", "max_bucket_reso"),
     *("with_prior_preservation", "prior_prediction", "masked_loss", "base_quantization"),
+    "max_token_length",
 )
 """Fields on which it depends what regions are called with."""
 

@@ -30,6 +30,7 @@ from giornata.diffusion.latents import CROP_VARIANTS, Entry, Framing, LatentCach
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.pixels import Placement
 from giornata.diffusion.weights_digest import weights_digest
+from giornata.domain.caption_length import CHUNK
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter
 from giornata.workloads.train.faults import reason_of
@@ -54,10 +55,12 @@ class Keys:
     base: BaseModel
     framing: Framing
     with_captions: bool
+    max_token_length: int = CHUNK
 
     def of(self, views: Iterable[View], captions: Sequence[str]) -> str:
         """The key of the pack that holds these. One without captions does not depend on text encoders."""
-        return pack_key(self.base, self.framing, views, captions if captions and self.with_captions else None)
+        said = captions if captions and self.with_captions else None
+        return pack_key(self.base, self.framing, views, said, max_token_length=self.max_token_length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,14 @@ def pack_of(
     return Pack(views=tuple(found), embeddings=texts)
 
 
-def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions: Sequence[str] | None) -> str:
+def pack_key(
+    base: BaseModel,
+    framing: Framing,
+    views: Iterable[View],
+    captions: Sequence[str] | None,
+    *,
+    max_token_length: int = CHUNK,
+) -> str:
     """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
     cut = asdict(framing)
     if framing.center_crop:
@@ -207,6 +217,8 @@ def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions:
         "vae": weights_digest(base.vae),
         "views": sorted([view.picture_sha256, view.crop, view.flip] for view in views),
     }
+    if captions is not None and max_token_length != CHUNK:
+        depends["max_token_length"] = max_token_length
     return "encodings-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
 
 

@@ -84,7 +84,14 @@ class Seat:
             return self.embeddings.batch(texts)
         base = self.attempt.base
         with torch.no_grad():
-            return captions.encode(base.tokenizers, base.text_encoders, texts, family=base.family)
+            return captions.encode(
+                base.tokenizers,
+                base.text_encoders,
+                texts,
+                family=base.family,
+                max_token_length=self.spec.max_token_length,
+                truncation=self.spec.truncate_captions,
+            )
 
     def note(self, composition: dict[str, Any]) -> None:
         """Before a batch that the job is in: write down what its bits depend on besides what it brought along."""

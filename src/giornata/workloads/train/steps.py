@@ -15,8 +15,9 @@ from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
-from giornata.diffusion.tokens import NewTokens, learning_steps, spoken
+from giornata.diffusion.tokens import NewTokens, learning_steps
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import spoken
 from giornata.workloads.train.feed import Feed, Ready
 from giornata.workloads.train.keeping import Learner
 
@@ -101,7 +102,14 @@ class Stepper:
             return self.embeddings.batch(texts)
         heard = [spoken(self.spec, text) for text in texts]
         with torch.set_grad_enabled(self._text_encoders_learn(step) and torch.is_grad_enabled()):
-            return captions.encode(self.base.tokenizers, self.base.text_encoders, heard, family=self.base.family)
+            return captions.encode(
+                self.base.tokenizers,
+                self.base.text_encoders,
+                heard,
+                family=self.base.family,
+                max_token_length=self.spec.max_token_length,
+                truncation=self.spec.truncate_captions,
+            )
 
     def _text_encoders_learn(self, step: int) -> bool:
         spec, stop = self.spec, self.spec.stop_text_encoder_training
