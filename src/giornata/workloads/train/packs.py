@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.determinism import fingerprint
+from giornata.diffusion.latent_batches import RowsOf, one_row
 from giornata.diffusion.latents import CROP_VARIANTS, Entry, Framing, LatentCache, View
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.pixels import Placement
@@ -49,15 +50,18 @@ class UnusablePack(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Names packs of a job. `with_captions`: its text encoders are frozen."""
+    """Names packs of a job. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a size are
+    encoded together."""
 
     base: BaseModel
     framing: Framing
     with_captions: bool
+    rows_of: RowsOf = one_row
 
     def of(self, views: Iterable[View], captions: Sequence[str]) -> str:
         """The key of the pack that holds these. One without captions does not depend on text encoders."""
-        return pack_key(self.base, self.framing, views, captions if captions and self.with_captions else None)
+        said = captions if captions and self.with_captions else None
+        return pack_key(self.base, self.framing, views, said, rows_of=self.rows_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +187,23 @@ def pack_of(
     latents: LatentCache, views: Iterable[View], embeddings: EmbeddingCache | None, captions: Iterable[str]
 ) -> Pack:
     """What the caches hold of these views and captions."""
-    found = []
+    found, shared = [], dict[tuple[str, Placement], Entry]()
     for view in views:
         entry, placement = latents[view]
-        found.append((view, placement, entry))
+        # Of views that share an entry one is held: one that lies on the disk is read anew each time.
+        found.append((view, placement, shared.setdefault((view.picture_sha256, placement), entry)))
     texts = () if embeddings is None else tuple((caption, embeddings.batch([caption])) for caption in captions)
     return Pack(views=tuple(found), embeddings=texts)
 
 
-def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions: Sequence[str] | None) -> str:
+def pack_key(
+    base: BaseModel,
+    framing: Framing,
+    views: Iterable[View],
+    captions: Sequence[str] | None,
+    *,
+    rows_of: RowsOf = one_row,
+) -> str:
     """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
     cut = asdict(framing)
     if framing.center_crop:
@@ -207,6 +219,10 @@ def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions:
         "vae": weights_digest(base.vae),
         "views": sorted([view.picture_sha256, view.crop, view.flip] for view in views),
     }
+    sizes = framing.buckets or ((framing.resolution, framing.resolution),)
+    rows = [rows_of(size) for size in sizes]
+    if max(rows) > 1:
+        depends["encoded_together"] = rows
     return "encodings-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
 
 
