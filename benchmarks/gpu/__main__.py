@@ -70,14 +70,25 @@ def carried_out(part: str, settings: Settings, limit_s: float) -> dict[str, Any]
             file.seek(0)
         told, words = said.read(), warned.read()
     took = {"seconds": round(time.monotonic() - began_s, 1), "settings": settings.told()}
-    failure = {"state": FAILED, **took, "said": (told + words)[-WORDS:]}
-    if process.returncode or late:
+    found, failure = _found(told), {"state": FAILED, **took, "said": (told + words)[-WORDS:]}
+    if late or process.returncode:
         why = f"it took more than {limit_s:g} s" if late else f"it ended with {process.returncode}"
-        return {**failure, "why": why}
-    found = json.loads(told.splitlines()[-1])
-    if found.get("failed"):
-        return {**failure, "why": f"these failed: {', '.join(found['failed'])}", "found": found}
-    return {"state": DONE, **took, "found": found}
+        return {**failure, "why": why, **found}
+    if failed := found["found"].get("failed"):
+        return {**failure, "why": f"these failed: {', '.join(failed)}", **found}
+    return {"state": DONE, **took, **found}
+
+
+def _found(told: str) -> dict[str, Any]:
+    """The last whole line of JSON; a part that was ended may have told of what it had so far."""
+    for line in reversed(told.splitlines()):
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(found, dict):
+            return {"found": found}
+    return {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -127,6 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.render:
         tables.write(json.loads(options.json.read_text(encoding="utf-8")), ROOT / "docs" / "benchmarks.md")
         return 0
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the part that runs ends with this
     record = Record(options.json, about(options.device))
     code = run(options, record)
     print(tables.rendered(record.content))

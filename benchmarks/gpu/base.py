@@ -37,7 +37,7 @@ class Built:
         self.base: BaseModel | None = None
 
     def __call__(self, spec: TrainSpec, *, device: torch.device | str, dtype: torch.dtype, **_: Any) -> BaseModel:
-        wanted = torch.device(device)
+        wanted, self.base = torch.device(device), None  # two might not fit
 
         def part(name: str, precision: torch.dtype) -> Any:
             module = filled(without_weights(name, self._layout, precision).to_empty(device=self._device))

@@ -65,7 +65,7 @@ def _encoders(settings: Settings, home: Path) -> dict[str, Any]:
 RUN: Mapping[str, Callable[[Settings, Path], dict[str, Any]]] = MappingProxyType(
     {
         "tests": tests,
-        **{name: _training(name) for name in ("steps", "kernels", "eight_bits", "memory")},
+        **{name: _training(name) for name in ("steps", "graphs", "compiled", "eight_bits", "memory")},
         "pretrain": pretrain,
         "encoders": _encoders,
     }

@@ -15,12 +15,13 @@ class Part:
 
 PARTS: Mapping[str, Part] = MappingProxyType(
     {
-        "tests": Part(title="tests/gpu", limit_s=240),
-        "steps": Part(title="Steps alone and together, against the example script", limit_s=270),
-        "kernels": Part(title="Steps with compiled kernels and CUDA graphs", limit_s=210),
-        "eight_bits": Part(title="A base in 8 bits", limit_s=180),
-        "memory": Part(title="Memory, measured and expected", limit_s=120),
-        "pretrain": Part(title="Pre-training: steps and encoders of Stable Diffusion 2", limit_s=400),
+        "tests": Part(title="tests/gpu", limit_s=200),
+        "steps": Part(title="Steps alone and together, against the example script", limit_s=240),
+        "graphs": Part(title="Steps with CUDA graphs", limit_s=120),
+        "compiled": Part(title="Steps with compiled kernels", limit_s=240),
+        "eight_bits": Part(title="A base in 8 bits", limit_s=170),
+        "memory": Part(title="Memory, measured and expected", limit_s=110),
+        "pretrain": Part(title="Pre-training: steps and encoders of Stable Diffusion 2", limit_s=340),
         "encoders": Part(title="Encoders of SDXL, by batch", limit_s=80),
     }
 )

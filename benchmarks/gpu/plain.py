@@ -4,6 +4,7 @@ Stands beside the example script of diffusers, and for it where that cannot run.
 before, which the script does only when asked to, so that the script is not quicker than this.
 """
 
+import copy
 import time
 from collections.abc import Callable
 
@@ -41,12 +42,13 @@ def _step(
     pooled = int(config.projection_class_embeddings_input_dim) - 6 * int(config.addition_time_embed_dim)
     latents_BCHW, noise_BCHW = drawn(1, 4, side, side), drawn(1, 4, side, side)
     prompt_BLD, pooled_BP = drawn(1, 77, int(config.cross_attention_dim)), drawn(1, pooled)
+    scheduler = copy.deepcopy(base.noise_scheduler)  # it keeps its numbers on the device that asks first
     time_ids_B6, timesteps_B = torch.full((1, 6), 8.0 * side, device=device), torch.full((1,), 500, device=device)
 
     def step() -> None:
         conditions = {"text_embeds": pooled_BP, "time_ids": time_ids_B6}
         with torch.autocast(device.type, dtype=torch.bfloat16):
-            noisy_BCHW = base.noise_scheduler.add_noise(latents_BCHW, noise_BCHW, timesteps_B)
+            noisy_BCHW = scheduler.add_noise(latents_BCHW, noise_BCHW, timesteps_B)
             answer_BCHW = base.unet(noisy_BCHW, timesteps_B, prompt_BLD, added_cond_kwargs=conditions).sample
         functional.mse_loss(answer_BCHW.float(), noise_BCHW.float()).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

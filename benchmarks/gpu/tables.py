@@ -85,14 +85,14 @@ def _ways(found: Found, *, over: str) -> list[str]:
 
 def _steps(found: Found) -> list[str]:
     over = "example script" if "example script" in found["ways"] else "peft and autocast"
-    why = found["script"].get("missing")
+    why = found.get("script", {}).get("missing")
     note = [] if why is None else ["", f"The example script was not measured: {why.splitlines()[-1]}."]
     return _ways(found, over=over) + note
 
 
-def _kernels(found: Found) -> list[str]:
-    note = [] if found["graphs"] == "measured" else ["", f"CUDA graphs: {found['graphs']}."]
-    return _ways(found, over="plain") + note
+def _switched(found: Found) -> list[str]:
+    """Ways that are held against the one that is off."""
+    return [f"Not measured: {found['missing']}."] if "missing" in found else _ways(found, over="off")
 
 
 def _memory(found: Found) -> list[str]:
@@ -138,7 +138,8 @@ RENDER: Mapping[str, Callable[[Found], list[str]]] = MappingProxyType(
     {
         "tests": _tests,
         "steps": _steps,
-        "kernels": _kernels,
+        "graphs": _switched,
+        "compiled": _switched,
         "eight_bits": lambda found: _ways(found, over="none"),
         "memory": _memory,
         "pretrain": _pretrain,

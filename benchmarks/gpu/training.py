@@ -1,10 +1,15 @@
-"""The parts that train: steps, kernels, a base in 8 bits, memory. Each returns what goes into the JSON file."""
+"""The parts that train: steps, graphs, compiled kernels, a base in 8 bits, memory.
+
+Each returns what goes into the JSON file.
+"""
 
 import gc
+import json
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +24,7 @@ from gpu.settings import Settings
 Way = Callable[[], dict[str, Any]]
 GRAPHS = "cuda_graphs"
 """The field of a spec that switches CUDA graphs, in versions that have them."""
+NOTHING: Mapping[str, Any] = MappingProxyType({"ways": {}, "failed": {}})
 
 
 def steps(settings: Settings, home: Path) -> dict[str, Any]:
@@ -44,26 +50,34 @@ def steps(settings: Settings, home: Path) -> dict[str, Any]:
     return found
 
 
-def kernels(settings: Settings, home: Path) -> dict[str, Any]:
-    """One job without anything, with compiled kernels, and with CUDA graphs where the spec knows of them."""
-    hall, ways = Hall(settings, home), dict[str, Way]()
-    graphs = GRAPHS in TrainSpec.model_fields
-    off = {GRAPHS: "off"} if graphs else {}
-    ways["plain"] = lambda: hall.alone(**off)
-    ways["compiled"] = lambda: hall.alone(**off, compile="on")
-    if graphs:
-        ways["graphs"] = lambda: hall.alone(**{GRAPHS: "on"})
-        ways["both"] = lambda: hall.alone(**{GRAPHS: "on"}, compile="on")
-    found = _by_turns(ways, settings.repetitions)
-    return {**found, "graphs": "measured" if graphs else "this version has none"}
+def graphs(settings: Settings, home: Path) -> dict[str, Any]:
+    """One job with CUDA graphs and without. Versions whose spec does not know of them measure nothing, and say so."""
+    if GRAPHS not in TrainSpec.model_fields:
+        return {"ways": {}, "failed": {}, "missing": f"the spec of this version has no {GRAPHS}"}
+    if settings.device == "cpu":
+        return {"ways": {}, "failed": {}, "missing": "a CPU has none"}
+    hall = Hall(settings, home)
+    ways: dict[str, Way] = {name: partial(hall.alone, **{GRAPHS: name}) for name in ("off", "on")}
+    return _by_turns(ways, settings.repetitions)
+
+
+def compiled(settings: Settings, home: Path) -> dict[str, Any]:
+    """One job with compiled kernels and without; with CUDA graphs too where the spec knows of them."""
+    hall = Hall(settings, home)
+    off = {GRAPHS: "off"} if GRAPHS in TrainSpec.model_fields else {}
+    ways: dict[str, Way] = {name: partial(hall.alone, **off, compile=name) for name in ("off", "on")}
+    if off and settings.device == "cuda":
+        ways["on, with CUDA graphs"] = partial(hall.alone, **{GRAPHS: "on"}, compile="on")
+    return _by_turns(ways, settings.repetitions)
 
 
 def eight_bits(settings: Settings, home: Path) -> dict[str, Any]:
     """One job on a base in each format, one format after the other: the base is narrowed anew for each."""
-    hall, found = Hall(settings, home), {"ways": {}, "failed": {}}
+    hall = Hall(settings, home)
+    found: dict[str, Any] = {"ways": {}, "failed": {}}
     for quantization in ("none", "int8", "fp8"):
         way = partial(hall.alone, base_quantization=quantization)
-        told = _by_turns({quantization: way}, min(2, settings.repetitions))
+        told = _by_turns({quantization: way}, min(2, settings.repetitions), before=found)
         found = {name: {**found[name], **told[name]} for name in found}
     return found
 
@@ -102,22 +116,24 @@ def _plain(hall: Hall, settings: Settings) -> dict[str, Any]:
     return {"step_ms": step_ms, "images_per_s": 1000 / step_ms, "peak_bytes": peak, "notices": []}
 
 
-def _by_turns(ways: Mapping[str, Way], repetitions: int) -> dict[str, Any]:
+def _by_turns(ways: Mapping[str, Way], repetitions: int, *, before: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """`ways`: all of them, and all of them again in each repetition. A way that fails is left out from then on;
-    `failed` says why."""
+    `failed` says why. After each run a line tells what is known, with that of `before`: a part that is ended for
+    taking too long leaves as much."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
-    failed: dict[str, str] = {}
+    found: dict[str, Any] = {"ways": {}, "failed": {}}
     for _ in range(repetitions):
         for name, way in ways.items():
-            if name in failed:
+            if name in found["failed"]:
                 continue
             try:
                 runs[name].append(way())
+                found["ways"][name] = spreads(runs[name])
             except Exception as error:  # noqa: BLE001 - the supervisor of the ways: the others are worth measuring
-                failed[name] = f"{type(error).__name__}: {error}"[-1000:]
+                found["failed"][name] = f"{type(error).__name__}: {error}"[-1000:]
                 traceback.print_exc()
-    measured = {name: spreads(told) for name, told in runs.items() if told and name not in failed}
-    return {"ways": measured, "failed": failed}
+            print(json.dumps({each: {**before[each], **found[each]} for each in found}), flush=True)
+    return found
 
 
 def _let_go(hall: Hall) -> None:

@@ -48,7 +48,7 @@ class Row:
 
 def unnamed_file(directory: Path) -> IO[bytes]:
     """A file of `directory` that no other process finds, and that goes when it is closed."""
-    return tempfile.TemporaryFile(dir=directory, buffering=0)  # type: ignore[return-value]
+    return tempfile.TemporaryFile(dir=directory, buffering=0)
 
 
 class EntryStore:

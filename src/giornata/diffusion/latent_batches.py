@@ -93,4 +93,5 @@ def encode(vae: Any, pixels_HWC: np.ndarray) -> Entry:
 def posterior(vae: Any, pixels_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """mean_BCHW and std_BCHW, float32 on the CPU, of pixels in -1 … 1."""
     found = vae.encode(pixels_BCHW.to(device=vae.device, dtype=vae.dtype)).latent_dist
-    return tuple(each.to(device="cpu", dtype=torch.float32) for each in (found.mean, found.std))  # type: ignore[return-value]
+    mean_BCHW, std_BCHW = (each.to(device="cpu", dtype=torch.float32) for each in (found.mean, found.std))
+    return mean_BCHW, std_BCHW

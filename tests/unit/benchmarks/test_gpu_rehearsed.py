@@ -59,7 +59,9 @@ def test_a_way_that_fails_is_told_and_the_others_are_measured(capsys: pytest.Cap
     assert asked == ["broken"]
     assert found["failed"] == {"broken": "RuntimeError: no memory"}
     assert found["ways"]["sound"]["repetitions"] == 3
-    assert "no memory" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "no memory" in said.err
+    assert json.loads(said.out.splitlines()[-1]) == found
 
 
 def test_the_base_that_is_built_has_the_shapes_of_the_files(tmp_path: Path) -> None:

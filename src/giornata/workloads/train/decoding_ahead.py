@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ def threads_here() -> int:
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 
-def ahead(items: Iterable[Item], look: Callable[[Item], Looked], *, threads: int) -> Iterator[Looked]:
+def ahead(items: Iterable[Item], look: Callable[[Item], Looked], *, threads: int) -> Generator[Looked, None, None]:
     """`look` of each item, in their order. At most AHEAD * `threads` are begun and not taken.
 
     Close the iterator to end its threads. Raises what `look` raises, when that item's turn has come.

@@ -208,7 +208,7 @@ def pack_key(
     cut = asdict(framing)
     if framing.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
-    depends = {
+    depends: dict[str, Any] = {
         "captions": None if captions is None else [[text, *_tokens(base, text)] for text in sorted(captions)],
         "crop_variants": CROP_VARIANTS,
         "family": None if captions is None else base.family.name,  # which of the text encoders' layers count

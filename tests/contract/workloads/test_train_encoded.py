@@ -1,5 +1,6 @@
 """Where encodings lie, and how many pictures are encoded together, is a matter of room: the bytes are the same."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def test_a_job_whose_encodings_lie_on_the_disk_ends_with_the_same_weights(studio
     )
     second = studio.run(spec=on_disk, resume=studio.resume_point(first, 2))
     assert second.notices == []
+    assert held_files(studio.root) == []
     names = [name for name in whole.artifacts if name.endswith(".safetensors")]
     assert names
     for name in names:
@@ -42,6 +44,15 @@ def test_a_job_whose_encodings_lie_on_the_disk_ends_with_the_same_weights(studio
     assert [path.read_bytes() for path in first.cache.values()] == [
         path.read_bytes() for path in plain.cache.values()
     ]
+
+
+def held_files(folder: Path) -> list[str]:
+    """Files below the folder that this process has open; those without a name too."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            links.append(str(link.readlink()))
+    return [link for link in links if link.startswith(str(folder))]
 
 
 def tensors(content: bytes) -> bytes:
