@@ -19,8 +19,9 @@ from gpu.settings import Settings
 
 def plain_ms(base: BaseModel, spec: TrainSpec, settings: Settings) -> float:
     """Milliseconds of a step, over all that count. Kernels need not repeat themselves, as in the script."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    deterministic, cudnn = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
     torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = False
     try:
         with add_adapters(base, spec) as adapters:
             parameters = list(adapters.parameters.values())
@@ -28,6 +29,7 @@ def plain_ms(base: BaseModel, spec: TrainSpec, settings: Settings) -> float:
             return 1000 * seconds(step, base.device, warm=settings.warm, count=settings.steps)
     finally:
         torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cudnn.deterministic = cudnn
 
 
 def _step(

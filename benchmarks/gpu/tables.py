@@ -130,7 +130,7 @@ def _encoders(found: Found) -> list[str]:
     return [
         *_table(head, rows),
         "",
-        f"The VAE works in {found['vae_dtype']}; pictures the trainer encodes together: {together}.",
+        f"The VAE works in {found['vae_dtype']}. The trainer encodes {together} of these pictures at a time.",
     ]
 
 
