@@ -69,6 +69,12 @@ class DataFields(Message):
         description="Learn only what the mask of a picture shows; its alpha channel is the mask.",
         validation_alias=AliasChoices("masked_loss", "alpha_mask"),
     )
+    latent_memory_bytes: int = Field(
+        2**31,
+        ge=0,
+        description="Bytes of encoded pictures that are kept in memory. Those beyond lie in a file of the job's "
+        "folder, which is removed at the end of the attempt. Changes no result.",
+    )
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:

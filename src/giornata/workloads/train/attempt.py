@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
-from giornata.workloads.train.caching import Supplies, prepare
+from giornata.workloads.train.caching import Supplies, prepare, together_on
 from giornata.workloads.train.checks import check, header_of, prediction_type_of
 from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels
 from giornata.workloads.train.exactness import exactness_of
@@ -54,6 +54,11 @@ class Prepared:
     supplies: Supplies | None
     fingerprint: Fingerprint
 
+    def close(self) -> None:
+        """Give the supplies back."""
+        if self.supplies is not None:
+            self.supplies.close()
+
 
 def _nothing() -> None:
     """Between two items of the caching phase an attempt that is alone has nothing else to do."""
@@ -81,6 +86,7 @@ class Attempt:
         layer = lora_layer(self.base, self.spec)
         kernels = self._kernels(ready, layer)
         with (
+            closing(ready),
             wearing(self.base, self.spec, self.start) as (adapters, optimizer),
             self.keeper(ready) as keeper,
         ):
@@ -110,7 +116,7 @@ class Attempt:
             ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
         if left:
             materials, extra = self._materials(instances, classes)
-            ours |= extra
+            ours |= extra | together_on(self.base, self.spec)
             supplies = self._supplies(materials, first_step)
         return Prepared(
             instances=instances,

@@ -225,7 +225,8 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 
 
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
-    """Pictures are encoded one at a time; class pictures are decoded."""
+    """One picture is encoded, or decoded for class pictures. Where several are encoded together they take at most a
+    sixteenth of the device (giornata.diffusion.latent_batches), which is not reckoned here."""
     if spec.with_prior_preservation and spec.class_dataset is None:
         return _decoding_bytes(base, spec)
     return memory.vae_bytes(base.vae.config.block_out_channels[0], spec.resolution, base.vae.dtype.itemsize)

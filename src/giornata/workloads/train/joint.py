@@ -143,6 +143,7 @@ class Joint:
         if starts_from_file(attempt.spec, attempt.start):
             load_init_lora(self._base, attempt.spec, attempt.start.inputs, slot.adapters)
         optimizer = SlotOptimizer(slot, attempt.spec)
+        threads.callback(ready.close)
         keeper = threads.enter_context(attempt.keeper(ready))
         attempt.restore(slot.adapters, optimizer, keeper)
         if ready.supplies is None:
