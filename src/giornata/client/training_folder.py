@@ -1,5 +1,6 @@
 """From a folder of pictures to a dataset, with everything that is wrong said before a byte is sent."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pydantic import ValidationError
 from giornata.client.uploads import LocalFile
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.check import CheckedFolder, check_folder
+from giornata.pictures.subsets import Subset, check_subsets
 from giornata.protocol.datasets import DatasetItem
 
 
@@ -34,6 +36,13 @@ def read_training_folder(
     """
     checked = check_folder(directory, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
     return sendable(checked)
+
+
+def read_training_subsets(
+    subsets: Sequence[Subset], *, instance_prompt: str | None, minimum: int = 3, masks_into: Path | None = None
+) -> TrainingFolder:
+    """Several folders as one dataset, each with its own repeats and captions. Otherwise as `read_training_folder`."""
+    return sendable(check_subsets(subsets, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into))
 
 
 def sendable(checked: CheckedFolder) -> TrainingFolder:
