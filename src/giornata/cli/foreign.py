@@ -8,6 +8,8 @@ from typing import Any
 from giornata.cli.base_models import sent_name
 from giornata.cli.options import misplaced
 from giornata.cli.output import EXIT_BAD_INPUT, Output
+from giornata.cli.spec_words import with_model_option
+from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.foreign_configs.account import Reading, Taken, means_something
 from giornata.foreign_configs.reading import OPTION, read_configs, without
@@ -81,9 +83,15 @@ def end_of_look(
     """The end of a command that only looks. Returns the exit status. Raises InvalidInput for what is misplaced."""
     if len(faults) > len(reading.refused):
         raise InvalidInput(faults)
+    own = {"class_dataset": NO_DATASET} if sources.class_directory or sources.class_subsets else {}
+    prior = {"with_prior_preservation": True, **fields} if own else dict(fields)
+    found = with_model_option(parse_spec("train", {**prior, "dataset": NO_DATASET, **own})[1], fields)
+    for fault in found:
+        out.say(f"to be mended: {fault}")
     out.hint("  nothing is in the queue; the same command without --show submits it")
-    out.result(_document(reading, fields, sources))
-    return EXIT_BAD_INPUT if faults else 0
+    told = [{"where": fault.where, "message": fault.message, "hint": fault.hint} for fault in found]
+    out.result(_document(reading, fields, sources) | {"faults": told})
+    return EXIT_BAD_INPUT if faults or found else 0
 
 
 def tell(reading: Reading, fields: Mapping[str, Any], sources: Sources, out: Output) -> None:
@@ -95,6 +103,14 @@ def tell(reading: Reading, fields: Mapping[str, Any], sources: Sources, out: Out
         refused = [(row.key, _short(row.value), row.why) for row in reading.refused]
         out.say("refused, because the result would be another:")
         out.table(("there", "value", "why"), refused, prose=(2,))
+    named = {
+        "pictures": sources.directory,
+        "class pictures": sources.class_directory,
+        "starts from": sources.init_lora,
+    }
+    for what, path in named.items():
+        if path is not None:
+            out.say(f"{what}: {path}")
     for folder in (*sources.subsets, *sources.class_subsets):
         out.say(f"pictures: {folder.path}, repeated {folder.repeats} times")
     if reading.left_out:
@@ -111,6 +127,8 @@ def _document(reading: Reading, fields: Mapping[str, Any], sources: Sources) -> 
         "pictures": [_folder(each) for each in sources.subsets],
         "class_pictures": [_folder(each) for each in sources.class_subsets],
         "directory": None if sources.directory is None else str(sources.directory),
+        "class_directory": None if sources.class_directory is None else str(sources.class_directory),
+        "init_lora": None if sources.init_lora is None else str(sources.init_lora),
         "spec": dict(fields),
     }
 

@@ -16,6 +16,7 @@ NONE_GIVEN: Mapping[str, Any] = MappingProxyType({})
 NOT_YET = "this version has no setting {setting}, and without it the result would be another"
 NOT_KNOWN = "this key is not known here, so nobody can say whether the result would be the same"
 _OFF: tuple[Any, ...] = (None, False, 0, "", "0", "none", "None", "false", [], {}, ())
+_WITHOUT_ADAMS = ("adafactor", "lion", "came")
 _HUBER = ("huber", "smooth_l1")
 Fields = Mapping[str, Any]
 
@@ -129,6 +130,9 @@ class Account:
 
     def close(self) -> None:
         """Drop what means nothing beside the rest, and refuse what nobody has spoken of."""
+        kind = self.taken.get("adapter_type")
+        if kind is not None and kind.ours == "lokr":
+            self.take(kind.key, "output_formats", ["kohya"], "diffusers loads no LoKr")
         fields = {row.setting: row.ours for row in self.taken.values()}
         for setting in [name for name in self.taken if not means_something(name, fields)]:
             self.leave(self.taken.pop(setting).key)
@@ -179,7 +183,7 @@ _NEEDS: Mapping[str, Callable[[Fields], bool]] = MappingProxyType(
         **dict.fromkeys(("huber_c", "huber_schedule"), _only("loss_type", *_HUBER)),
         **dict.fromkeys(("decompose_both", "decompose_factor"), _only("adapter_type", "lokr")),
         **dict.fromkeys(
-            ("adam_beta1", "adam_beta2", "adam_epsilon"), lambda fields: fields.get("optimizer") != "adafactor"
+            ("adam_beta1", "adam_beta2", "adam_epsilon"), lambda fields: fields.get("optimizer") not in _WITHOUT_ADAMS
         ),
         "prior_loss_weight": _only("with_prior_preservation", True),
         "ema_decay": _only("use_ema", True),

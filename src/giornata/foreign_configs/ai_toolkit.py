@@ -12,11 +12,21 @@ from giornata.foreign_configs.prompts import prompts_of
 from giornata.pictures.subsets import Subset
 
 TOOL = "ai-toolkit"
+LEAST_OF_PRODIGY = 0.1
 _TRAINERS = frozenset({"sd_trainer", "ui_trainer", "diffusion_trainer"})
 _SCHEDULES = frozenset({"constant", "constant_with_warmup", "cosine"})
 _SAME_NOISE = frozenset({"ddpm", "ddim"})
 _OF_A_FOLDER = frozenset(
-    {"folder_path", "dataset_path", "caption_ext", "caption_type", "default_caption", "num_repeats", "is_reg"}
+    {
+        "folder_path",
+        "dataset_path",
+        "caption_ext",
+        "caption_type",
+        "default_caption",
+        "num_repeats",
+        "is_reg",
+        "trigger_word",
+    }
 )
 _TRIGGER = "[trigger]"
 _FAMILIES = frozenset({"sdxl", "sd1", "sd15"})
@@ -60,6 +70,7 @@ def read_ai_toolkit(content: Mapping[str, Any]) -> Reading:
             account.take("datasets.is_reg", "class_prompt", classes[0]["default_caption"])
     word = str(process.get("trigger_word") or "")
     account.seen.add("trigger_word")
+    account.seen.update(f"datasets.{name}" for name in _OF_A_FOLDER)  # they show in the folders
     account.leave(*NO_MEANING)
     return account.reading(
         TOOL,
@@ -171,10 +182,14 @@ def _take_model(account: Account) -> None:
 def _take_training(account: Account) -> None:
     rate = account.value("train.lr")
     own = account.value("train.unet_lr")
-    account.take("train.lr" if own is None else "train.unet_lr", "learning_rate", float(rate if own is None else own))
     text = account.value("train.text_encoder_lr")
-    key = "train.lr" if text is None else "train.text_encoder_lr"
-    account.take(key, "text_encoder_lr", float(rate if text is None else text))
+    prodigy = str(account.value("train.optimizer")).lower().startswith("prodigy")
+    rates = (("train.unet_lr", own, "learning_rate"), ("train.text_encoder_lr", text, "text_encoder_lr"))
+    for key, value, setting in rates:
+        found = float(rate if value is None else value)
+        low = prodigy and found < LEAST_OF_PRODIGY
+        key_told = "train.lr" if value is None else key
+        account.take(key_told, setting, 1.0 if low else found, "as ai-toolkit does with Prodigy" if low else "")
     if account.value("train.train_unet") is False:
         account.refuse("train.train_unet", "the UNet is always trained")
     accumulated = [account.value(f"train.gradient_accumulation{end}") or 1 for end in ("", "_steps")]
@@ -209,12 +224,16 @@ def _take_training(account: Account) -> None:
 
 def _take_optimizer(account: Account) -> None:
     arguments = account.value("train.optimizer_params")
+    kind = str(account.value("train.optimizer")).lower()
+    adam = {"eps": 1e-6} if kind.startswith(("adam", "prodigy")) else {}
+    adafactor = {"relative_step": False, "scale_parameter": False} if kind == "adafactor" else {}
     take_optimizer(
         account,
         "train.optimizer",
         "train.optimizer_params",
         arguments if isinstance(arguments, dict) else {},
-        eps=1e-6,
+        **adam,
+        **adafactor,
     )
     name = str(account.value("train.lr_scheduler"))
     parameters = account.value("train.lr_scheduler_params")

@@ -161,12 +161,25 @@ def _take_optimizer(account: Account, given: Any) -> None:
         if value is not None and name not in _SHARED_OPTIMIZER_KEYS and (not is_off(value) or name == "weight_decay")
     }
     kind = str(account.value("optimizer.optimizer"))
+    arguments = _joined(arguments, kind)
     decay = {"weight_decay": _ADAMW_DECAY} if kind.endswith(("ADAMW", "ADAMW_8BIT", "CAME")) else {}
     if kind == "ADAFACTOR":
         decay = {"relative_step": False, "scale_parameter": False}
     take_optimizer(account, "optimizer.optimizer", "optimizer", arguments, **decay)
     norm = account.value("clip_grad_norm")
     account.take("clip_grad_norm", "max_grad_norm", NO_CLIPPING if is_off(norm) else norm)
+
+
+def _joined(arguments: dict[str, Any], kind: str) -> dict[str, Any]:
+    """beta1, beta2 and eps, eps2 of optimizers whose packages take several in one, with the tool's defaults."""
+    usual = {"LION": {"betas": (0.9, 0.99)}, "CAME": {"betas": (0.9, 0.999, 0.9999), "eps": (1e-30, 1e-16)}}
+    usual |= {"ADAFACTOR": {"eps": (1e-30, 1e-3)}}
+    rest = dict(arguments)
+    for name, values in usual.get(kind, {}).items():
+        parts = ("beta1", "beta2", "beta3") if name == "betas" else ("eps", "eps2")
+        said = [rest.pop(part, None) for part in parts[: len(values)]]
+        rest[name] = tuple(value if own is None else own for own, value in zip(said, values, strict=True))
+    return rest
 
 
 def _take_objective(account: Account) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from giornata.foreign_configs.account import Account
 from giornata.protocol.specs import TrainSpec
 
@@ -21,6 +23,7 @@ _OF_THE_PACKAGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """What the packages do by default, whose optimizers the trainers use."""
+_ADAFACTORS: Mapping[str, Any] = MappingProxyType({"clip_threshold": 1.0, "decay_rate": -0.8, "eps": (1e-30, 1e-3)})
 _FIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "adamw": {"amsgrad": False},
@@ -31,11 +34,14 @@ _FIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "d0": 1e-6,
             "d_coef": 1.0,
         },
-        "adafactor": {"relative_step": False, "scale_parameter": False, "warmup_init": False, "clip_threshold": 1.0},
+        "adafactor": {"relative_step": False, "scale_parameter": False, "warmup_init": False, **_ADAFACTORS},
         "adamwschedulefree": {"r": 0.0, "weight_lr_power": 2.0, "warmup_steps": 0},
+        "lion": {"betas": (0.9, 0.99)},
+        "came": {"betas": (0.9, 0.999, 0.9999), "eps": (1e-30, 1e-16), "clip_threshold": 1.0},
     }
 )
-"""Arguments that have one value here."""
+"""Arguments by the values that they have here, unless a spec can say others."""
+_OWN_MOMENTS = frozenset({"adafactor", "lion", "came"})
 _WITHOUT_EFFECT = frozenset({"fused", "foreach", "capturable", "is_paged", "percentile_clipping", "optim_bits"})
 
 
@@ -66,22 +72,36 @@ def take_optimizer(
             refused=account.refused,
             left_out=account.left_out,
         )
-        if _take_common(given, own, name, value):
-            continue
         if name in _WITHOUT_EFFECT or (name in fixed and fixed[name] == value):
             given.leave(own)
-        elif "optimizer_args" in TrainSpec.model_fields:
+        elif _take_common(given, own, name, value, plain):
+            continue
+        elif _may_be_said(plain, name, value):
             others[name] = value
         elif name in fixed:
             given.refuse(own, f"{plain} runs with {name} {fixed[name]} here")
         else:
-            given.without_equal(own, f"there is no such setting of {plain} here yet")
+            given.without_equal(own, f"there is no such setting of {plain} here")
     if others:
         account.take(arguments_key, "optimizer_args", others)
 
 
-def _take_common(account: Account, own: str, name: str, value: Any) -> bool:
+def _may_be_said(plain: str, name: str, value: Any) -> bool:
+    """Whether a spec may tell the optimizer this in optimizer_args, where there is such a field."""
+    if "optimizer_args" not in TrainSpec.model_fields:
+        return False
+    probe = {"optimizer": plain, "learning_rate": 1.0, "optimizer_args": {name: value}}
+    try:
+        TrainSpec.model_validate({"model": "a/model", "dataset": "ds_0", **probe})
+    except ValidationError:
+        return False
+    return True
+
+
+def _take_common(account: Account, own: str, name: str, value: Any, plain: str) -> bool:
     """Whether it is an argument that most optimizers have, and a field of its own here."""
+    if plain in _OWN_MOMENTS and name != "weight_decay":
+        return False
     if name == "betas" and isinstance(value, list | tuple) and len(value) == 2:
         account.take(own, "adam_beta1", value[0])
         account.take(own, "adam_beta2", value[1])

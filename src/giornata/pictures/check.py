@@ -28,7 +28,7 @@ def check_folder(
     limits: PictureLimits = DEFAULT_LIMITS,
     python: str = sys.executable,
     masks_into: Path | None = None,
-    caption_extension: str = ".txt",
+    caption_ending: str = ".txt",
 ) -> CheckedFolder:
     """Reads the folder and inspects every picture in it. Raises Unavailable when pictures cannot be inspected.
 
@@ -39,7 +39,7 @@ def check_folder(
         instance_prompt=instance_prompt,
         minimum=minimum,
         max_file_bytes=limits.max_file_bytes,
-        caption_extension=caption_extension,
+        caption_ending=caption_ending,
     )
     inspections = inspect([(item.name, item.path) for item in found.items], limits=limits, python=python)
     masks = found.masks if masks_into is not None else {}

@@ -84,7 +84,7 @@ def _check(subset: Subset, label: str, instance_prompt: str | None, masks_into: 
         subset.path,
         instance_prompt=subset.caption or instance_prompt or (None if subset.captions is None else _IN_A_FILE),
         minimum=1,
-        caption_extension=subset.caption_extension or _usual_extension(subset.path),
+        caption_ending=subset.caption_extension or _usual_extension(subset.path),
         masks_into=into,
     )
     pairs = [

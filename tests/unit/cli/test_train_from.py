@@ -102,11 +102,19 @@ def test_ignored_keys_are_let_go_and_a_look_says_what_is_refused(run, files):
     assert {"color_aug", "full_bf16"} <= set(kept.json["without_meaning"])
 
 
+def test_a_look_says_what_is_to_be_mended_in_the_spec(run, files):
+    (files / "run.toml").write_text(RUN + 'optimizer_type = "Lion_or_so"\nmin_timestep = 900\nmax_timestep = 100\n')
+    done = run("train", *_from(files, "run.toml", "data.toml"), "--ignore", "optimizer_type", "--show", "--json")
+    assert done.status == 2
+    assert "min_timestep is not below max_timestep" in str(done.json["faults"])
+
+
 def test_a_folder_on_the_command_line_goes_before_those_of_the_file(run, files):
-    folder = str(files / "dogs")
+    folder = str(files / "empty")
+    (files / "empty").mkdir()
     done = run("train", folder, *_from(files, "run.toml", "data.toml"), "--instance-prompt", "x", "--json")
     faults = done.json["error"]["faults"]
-    assert [fault["where"] for fault in faults] == [folder]  # two pictures are too few
+    assert [fault["where"] for fault in faults] == [folder]
 
 
 def test_options_that_win_take_what_goes_with_a_key_along(run, files):

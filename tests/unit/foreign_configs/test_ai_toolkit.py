@@ -89,6 +89,11 @@ def test_what_has_no_equal_is_refused_by_its_name(read, section, values, key):
     assert {row.key for row in read(job_yaml=_changed(section, **values)).refused} == {key}
 
 
+def test_prodigys_rate_is_one_where_the_tool_makes_it_one(read):
+    fields = read(job_yaml=_changed("train", optimizer="prodigy", optimizer_params={"weight_decay": 0.1})).fields
+    assert (fields["learning_rate"], fields["adam_weight_decay"]) == (1.0, 0.1)
+
+
 def test_pictures_of_several_sizes_are_refused(read):
     reading = read(job_yaml=JOB.replace("resolution: [1024]", "resolution: [512, 768, 1024]"))
     assert [row.key for row in reading.refused] == ["datasets.resolution"]

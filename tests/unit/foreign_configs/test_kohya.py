@@ -151,6 +151,7 @@ def test_lycoris_adapts_by_its_preset_and_kind(read):
     lycoris = LEAST.replace("networks.lora", "lycoris.kohya")
     fields = read(run_toml=lycoris + 'network_args = ["preset=attn-mlp", "algo=lokr", "factor=8"]').fields
     assert (fields["adapter_type"], fields["decompose_factor"]) == ("lokr", 8)
+    assert fields["output_formats"] == ["kohya"]
     assert not CONVOLUTIONS & set(fields["target_modules"])
     full = read(run_toml=lycoris + 'network_args = ["algo=locon", "dora_wd=True"]').fields
     assert full["use_dora"] is True
