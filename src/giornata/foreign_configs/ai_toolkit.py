@@ -16,17 +16,9 @@ LEAST_OF_PRODIGY = 0.1
 _TRAINERS = frozenset({"sd_trainer", "ui_trainer", "diffusion_trainer"})
 _SCHEDULES = frozenset({"constant", "constant_with_warmup", "cosine"})
 _SAME_NOISE = frozenset({"ddpm", "ddim"})
-_OF_A_FOLDER = frozenset(
-    {
-        "folder_path",
-        "dataset_path",
-        "caption_ext",
-        "caption_type",
-        "default_caption",
-        "num_repeats",
-        "is_reg",
-        "trigger_word",
-    }
+_OF_A_FOLDER = (
+    *("folder_path", "dataset_path", "caption_ext", "caption_type"),
+    *("default_caption", "trigger_word", "num_repeats", "is_reg"),
 )
 _TRIGGER = "[trigger]"
 _FAMILIES = frozenset({"sdxl", "sd1", "sd15"})

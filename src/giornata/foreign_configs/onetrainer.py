@@ -172,8 +172,11 @@ def _take_optimizer(account: Account, given: Any) -> None:
 
 def _joined(arguments: dict[str, Any], kind: str) -> dict[str, Any]:
     """beta1, beta2 and eps, eps2 of optimizers whose packages take several in one, with the tool's defaults."""
-    usual = {"LION": {"betas": (0.9, 0.99)}, "CAME": {"betas": (0.9, 0.999, 0.9999), "eps": (1e-30, 1e-16)}}
-    usual |= {"ADAFACTOR": {"eps": (1e-30, 1e-3)}}
+    usual: dict[str, dict[str, tuple[float, ...]]] = {
+        "LION": {"betas": (0.9, 0.99)},
+        "CAME": {"betas": (0.9, 0.999, 0.9999), "eps": (1e-30, 1e-16)},
+        "ADAFACTOR": {"eps": (1e-30, 1e-3)},
+    }
     rest = dict(arguments)
     for name, values in usual.get(kind, {}).items():
         parts = ("beta1", "beta2", "beta3") if name == "betas" else ("eps", "eps2")

@@ -38,11 +38,12 @@ def check_subsets(
 ) -> CheckedFolder:
     """Reads and inspects every folder. A picture that several folders hold, with one caption, has the sum of their
     repeats."""
-    names = Counter(subset.path.name for subset in subsets)
-    checked = []
-    for number, subset in enumerate(subsets, start=1):
-        label = subset.path.name if names[subset.path.name] == 1 else f"{subset.path.name} {number}"
-        checked.append(_check(subset, label, instance_prompt, masks_into))
+    names = [subset.path.resolve().name for subset in subsets]
+    often, checked = Counter(names), []
+    for number, (subset, name) in enumerate(zip(subsets, names, strict=True), start=1):
+        label = name if often[name] == 1 else f"{name} {number}"
+        into = None if masks_into is None else masks_into / str(number)
+        checked.append(_check(subset, label, instance_prompt, into))
     items, inspections, faults = [], [], [fault for one in checked for fault in one.faults]
     merged = dict[str, PictureFile]()
     for one in checked:
@@ -76,8 +77,7 @@ def _too_often(item: PictureFile) -> Fault:
     return Fault(where=item.name, message=message, hint="lower the repeats")
 
 
-def _check(subset: Subset, label: str, instance_prompt: str | None, masks_into: Path | None) -> CheckedFolder:
-    into = None if masks_into is None else masks_into / label
+def _check(subset: Subset, label: str, instance_prompt: str | None, into: Path | None) -> CheckedFolder:
     if into is not None:
         into.mkdir(parents=True, exist_ok=True)
     checked = check_folder(

@@ -111,6 +111,15 @@ def test_what_has_no_equal_is_refused_by_its_name(read, asked, key):
     assert _refused(read(preset_json=PRESET | asked)) == {key}
 
 
+def test_an_adafactor_that_is_told_what_it_does_anyway_is_taken(read):
+    same = {"optimizer": "ADAFACTOR", "eps": 1e-30, "eps2": 1e-3, "decay_rate": -0.8, "weight_decay": 0.1}
+    reading = read(preset_json=PRESET | {"optimizer": same})
+    assert reading.refused == ()
+    assert (reading.fields["optimizer"], reading.fields["adam_weight_decay"]) == ("adafactor", 0.1)
+    assert "adam_epsilon" not in reading.fields
+    TrainSpec.model_validate({**reading.fields, "dataset": "ds_0"})
+
+
 def test_concepts_become_folders_and_what_they_share_becomes_the_jobs(read):
     reading = read(preset_json=PRESET, concepts_json=[CONCEPT, {"path": "off", "enabled": False}])
     (folder,) = reading.subsets

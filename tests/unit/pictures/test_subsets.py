@@ -82,3 +82,24 @@ def test_captions_end_in_caption_where_nothing_is_said_and_there_are_such(folder
     asked = [Subset(path=folders / name, caption="pet") for name in ("dogs", "cats")]
     captions = [item.caption for item in check_subsets(asked, instance_prompt=None).items]
     assert captions == ["one", "pet", "two", "pet"]
+
+
+def test_folders_of_one_name_and_masks_in_them_are_kept_apart(folders, tmp_path):
+    for parent, name in (("one", "dogs"), ("two", "cats")):
+        (tmp_path / parent).mkdir()
+        (folders / name).rename(tmp_path / parent / "pets")
+    for picture, parent in (("0.png", "one"), ("2.png", "two")):
+        stem = picture.removesuffix(".png")
+        draw = "import sys; from PIL import Image; Image.new('L', (64, 64), 255).save(sys.argv[1])"
+        mask = [sys.executable, "-c", draw]
+        subprocess.run([*mask, str(tmp_path / parent / "pets" / f"{stem}-masklabel.png")], check=True)
+    asked = [Subset(path=tmp_path / parent / "pets", caption="pet") for parent in ("one", "two")]
+    checked = check_subsets(asked, instance_prompt=None, masks_into=tmp_path / "copies")
+    assert checked.faults == ()
+    assert [item.name for item in checked.items] == [
+        "pets 1 - 0.png",
+        "pets 1 - 1.png",
+        "pets 2 - 2.png",
+        "pets 2 - 3.png",
+    ]
+    assert [item.path.parent.name for item in checked.items] == ["1", "pets", "2", "pets"]
