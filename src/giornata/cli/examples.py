@@ -21,7 +21,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         f"giornata train ./my-dog {_PROMPT} \\\n    --model stabilityai/stable-diffusion-xl-base-1.0 --follow",
         "giornata train ./my-dog --preset subject --set instance_prompt='a sks dog' \\\n"
         "    --model ./sd_xl_base_1.0.safetensors --max-cost 0.50 --estimate",
-        f"giornata train ./my-dog --standalone -o ./lora \\\n    --model ./sd_xl_base_1.0.safetensors {_PROMPT}",
+        "giornata train --from config.toml --from dataset.toml \\\n    --standalone -o ./lora --checkpoint-to ./safe",
     ),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),

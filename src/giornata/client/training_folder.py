@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from giornata.client.uploads import LocalFile
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.check import CheckedFolder, check_folder
+from giornata.pictures.subsets import Subset, check_subsets
 from giornata.protocol.datasets import DatasetItem
 
 CaptionsCheck = Callable[[Sequence[tuple[str, str]]], Iterable[Fault]]
@@ -48,8 +49,25 @@ def read_training_folder(
     `captions_check` gives further faults of the captions.
     """
     checked = check_folder(directory, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
+    return sendable(_with_captions_check(checked, captions_check))
+
+
+def read_training_subsets(
+    subsets: Sequence[Subset],
+    *,
+    instance_prompt: str | None,
+    minimum: int = 3,
+    masks_into: Path | None = None,
+    captions_check: CaptionsCheck = _nothing_wrong,
+) -> TrainingFolder:
+    """Several folders as one dataset, each with its own repeats and captions. Otherwise as `read_training_folder`."""
+    checked = check_subsets(subsets, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
+    return sendable(_with_captions_check(checked, captions_check))
+
+
+def _with_captions_check(checked: CheckedFolder, captions_check: CaptionsCheck) -> CheckedFolder:
     found = captions_check([(item.name, item.caption) for item in checked.items if item.caption is not None])
-    return sendable(replace(checked, faults=(*checked.faults, *found)))
+    return replace(checked, faults=(*checked.faults, *found))
 
 
 def sendable(checked: CheckedFolder) -> TrainingFolder:

@@ -28,13 +28,18 @@ def check_folder(
     limits: PictureLimits = DEFAULT_LIMITS,
     python: str = sys.executable,
     masks_into: Path | None = None,
+    caption_ending: str = ".txt",
 ) -> CheckedFolder:
     """Reads the folder and inspects every picture in it. Raises Unavailable when pictures cannot be inspected.
 
     With `masks_into` masks beside pictures are used: pictures that have one are exchanged for copies in that folder.
     """
     found = read_folder(
-        directory, instance_prompt=instance_prompt, minimum=minimum, max_file_bytes=limits.max_file_bytes
+        directory,
+        instance_prompt=instance_prompt,
+        minimum=minimum,
+        max_file_bytes=limits.max_file_bytes,
+        caption_ending=caption_ending,
     )
     inspections = inspect([(item.name, item.path) for item in found.items], limits=limits, python=python)
     masks = found.masks if masks_into is not None else {}

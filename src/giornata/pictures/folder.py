@@ -92,13 +92,15 @@ def read_folder(
     minimum: int = 3,
     maximum: int = 1000,
     max_file_bytes: int = MAX_FILE_BYTES,
+    caption_ending: str = ".txt",
 ) -> FolderDataset:
     """Everything there is to upload, and everything that is wrong with it, at once. Bad input raises nothing.
 
-    `minimum` and `maximum` bound the number of pictures; equal bytes count once towards the minimum.
+    `minimum` and `maximum` bound the number of pictures; equal bytes count once towards the minimum. Captions of
+    single pictures lie in files that end in `caption_ending`.
     """
-    reading = _list(directory)
-    parts = [] if reading is None else _parts(reading)
+    reading = _list(directory, caption_ending)
+    parts = [] if reading is None else _parts(reading, caption_ending)
     count = sum(len(part.pictures) for part in parts)
     if reading is None or count > maximum:
         return _refused(directory, reading, count, maximum)
@@ -120,12 +122,12 @@ def _masks(part: _Reading) -> dict[str, Path]:
     return {printable(name): mask for name, mask in found.items() if mask is not None}
 
 
-def _parts(reading: _Reading) -> list[_Reading]:
+def _parts(reading: _Reading, caption_ending: str) -> list[_Reading]:
     """The folder, or its subfolders if they are kohya's and hold all of its pictures."""
     named = [] if reading.pictures else kohya_folders(reading.folders)
     parts = []
     for folder in named:
-        part = _list(folder.path)
+        part = _list(folder.path, caption_ending)
         if part is None:
             reading.fault(printable(folder.path.name), "cannot be listed", "check its permissions")
         else:
@@ -154,7 +156,7 @@ def _read_part(
     return [_read_file(path, captions, max_file_bytes, part) for path in part.pictures]
 
 
-def _list(directory: Path) -> _Reading | None:
+def _list(directory: Path, caption_ending: str) -> _Reading | None:
     """Sorts the folder's names into what they are. None when it cannot be listed."""
     try:
         paths = sorted(directory.iterdir(), key=lambda path: path.name)
@@ -172,14 +174,16 @@ def _list(directory: Path) -> _Reading | None:
             reading.masks.append(path)
         elif suffix in PICTURE_SUFFIXES:
             reading.pictures.append(path)
-        elif suffix == ".txt":
+        elif suffix == caption_ending.lower():
             reading.texts.append(path)
         elif path.name.lower() == METADATA_NAME:
             reading.metadata = path
         else:
             others.append(path.name)
     if others:
-        reading.notes.append(f"neither pictures nor captions (.txt, {METADATA_NAME}), and not read: {_some(others)}")
+        reading.notes.append(
+            f"neither pictures nor captions ({caption_ending}, {METADATA_NAME}), and not read: {_some(others)}"
+        )
     return reading
 
 
