@@ -17,10 +17,12 @@ def with_prior(directory: Path | None, spec: Mapping[str, Any]) -> dict[str, Any
     return dict(spec) if directory is None else {"with_prior_preservation": True, **spec}
 
 
-def read_class_folder(directory: Path, spec: Mapping[str, Any], *, minimum: int) -> TrainingFolder:
+def read_class_folder(
+    directory: Path, spec: Mapping[str, Any], *, minimum: int, caption_ending: str
+) -> TrainingFolder:
     """As the folder of the subject's pictures is read. Raises InvalidInput whose faults name the option."""
     prompt = spec.get("class_prompt") or OF_ITS_OWN
     try:
-        return read_training_folder(directory, instance_prompt=prompt, minimum=minimum)
+        return read_training_folder(directory, instance_prompt=prompt, minimum=minimum, caption_ending=caption_ending)
     except InvalidInput as refused:
         raise InvalidInput([replace(fault, where=f"{OPTION} {fault.where}") for fault in refused.faults]) from None

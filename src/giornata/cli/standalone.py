@@ -20,6 +20,7 @@ from giornata.agent.engines import Engines, KernelRoom
 from giornata.agent.main import launch, monotonic_s
 from giornata.agent.settings import engine_command
 from giornata.agent.workplace import KERNEL_DIRECTORY, Workplace
+from giornata.cli.folder_words import folder_notes
 from giornata.cli.output import Output
 from giornata.cli.private_folders import NODE, keep_private, private_folder
 from giornata.cli.settings import Settings
@@ -52,7 +53,7 @@ def train_alone(
     plan = make_plan(alone, settings, fields, others=others)
     try:
         order = order_of(plan)
-        for note in plan.folder.notes:
+        for note in folder_notes(plan.fields, plan.folder, plan.class_folder):
             out.hint(note)
         return _run(plan, order, settings, out)
     except Unavailable as error:

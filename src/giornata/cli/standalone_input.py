@@ -13,6 +13,7 @@ import httpx
 from giornata.blobs import open_blobs
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.class_folder import read_class_folder, with_prior
+from giornata.cli.folder_words import caption_ending_of
 from giornata.cli.options import misplaced
 from giornata.cli.results import folder_faults
 from giornata.cli.settings import Settings
@@ -79,12 +80,20 @@ def make_plan(
         if alone.directory is None:
             raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
         folder = read_training_folder(
-            alone.directory, instance_prompt=given.get("instance_prompt"), minimum=settings.min_pictures
+            alone.directory,
+            instance_prompt=given.get("instance_prompt"),
+            minimum=settings.min_pictures,
+            caption_ending=caption_ending_of(given),
         )
     class_folder: TrainingFolder | None = None
     with collecting(faults):
         if alone.class_directory is not None:
-            class_folder = read_class_folder(alone.class_directory, given, minimum=settings.min_pictures)
+            class_folder = read_class_folder(
+                alone.class_directory,
+                given,
+                minimum=settings.min_pictures,
+                caption_ending=caption_ending_of(given),
+            )
     with collecting(faults):
         shelf = _shelf(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]

@@ -14,6 +14,7 @@ from giornata.cli.budget import micro_usd
 from giornata.cli.class_folder import OPTION, read_class_folder, with_prior
 from giornata.cli.connection import target_of
 from giornata.cli.find_job import find_job
+from giornata.cli.folder_words import caption_ending_of, folder_notes
 from giornata.cli.options import check_job_name, misplaced
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
@@ -24,9 +25,12 @@ from giornata.client.training_folder import TrainingFolder, read_training_folder
 from giornata.client.trust import trusted
 from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.datasets import Dataset
 from giornata.protocol.jobs import Job
 
+SOON_SENT = 100
+"""Pictures that are sent without asking how many the project may have: the server says so soon enough."""
 OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server looks whether it has one)"
 
 
@@ -107,7 +111,12 @@ def check(
     class_folder: TrainingFolder | None = None
     with collecting(faults):
         if asked.class_directory is not None:
-            class_folder = read_class_folder(asked.class_directory, spec, minimum=settings.min_pictures)
+            class_folder = read_class_folder(
+                asked.class_directory,
+                spec,
+                minimum=settings.min_pictures,
+                caption_ending=caption_ending_of(spec),
+            )
     if faults:
         raise InvalidInput(faults)
     terms: dict[str, Any] = {
@@ -135,7 +144,11 @@ def send(client: Client, job: Checked, out: Output) -> Job:
 
 
 def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
-    """Upload what the server does not have. Returns the spec that names it."""
+    """Say what there is to say of the pictures, and upload what the server does not have. Returns the spec that names
+    it. Raises InvalidInput when the project may not have as many pictures."""
+    for note in folder_notes(job.spec, job.folder, job.class_folder):
+        out.hint(note)
+    _check_limit(client, job)
     spec = dict(job.spec)
     if job.folder is not None:
         spec["dataset"] = _send_folder(client, job.folder, out).id
@@ -190,8 +203,33 @@ def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Pa
         asked.directory,
         instance_prompt=spec.get("instance_prompt") or (OF_THE_OLD_JOB if asked.continued else None),
         minimum=minimum,
+        caption_ending=caption_ending_of(spec),
         masks_into=copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None,
     )
+
+
+def _check_limit(client: Client, job: Checked) -> None:
+    """Before anything is uploaded, that the server would refuse afterwards."""
+    counts = {"DIR": job.folder, OPTION: job.class_folder}
+    counted = {where: len(folder.items) for where, folder in counts.items() if folder is not None}
+    folders = {where: count for where, count in counted.items() if count > SOON_SENT}
+    most = _most_pictures(client) if folders else None
+    hint = "choose the best of them: 5 to 50 are usual; an operator raises the limit: giornata project limits"
+    faults = [
+        Fault(where=where, message=f"holds {count} pictures; the project may have {most} in a dataset", hint=hint)
+        for where, count in folders.items()
+        if most is not None and count > most
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _most_pictures(client: Client) -> int | None:
+    """Of the caller's project; None where an older server does not say. A root admin sees all projects, and has its
+    own among them."""
+    projects = {project.id: project for project in client.projects()}
+    own = next(iter(projects.values()), None) if len(projects) == 1 else projects.get(ROOT_PROJECT)
+    return None if own is None else own.max_pictures
 
 
 def _send_folder(client: Client, folder: TrainingFolder, out: Output) -> Dataset:

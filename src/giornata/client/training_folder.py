@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from giornata.client.uploads import LocalFile
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.check import CheckedFolder, check_folder
+from giornata.pictures.folder import CAPTION_ENDING
 from giornata.protocol.datasets import DatasetItem
 
 
@@ -18,6 +19,8 @@ class TrainingFolder:
     files: tuple[LocalFile, ...]
     items: tuple[DatasetItem, ...]
     notes: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) of each picture in pixels, as a viewer shows it; in the order of `items`."""
 
     @property
     def size_bytes(self) -> int:
@@ -26,13 +29,25 @@ class TrainingFolder:
 
 
 def read_training_folder(
-    directory: Path, *, instance_prompt: str | None, minimum: int = 3, masks_into: Path | None = None
+    directory: Path,
+    *,
+    instance_prompt: str | None,
+    minimum: int = 1,
+    masks_into: Path | None = None,
+    caption_ending: str = CAPTION_ENDING,
 ) -> TrainingFolder:
     """Check names, captions and every picture. Raises InvalidInput with all that is wrong.
 
-    With `masks_into` masks beside pictures are used; what is to be sent of these lies in that folder.
+    With `masks_into` masks beside pictures are used; what is to be sent of these lies in that folder. Files with
+    `caption_ending` are the captions.
     """
-    checked = check_folder(directory, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
+    checked = check_folder(
+        directory,
+        instance_prompt=instance_prompt,
+        minimum=minimum,
+        masks_into=masks_into,
+        caption_ending=caption_ending,
+    )
     return sendable(checked)
 
 
@@ -53,4 +68,5 @@ def sendable(checked: CheckedFolder) -> TrainingFolder:
         ),
         items=tuple(items),
         notes=checked.notes,
+        sizes=tuple((each.width or 0, each.height or 0) for each in checked.inspections),
     )
