@@ -9,13 +9,13 @@ from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.diffusion.buckets import bucket_sizes, target_size
 from giornata.domain.picture_notes import enlarged_note
 from giornata.protocol.specs import TrainSpec, canonical_names
-from giornata.protocol.training.data import CAPTION_EXTENSION, caption_extension
+from giornata.protocol.training.data import CAPTION_EXTENSION, with_dot
 
 
 def caption_ending_of(fields: Mapping[str, Any]) -> str:
     """The ending of caption files that the fields of a spec ask for; the default where they are at fault."""
     named, _ = canonical_names(TrainSpec, fields)
-    given = caption_extension(named.get("caption_extension", CAPTION_EXTENSION))
+    given = with_dot(named.get("caption_extension", CAPTION_EXTENSION))
     return given if isinstance(given, str) and given else CAPTION_EXTENSION
 
 

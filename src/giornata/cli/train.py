@@ -69,7 +69,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as in docs/training.md; may be repeated.",
+            help="Any field of the spec, as in docs/training.md; a list with commas, or as JSON; may be repeated.",
             show_default=False,
         ),
     ] = None,

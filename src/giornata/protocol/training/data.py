@@ -24,7 +24,7 @@ def _side(given: Any) -> Any:
     return str(sides[0]).strip() if sides else given
 
 
-def caption_extension(given: Any) -> Any:
+def with_dot(given: Any) -> Any:
     """With its dot, which may be left out."""
     return f".{given}" if isinstance(given, str) and given and not given.startswith(".") else given
 
@@ -49,7 +49,7 @@ class DataFields(Message):
     resolution: Annotated[int, BeforeValidator(_side)] = Field(
         1024, ge=64, le=2048, multiple_of=8, description="Side of the square, in pixels."
     )
-    caption_extension: Annotated[str, BeforeValidator(caption_extension)] = Field(
+    caption_extension: Annotated[str, BeforeValidator(with_dot)] = Field(
         CAPTION_EXTENSION,
         pattern=r"^\.[A-Za-z0-9_-]{1,15}$",
         description="Ending of the caption files beside pictures, such as .caption. `giornata train` reads these "
