@@ -42,8 +42,10 @@ def with_model_option(faults: Iterable[Fault], spec: Mapping[str, Any]) -> list[
 
 
 def _as_list(key: str, value: Any) -> Any:
-    """The value of a field that is a list as one, if it was written with commas or is a single item. Fields that are no
-    list, and fields that understand a text themselves, get it as it was written."""
+    """The value as a list, where the field is one and the value was written with commas or is a single item.
+
+    A field that is no list, or that understands a text itself, gets the value as it was written.
+    """
     own = next(iter(canonical_names(TrainSpec, {key: value})[0]))
     field = TrainSpec.model_fields.get(own)
     items = None if field is None or own in PROSE else _items_of(field.annotation)

@@ -93,7 +93,7 @@ def _readable() -> Iterator[None]:
     except Image.DecompressionBombError:
         raise TooManyPixels("has more pixels than any picture needs") from None
     except _ANYTHING as error:
-        raise Undecodable(f"is damaged: {error}") from error
+        raise Undecodable(f"is damaged: {str(error).strip()}") from error
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -101,7 +101,7 @@ def _read(path: Path, look: Look, bounds: Bounds) -> bytes | None:
 
 
 def _short(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:MESSAGE_CHARS]
+    return (str(error).strip() or type(error).__name__)[:MESSAGE_CHARS]
 
 
 @contextmanager
@@ -201,11 +201,7 @@ def _examine_pixels(data: bytes, look: Look) -> None:
         picture.verify()  # checksums; the object is of no use afterwards
     with _open(data) as picture:
         is_16_bit = picture.mode.startswith("I;16") or any(";16" in str(tile[3]) for tile in picture.tile)
-        declared = picture.size
         picture.load()
-        if look.format == heif.FORMAT and picture.size != declared:
-            width, height = picture.size
-            look.fault(f"is damaged: {width} x {height} pixels where its header says otherwise", SAVE_ANEW)
         if look.format == "TIFF" and picture.mode in {"I", "F"}:
             look.fault("has 32 bits per channel, and no one brightness that is white", "save it with 8 or 16 bits")
         if look.format == "JPEG" and not jpeg_has_end(data):
