@@ -60,6 +60,27 @@ def messages(look: Look) -> str:
     return "; ".join(fault["message"] for fault in look.faults)
 
 
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a viewer turns it by 90 degrees
+    return exif.tobytes()
+
+
+def deep_heic(**colours: int) -> bytes:
+    """With 10 bits a channel."""
+    values = random.Random(2).randbytes(2 * 3 * 96 * 80)
+    out = io.BytesIO()
+    pillow_heif.from_bytes("RGB;16", (96, 80), values).save(out, **colours)
+    return out.getvalue()
+
+
+def heic_that_says(width: int, height: int) -> bytes:
+    """A whole picture of 96 x 80 whose header names another size."""
+    data = encoded(noise(), "HEIF")
+    at = data.index(b"ispe") + 8
+    return data[:at] + struct.pack(">II", width, height) + data[at + 8 :]
+
+
 GOOD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "jpeg": (lambda: encoded(noise(), "JPEG"), "JPEG", ""),
     "progressive-jpeg": (lambda: encoded(noise(), "JPEG", progressive=True), "JPEG", ""),
@@ -70,7 +91,7 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "heic": (lambda: encoded(noise(), "HEIF"), "HEIF", ""),
     "heic-alpha": (lambda: encoded(noise(mode="RGBA"), "HEIF"), "HEIF", "transparent"),
     "heic-turned": (lambda: encoded(noise(), "HEIF", exif=turned()), "HEIF", "turned as its EXIF orientation says"),
-    "heic-10-bit": (lambda: deep_heic(), "HEIF", "10 bits per channel, trained with 8"),
+    "heic-10-bit": (deep_heic, "HEIF", "10 bits per channel, trained with 8"),
     "heic-hdr": (lambda: deep_heic(transfer_characteristics=16), "HEIF", "HDR brightness (PQ)"),
     "heic-primaries": (lambda: deep_heic(color_primaries=9), "HEIF", "primaries 9 of H.273"),
     "heic-burst": (
@@ -98,27 +119,6 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, str]] = {
         "behind the first",
     ),
 }
-
-
-def turned() -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a viewer turns it by 90 degrees
-    return exif.tobytes()
-
-
-def deep_heic(**colours: int) -> bytes:
-    """With 10 bits a channel."""
-    values = random.Random(2).randbytes(2 * 3 * 96 * 80)
-    out = io.BytesIO()
-    pillow_heif.from_bytes("RGB;16", (96, 80), values).save(out, **colours)
-    return out.getvalue()
-
-
-def heic_that_says(width: int, height: int) -> bytes:
-    """A whole picture of 96 x 80 whose header names another size."""
-    data = encoded(noise(), "HEIF")
-    at = data.index(b"ispe") + 8
-    return data[:at] + struct.pack(">II", width, height) + data[at + 8 :]
 
 
 def deep_png(side_px: int) -> bytes:
