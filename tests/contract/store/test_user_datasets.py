@@ -115,8 +115,8 @@ def test_one_picture_makes_a_dataset_and_a_job(ctx: Context) -> None:
 def _submitted(ctx: Context, dataset_id: str) -> str:
     """The dataset of a new job."""
     spec = {"model": "a/b", "dataset": dataset_id, "instance_prompt": "a dog", "max_train_steps": 1}
-    dataset: str = submit(ctx, ANN, SubmitJob(spec=spec)).spec["dataset"]
-    return dataset
+    job, _ = submit(ctx, ANN, SubmitJob(kind="train", spec=spec), None)
+    return str(job.spec["dataset"])
 
 
 def test_an_operator_sets_how_many_pictures_a_project_may_have(ctx: Context) -> None:

@@ -164,6 +164,6 @@ def test_the_lora_of_a_step_is_made_from_its_checkpoint(run, submit, served, tmp
     assert done.status == 0, done.errors
     assert [Path(file).name for file in done.json["files"]] == [
         "dog-checkpoint-500.safetensors",
-        "dog-step00000500.safetensors",
+        "dog-000500.safetensors",
     ]
     assert all(Path(file).stat().st_size for file in done.json["files"])

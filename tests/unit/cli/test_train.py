@@ -135,7 +135,7 @@ def test_what_a_person_should_know_of_a_folder_is_said_in_a_line_each(run, tmp_p
     exif[0x0112] = 6
     for number, side_px in enumerate((64, 100, 200, 201)):
         picture = Image.effect_noise((side_px, side_px), 60 + number).convert("RGB")
-        picture.save(folder / f"{number}.jpg", exif=exif if number < 2 else None)
+        picture.save(folder / f"{number}.jpg", exif=exif if number < 2 else b"")
     (folder / "0.caption").write_text("a dog\nasleep")
     (folder / "notes.doc").write_text("x")
     asked = ("train", str(folder), *PROMPT, "--model", "some/model", "--set", "resolution=192")
