@@ -112,18 +112,17 @@ def _parts(top: Listing, caption_ending: str) -> tuple[list[Listing], Rows]:
         listing.kohya = kohyas.get(listing.path)
     rows = _rows_of([top, *below], top)
     parts = [each for each in below if each.kohya or each.metadata or _key(each.path) in rows]
-    unread = [each for each in below if each not in parts]
+    read = {part.path for part in parts}
+    unread = [each for each in below if each.path not in read]
+    lead_there = {above for path in read for above in path.parents}
     # A folder that only holds those that are read has nothing in it that is passed over.
-    rest = [printable(each.prefix.removesuffix(" - ")) for each in unread if not _only_leads_to(each, parts)]
+    rest = [
+        printable(each.prefix.removesuffix(" - ")) for each in unread if each.pictures or each.path not in lead_there
+    ]
     if rest:
         top.notes.insert(0, f"subfolders are not read: {some_names(rest)}")
     is_read = top.pictures or _key(top.path) in rows or not parts
     return ([top, *parts] if is_read else parts), rows
-
-
-def _only_leads_to(listing: Listing, parts: Sequence[Listing]) -> bool:
-    above = any(listing.path in part.path.parents for part in parts)
-    return above and not listing.pictures
 
 
 def _rows_of(listings: Sequence[Listing], top: Listing) -> dict[str, list[tuple[str, MetadataRow]]]:
