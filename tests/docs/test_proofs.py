@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 # What a weight does not depend on: when checkpoints are written, and what is written beside the weights.
 CHANGE_NO_WEIGHT = {
     *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every", "latent_memory_bytes"),
+    "caption_extension",  # captions lie in the dataset when a job begins
     *("output_formats", "output_name", "model_card", "report_to"),
     *("sample_prompts", "sample_steps", "sample_guidance_scale", "validation_steps"),
     *("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_key_secret"),

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from giornata.cli.caption_lengths import lengths_of
+from giornata.cli.folder_words import caption_ending_of
+from giornata.cli.options import CLASS_FOLDER
 from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.domain.errors import InvalidInput
 from giornata.pictures.subsets import Subset
 
-OPTION = "--class-data-dir"
 OF_ITS_OWN = "(a class_prompt, whose lack is a fault of the spec)"
 
 
@@ -37,7 +38,13 @@ def read_class_folder(directory: Path, spec: Mapping[str, Any], *, minimum: int)
     prompt = spec.get("class_prompt") or OF_ITS_OWN
     try:
         return read_training_folder(
-            directory, instance_prompt=prompt, minimum=minimum, captions_check=lengths_of(spec).of_texts
+            directory,
+            instance_prompt=prompt,
+            minimum=minimum,
+            caption_ending=caption_ending_of(spec),
+            captions_check=lengths_of(spec).of_texts,
         )
     except InvalidInput as refused:
-        raise InvalidInput([replace(fault, where=f"{OPTION} {fault.where}") for fault in refused.faults]) from None
+        raise InvalidInput(
+            [replace(fault, where=f"{CLASS_FOLDER} {fault.where}") for fault in refused.faults]
+        ) from None

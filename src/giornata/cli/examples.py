@@ -33,6 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "checkpoints": ("giornata checkpoints JOB",),
     "download": (
         "giornata download JOB -o ./my-lora",
+        "giornata download JOB@500 -o ./my-lora",
         "giornata download JOB -o ./my-lora --checkpoint 500 --format kohya",
     ),
     "cancel": ("giornata cancel JOB",),
@@ -70,6 +71,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "key revoke": ("giornata key revoke KEY",),
     "project create": ("giornata project create art --name 'Art department'",),
     "project list": ("giornata project list",),
+    "project limits": ("giornata project limits art", "giornata project limits art --max-pictures 5000"),
     "project budget": (
         "giornata project budget art",
         "giornata project budget art 50 --monthly 20",

@@ -14,6 +14,7 @@ from giornata.blobs import open_blobs
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.caption_lengths import lengths_of
 from giornata.cli.class_folder import read_class_pictures, with_prior
+from giornata.cli.folder_words import caption_ending_of
 from giornata.cli.options import misplaced
 from giornata.cli.results import folder_faults
 from giornata.cli.settings import Settings
@@ -115,7 +116,13 @@ def _folder(alone: Alone, spec: dict[str, Any], *, minimum: int) -> TrainingFold
         return read_training_subsets(alone.subsets, instance_prompt=prompt, minimum=minimum, captions_check=check)
     if alone.directory is None:
         raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
-    return read_training_folder(alone.directory, instance_prompt=prompt, minimum=minimum, captions_check=check)
+    return read_training_folder(
+        alone.directory,
+        instance_prompt=prompt,
+        minimum=minimum,
+        caption_ending=caption_ending_of(spec),
+        captions_check=check,
+    )
 
 
 def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:

@@ -12,10 +12,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.budget import micro_usd
 from giornata.cli.caption_lengths import lengths_of
-from giornata.cli.class_folder import OPTION, read_class_pictures, with_prior
+from giornata.cli.class_folder import read_class_pictures, with_prior
 from giornata.cli.connection import target_of
 from giornata.cli.find_job import find_job
-from giornata.cli.options import check_job_name, misplaced
+from giornata.cli.folder_words import caption_ending_of, folder_notes
+from giornata.cli.options import CLASS_FOLDER, check_job_name, misplaced
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
 from giornata.cli.sizes import parse_size
@@ -27,9 +28,12 @@ from giornata.control.length_faults import prompts_of
 from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.pictures.subsets import Subset
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.datasets import Dataset
 from giornata.protocol.jobs import Job
 
+SOON_SENT = 100
+"""Pictures that are sent without asking how many the project may have: the server says so soon enough."""
 OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server looks whether it has one)"
 
 
@@ -147,7 +151,11 @@ def send(client: Client, job: Checked, out: Output) -> Job:
 
 
 def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
-    """Upload what the server does not have. Returns the spec that names it."""
+    """Say what there is to say of the pictures, and upload what the server does not have. Returns the spec that names
+    it. Raises InvalidInput when the project may not have as many pictures."""
+    for note in folder_notes(job.spec, job.folder, job.class_folder):
+        out.hint(note)
+    _check_limit(client, job)
     spec = dict(job.spec)
     if job.folder is not None:
         spec["dataset"] = _send_folder(client, job.folder, out).id
@@ -188,7 +196,7 @@ def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
         faults.append(Fault(where="--init-lora", message=f"there is no file {asked.init_lora}"))
     if asked.own_classes and "class_dataset" in spec:
         message = "is sent as the class_dataset, which is given too"
-        faults.append(Fault(where=OPTION, message=message, hint="choose one"))
+        faults.append(Fault(where=CLASS_FOLDER, message=message, hint="choose one"))
     if asked.continued is not None and asked.init_lora is not None:
         message = "starts from a file, and --continue from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
@@ -206,8 +214,37 @@ def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Pa
     if asked.directory is None:
         return None
     return read_training_folder(
-        asked.directory, instance_prompt=prompt, minimum=minimum, masks_into=masks_into, captions_check=check
+        asked.directory,
+        instance_prompt=prompt,
+        minimum=minimum,
+        caption_ending=caption_ending_of(spec),
+        masks_into=masks_into,
+        captions_check=check,
     )
+
+
+def _check_limit(client: Client, job: Checked) -> None:
+    """Before anything is uploaded, that the server would refuse afterwards."""
+    counts = {"DIR": job.folder, CLASS_FOLDER: job.class_folder}
+    counted = {where: len(folder.items) for where, folder in counts.items() if folder is not None}
+    folders = {where: count for where, count in counted.items() if count > SOON_SENT}
+    most = _most_pictures(client) if folders else None
+    hint = "choose the best of them: 5 to 50 are usual; an operator raises the limit: giornata project limits"
+    faults = [
+        Fault(where=where, message=f"holds {count} pictures; the project may have {most} in a dataset", hint=hint)
+        for where, count in folders.items()
+        if most is not None and count > most
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _most_pictures(client: Client) -> int | None:
+    """Of the caller's project; None where an older server does not say. A root admin sees all projects, and has its
+    own among them."""
+    projects = {project.id: project for project in client.projects()}
+    own = next(iter(projects.values()), None) if len(projects) == 1 else projects.get(ROOT_PROJECT)
+    return None if own is None else own.max_pictures
 
 
 def _send_folder(client: Client, folder: TrainingFolder, out: Output) -> Dataset:

@@ -79,7 +79,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as in docs/training.md; may be repeated.",
+            help="Any field of the spec, as in docs/training.md; a list with commas, or as JSON; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -254,8 +254,6 @@ def _queue(
     with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
         job_sent = check(asked, settings, fields, copies=Path(copies), others=others)
         folder = job_sent.folder
-        for note in folder.notes if folder is not None else ():
-            out.hint(note)
         with connect(settings) as client:
             job = send(client, job_sent, out)
             pictures = "" if folder is None else f"{count(len(folder.items), 'picture')}, "

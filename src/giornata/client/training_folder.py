@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from giornata.client.uploads import LocalFile
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pictures.check import CheckedFolder, check_folder
+from giornata.pictures.folder import CAPTION_ENDING
 from giornata.pictures.subsets import Subset, check_subsets
 from giornata.protocol.datasets import DatasetItem
 
@@ -23,6 +24,8 @@ class TrainingFolder:
     files: tuple[LocalFile, ...]
     items: tuple[DatasetItem, ...]
     notes: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) of each picture in pixels, as a viewer shows it; in the order of `items`."""
 
     @property
     def size_bytes(self) -> int:
@@ -39,16 +42,23 @@ def read_training_folder(
     directory: Path,
     *,
     instance_prompt: str | None,
-    minimum: int = 3,
+    minimum: int = 1,
     masks_into: Path | None = None,
+    caption_ending: str = CAPTION_ENDING,
     captions_check: CaptionsCheck = _nothing_wrong,
 ) -> TrainingFolder:
     """Check names, captions and every picture. Raises InvalidInput with all that is wrong.
 
-    With `masks_into` masks beside pictures are used; what is to be sent of these lies in that folder.
-    `captions_check` gives further faults of the captions.
+    With `masks_into` masks beside pictures are used; what is to be sent of these lies in that folder. Files with
+    `caption_ending` are the captions. `captions_check` gives further faults of the captions.
     """
-    checked = check_folder(directory, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
+    checked = check_folder(
+        directory,
+        instance_prompt=instance_prompt,
+        minimum=minimum,
+        masks_into=masks_into,
+        caption_ending=caption_ending,
+    )
     return sendable(_with_captions_check(checked, captions_check))
 
 
@@ -56,7 +66,7 @@ def read_training_subsets(
     subsets: Sequence[Subset],
     *,
     instance_prompt: str | None,
-    minimum: int = 3,
+    minimum: int = 1,
     masks_into: Path | None = None,
     captions_check: CaptionsCheck = _nothing_wrong,
 ) -> TrainingFolder:
@@ -87,4 +97,5 @@ def sendable(checked: CheckedFolder) -> TrainingFolder:
         ),
         items=tuple(items),
         notes=checked.notes,
+        sizes=tuple((each.width or 0, each.height or 0) for each in checked.inspections),
     )

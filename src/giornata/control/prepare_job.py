@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Caller, Context
-from giornata.control.item_faults import count_faults
+from giornata.control.item_faults import few_faults
 from giornata.control.keep_secrets import secret_value
 from giornata.control.length_faults import length_check, prompts_of, within
 from giornata.control.permissions import require_root_admin
@@ -109,7 +109,7 @@ def _dataset_faults(
         return
     items = _items(tx, caller, request.spec, "dataset")
     if items is not None:
-        yield from count_faults(ctx.policy, len({item.sha256 for item in items}), where="spec.dataset")
+        yield from few_faults(ctx.policy, len({item.sha256 for item in items}), where="spec.dataset")
         yield from _caption_faults(request.spec, items)
     elif _is_text(request.spec, "dataset"):
         yield _no_dataset(request.spec, "dataset")

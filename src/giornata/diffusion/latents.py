@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 from giornata.diffusion import masks, pixels, randomness
-from giornata.diffusion.buckets import Size, bucket_sizes, nearest
+from giornata.diffusion.buckets import Size, bucket_sizes, target_size
 from giornata.diffusion.entry_store import Entry, EntryStore
 from giornata.diffusion.latent_batches import LatentBatches, RowsOf, one_row
 from giornata.diffusion.pixels import Placement
@@ -73,7 +73,8 @@ class Crop:
 class Framing:
     """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number).
 
-    Without `buckets` every picture becomes a square. Sizes are (height, width).
+    Without `buckets` every picture becomes a square. With `no_upscale_steps` no picture is enlarged: its bucket is
+    made of its own size (see `buckets.shrunk`). Sizes are (height, width).
     """
 
     seed: int
@@ -82,6 +83,7 @@ class Framing:
     random_flip: bool
     buckets: tuple[Size, ...] = ()
     masked: bool = False
+    no_upscale_steps: int | None = None
 
     @classmethod
     def of(cls, spec: TrainSpec, *, seed: int) -> Self:
@@ -99,11 +101,14 @@ class Framing:
             random_flip=spec.random_flip,
             buckets=buckets if spec.enable_bucket else (),
             masked=spec.masked_loss,
+            no_upscale_steps=spec.bucket_reso_steps if spec.bucket_no_upscale else None,
         )
 
     def target(self, original: Size) -> Size:
         """The size that a picture of this size is trained at."""
-        return nearest(original, self.buckets) if self.buckets else (self.resolution, self.resolution)
+        return target_size(
+            original, resolution=self.resolution, buckets=self.buckets, no_upscale_steps=self.no_upscale_steps
+        )
 
     def draw(self, picture_sha256: str, purpose: str, *counters: int) -> View:
         """The view of one draw, named by `purpose` and `counters`."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from giornata.domain.errors import Fault
-from giornata.pictures.folder import PictureFile, read_folder
+from giornata.domain.picture_notes import picture_notes
+from giornata.pictures.folder import CAPTION_ENDING, PictureFile, read_folder
 from giornata.pictures.inspection import DEFAULT_LIMITS, Inspection, PictureLimits, inspect
 from giornata.pictures.masks import fold_masks
 
@@ -24,11 +25,11 @@ def check_folder(
     directory: Path,
     *,
     instance_prompt: str | None,
-    minimum: int = 3,
+    minimum: int = 1,
+    caption_ending: str = CAPTION_ENDING,
     limits: PictureLimits = DEFAULT_LIMITS,
     python: str = sys.executable,
     masks_into: Path | None = None,
-    caption_ending: str = ".txt",
 ) -> CheckedFolder:
     """Reads the folder and inspects every picture in it. Raises Unavailable when pictures cannot be inspected.
 
@@ -57,5 +58,5 @@ def check_folder(
         items=items,
         inspections=tuple(inspections),
         faults=tuple(dict.fromkeys(faults)),
-        notes=(*notes, *(f"{one.name}: {note}" for one in inspections for note in one.notes)),
+        notes=(*notes, *picture_notes((one.name, one.notes) for one in inspections)),
     )

@@ -34,7 +34,7 @@ class Subset:
 
 
 def check_subsets(
-    subsets: Sequence[Subset], *, instance_prompt: str | None, minimum: int = 3, masks_into: Path | None = None
+    subsets: Sequence[Subset], *, instance_prompt: str | None, minimum: int = 1, masks_into: Path | None = None
 ) -> CheckedFolder:
     """Reads and inspects every folder. A picture that several folders hold, with one caption, has the sum of their
     repeats."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.specs import TrainSpec
@@ -126,6 +127,46 @@ def test_a_slip_on_the_command_line_says_what_was_meant(run, pictures, arguments
     done = run("train", str(pictures), *PROMPT, *model, *arguments)
     assert done.status == 2
     assert word in done.errors
+
+
+def test_what_a_person_should_know_of_a_folder_is_said_in_a_line_each(run, tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for number, side_px in enumerate((64, 100, 200, 201)):
+        picture = Image.effect_noise((side_px, side_px), 60 + number).convert("RGB")
+        picture.save(folder / f"{number}.jpg", exif=exif if number < 2 else b"")
+    (folder / "0.caption").write_text("a dog\nasleep")
+    (folder / "notes.doc").write_text("x")
+    asked = ("train", str(folder), *PROMPT, "--model", "some/model", "--set", "resolution=192")
+    done = run(*asked, "--set", "caption_extension=caption")
+    assert done.status == 0, done.errors
+    assert done.output.splitlines()[:5] == [
+        "neither pictures nor captions (.caption, metadata.jsonl), and not read: notes.doc",
+        "without a caption of their own, trained with instance_prompt: 1.jpg, 2.jpg, 3.jpg",
+        "1 caption has several lines; the first is used",
+        "2 of 4 pictures were turned upright",
+        "2 of 4 pictures are enlarged, which blurs what is learned: 0.jpg (3.00 times), 1.jpg (1.92 times); "
+        "use larger ones, a lower resolution, or enable_bucket with bucket_no_upscale",
+    ]
+    kept = run(
+        *asked, "--set", "enable_bucket=true", "--set", "bucket_no_upscale=true", "--set", "bucket_reso_steps=64"
+    )
+    assert kept.status == 0, kept.errors
+    assert "enlarged" not in kept.output
+
+
+def test_more_pictures_than_the_project_may_have_are_refused_before_any_is_sent(run, served, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(102):
+        Image.new("RGB", (64, 64), (number, 0, 0)).save(folder / f"{number}.png")
+    served.client(served.keys.admin).set_project_limits("default", max_pictures=101)
+    done = run("train", str(folder), *PROMPT, "--model", "some/model", "--json")
+    assert done.json["error"]["faults"][0]["where"] == "DIR"
+    assert "holds 102 pictures; the project may have 101" in done.json["error"]["faults"][0]["message"]
+    assert list(served.ctx.blobs.list("")) == []
 
 
 @pytest.mark.parametrize("name", PRESETS)

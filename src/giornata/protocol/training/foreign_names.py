@@ -41,7 +41,6 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         # kohya's sd-scripts
         "train_data_dir": _FOLDER,
         "reg_data_dir": _CLASS_FOLDER,
-        "caption_extension": "captions lie in .txt files, or in metadata.jsonl; remove it",
         "v_parameterization": "prediction_type=v_prediction; by default what the base model says of itself",
         "clip_skip": "text encoders are read as the base model's pipeline reads them; remove it",
         "cache_latents": _CACHED,

@@ -213,6 +213,8 @@ def pack_key(
     cut = asdict(framing)
     if framing.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
+    if framing.no_upscale_steps is None:
+        del cut["no_upscale_steps"]  # packs from before there was such a thing keep their keys
     depends: dict[str, Any] = {
         "captions": None if captions is None else [[text, *_tokens(base, text)] for text in sorted(captions)],
         "crop_variants": CROP_VARIANTS,
