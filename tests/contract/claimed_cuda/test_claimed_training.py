@@ -20,10 +20,9 @@ ONCE = {f"{TO_THE_DEVICE}, {where}" for where in ("question, by diffusers", "tar
 """The schedule of noise goes to the device in the first step, and stays."""
 BY_ITSELF: dict[str, list[str]] = {
     "8-bit AdamW": ["the device is waited for at optimizer.py, step, by bitsandbytes"],
-    "prodigy": ["a number is read at optimizer.py, step, by prodigyopt"],
 }
-"""Optimizers whose packages wait in every step."""
-IN_FP32 = {"fp32", "DoRA, an average", "the base's own word, DoRA"}
+"""An optimizer whose package waits in every step."""
+IN_FP32 = {"fp32", "DoRA, an average", "the base's own word, DoRA", "adafactor, DoRA"}
 """Lengths of DoRA's weights are taken in float32, whatever autocast says."""
 
 
