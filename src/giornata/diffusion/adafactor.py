@@ -37,7 +37,7 @@ class Adafactor(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, **settings, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         """One update of every parameter. All have gradients and a state as `begin` makes it."""
         del closure
         for group in self.param_groups:

@@ -50,7 +50,7 @@ class Prodigy(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, **settings, **NUMBERS, "d": d0, "d_max": d0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         """One update of every parameter in groups with a rate. All have gradients and a state as `begin` makes it."""
         del closure
         group, lr = self.param_groups[0], max(group["lr"] for group in self.param_groups)

@@ -8,9 +8,11 @@ import torch
 from diffusers.optimization import get_scheduler
 from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor
 
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
@@ -183,6 +185,35 @@ def test_adafactor_takes_tensors_of_a_shape_together_without_changing_a_bit() ->
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
     assert not torch.equal(ours[0], of_every_shape()[0])
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of(optimizer: str, tensors: int) -> int:
+    """Those of one step over so many tensors of one shape."""
+    spec = spec_with(optimizer=optimizer, learning_rate=1.0)
+    parameters = {str(number): torch.nn.Parameter(torch.ones(4, 8)) for number in range(tensors)}
+    made = KINDS[spec.optimizer].make([{"params": list(parameters.values()), "lr": 1.0}], spec, fused=False)
+    for parameter in parameters.values():
+        parameter.grad = torch.ones(4, 8)
+        made.state[parameter] = KINDS[spec.optimizer].begin(parameter, 0, on_cuda=False)
+    with Counting() as counting:
+        made.step()
+    return counting.operations
+
+
+def test_operations_of_a_step_do_not_grow_with_the_tensors_of_a_job() -> None:
+    """On a GPU each is a launch. Prodigy is given rows."""
+    assert operations_of("adafactor", 40) == operations_of("adafactor", 2) <= 40
+    assert operations_of("prodigy", 1) <= 80
 
 
 @pytest.mark.parametrize("in_one_row", [False, True])
