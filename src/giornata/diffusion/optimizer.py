@@ -81,7 +81,7 @@ class AdapterOptimizer:
             found |= {f"{STATE}{key}.{name}": state[key] for key in self._kind.tensors if key in state}
         for number, group in enumerate(self._torch.param_groups):
             for key in self._kind.numbers:
-                found[f"{GROUP}{number}.{key}"] = torch.tensor(group[key], dtype=torch.float64)
+                found[f"{GROUP}{number}.{key}"] = torch.as_tensor(group[key], dtype=torch.float64)
         if self.average is not None or self._kind.result is not None:
             found |= {EMA + name: tensor for name, tensor in self._result().items()}
         return found

@@ -37,7 +37,7 @@ from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
 from giornata.workloads.train.tracking import LOSSES, Errand, losses_to_keep, report
-from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
+from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
 
@@ -92,7 +92,7 @@ class Attempt:
         ):
             self.restore(adapters, optimizer, keeper)
             if ready.supplies is not None:
-                self.begin(ready, keeper, **kernels.entry, **{LAYER: layer})
+                self.begin(ready, keeper, **kernels.entry, **layer_entries(layer, self.spec))
                 steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
                 with self.live(keeper):
                     kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
