@@ -65,6 +65,10 @@ class SlotOptimizer:
             self._slot.forget(TEXT_GROUP)
         return self._rows.step(step)
 
+    def gradients(self) -> list[torch.Tensor]:
+        """See AdapterOptimizer.gradients."""
+        return self._rows.gradients()
+
     def forget_gradients(self) -> None:
         """See AdapterOptimizer.forget_gradients."""
         self._rows.forget_gradients()
