@@ -125,6 +125,10 @@ class AdapterOptimizer:
         self.forget_gradients()
         return self._spec.learning_rate * factor
 
+    def gradients(self) -> list[torch.Tensor]:
+        """Where the passes of a step add up gradients: tensors that stay where they are."""
+        return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+
     def forget_gradients(self) -> None:
         """Set them to zero."""
         self._torch.zero_grad(set_to_none=False)

@@ -63,6 +63,10 @@ class SlotOptimizer:
         """See AdapterOptimizer.step. The text encoders' gradients count for nothing once they have stopped."""
         return self._rows.step(step)
 
+    def gradients(self) -> list[torch.Tensor]:
+        """See AdapterOptimizer.gradients."""
+        return self._rows.gradients()
+
     def forget_gradients(self) -> None:
         """See AdapterOptimizer.forget_gradients."""
         self._rows.forget_gradients()

@@ -26,6 +26,7 @@ OWN = frozenset(
         *("max_train_steps", "gradient_accumulation_steps", "share_batch", "optimizer", "learning_rate"),
         *("text_encoder_lr", "lr_scheduler", "lr_warmup_steps", "lr_num_cycles", "lr_power"),
         *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed", "compile"),
+        "cuda_graphs",
         *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
         *("output_formats", "output_dtype", "output_name", "model_card", "report_to"),
         *("sample_prompts", "sample_steps", "sample_guidance_scale"),

@@ -18,6 +18,7 @@ STEP_SIZE = (
     "prior_prediction",
     "mixed_precision",
     "compile",
+    "cuda_graphs",
 )
 """What decides how much work one step of training is, besides the base model."""
 

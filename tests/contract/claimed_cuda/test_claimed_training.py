@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.claimed_cuda.started import compiler, facts_of
-from tests.fixtures.claimed_cuda.training import NAMES, SOLO
+from tests.fixtures.claimed_cuda.training import NAMES, ON_SD15, SOLO
 
 pytestmark = [
     pytest.mark.long,
@@ -22,6 +22,12 @@ BY_ITSELF: dict[str, list[str]] = {
     "8-bit AdamW": ["the device is waited for at optimizer.py, step, by bitsandbytes"],
 }
 """An optimizer whose package waits in every step."""
+WITHOUT_GRAPHS = {
+    "text encoders that stop",
+    "new tokens",
+    "new tokens of a concept, constant huber",
+    "SD 1.5, text encoder",
+}
 IN_FP32 = {"fp32", "DoRA, an average", "the base's own word, DoRA", "adafactor, DoRA"}
 """Lengths of DoRA's weights are taken in float32, whatever autocast says."""
 
@@ -41,6 +47,18 @@ def test_a_step_neither_mixes_devices_nor_waits(facts: dict[str, Any], name: str
     assert later == [expected] * len(later)
     assert later
     assert told["devices"] == ["cuda"]
+
+
+@pytest.mark.parametrize("name", [*SOLO, *ON_SD15])
+def test_a_pass_that_may_be_a_graph_holds_nothing_that_a_graph_cannot(facts: dict[str, Any], name: str) -> None:
+    """Neither waits nor copies between CPU and device, nor memory that is left behind in the graph's pool."""
+    recorded = facts[name]["recorded"]
+    if name in WITHOUT_GRAPHS:
+        assert recorded is None
+        return
+    assert recorded["faults"] == []
+    assert recorded["left"] == []
+    assert recorded["operations"] > 100
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in IN_FP32])

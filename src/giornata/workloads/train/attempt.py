@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.checkpoint import ADAPTER, Header, data_sha256, read_checkpoint
-from giornata.diffusion.determinism import Fingerprint, differences, fingerprint
+from giornata.diffusion.checkpoint import ADAPTER, data_sha256, read_checkpoint
+from giornata.diffusion.determinism import differences, fingerprint
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
@@ -27,12 +27,15 @@ from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.fit import RoomOf, room_of, unbounded, why_not_drawn
 from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
 from giornata.workloads.train.gauges import gauges_of
+from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
+from giornata.workloads.train.graphs import Graphs, Watched
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
-from giornata.workloads.train.layout import Layout, lay_out
+from giornata.workloads.train.layout import lay_out
 from giornata.workloads.train.live_curves import live_curves
 from giornata.workloads.train.material import Material, gather
-from giornata.workloads.train.pace import Clock, Meter, Pace
+from giornata.workloads.train.pace import Clock, Meter, Pace, images_per_step
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
+from giornata.workloads.train.prepared import Prepared
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
@@ -40,24 +43,6 @@ from giornata.workloads.train.tracking import LOSSES, Errand, losses_to_keep, re
 from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What is known of an attempt before the first step. `supplies` is None when no step is left."""
-
-    instances: Material
-    data_hash: str
-    header: Header | None
-    first_step: int
-    layout: Layout
-    supplies: Supplies | None
-    fingerprint: Fingerprint
-
-    def close(self) -> None:
-        """Give the supplies back."""
-        if self.supplies is not None:
-            self.supplies.close()
 
 
 def _nothing() -> None:
@@ -78,6 +63,7 @@ class Attempt:
     peak_flops_per_s: float | None = None
     pack_worth_pixels: int = WORTH_PIXELS
     compiler: Compiler = NO_CACHE
+    capturing: Capturing = CAPTURING
     between: Callable[[], None] = _nothing
 
     def run(self) -> Outcome:
@@ -91,13 +77,20 @@ class Attempt:
             self.keeper(ready) as keeper,
         ):
             self.restore(adapters, optimizer, keeper)
+            watched = Watched.of(optimizer.gradients, partial(state_of, adapters, optimizer), self.base.device)
+            left = self.spec.max_train_steps - ready.first_step
+            graphs = self.capturing.alone(self.base, self.spec, ready.layout, watched, self.reporter, steps_left=left)
             if ready.supplies is not None:
                 self.begin(ready, keeper, **kernels.entry, **layer_entries(layer, self.spec))
-                steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
+                steps = partial(
+                    self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels, graphs=graphs
+                )
+                undo = partial(_undo, optimizer, keeper, kernels, ready.first_step)
                 with self.live(keeper):
-                    kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
+                    kernels.carry_out(steps, undo=undo)
+            graphs.forget()
             keeper.settle()
-            return self.finish(adapters, optimizer, keeper, ready)
+            return self.finish(adapters, optimizer, keeper, ready, graphs)
 
     def prepare(self) -> Prepared:
         """Everything that can be done before there is an adapter."""
@@ -234,6 +227,7 @@ class Attempt:
         keeper: Keeper,
         *,
         kernels: Kernels,
+        graphs: Graphs,
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
         stepper = Stepper(
@@ -242,8 +236,9 @@ class Attempt:
             objective=self.objective(),
             embeddings=supplies.embeddings,
             optimizer=optimizer,
+            make=kernels.checked(graphs.run, optimizer.gradients),
         )
-        pace, meter = self.instruments(keeper, lambda: relief.waited_s)
+        pace, meter = self.instruments(keeper, lambda: relief.waited_s, graphs)
 
         def save(step: int) -> None:
             meter.flush()
@@ -257,7 +252,9 @@ class Attempt:
 
         first, feeds = ready.first_step, partial(self.feed, supplies)
         self.reporter.phase("training", first, total)
-        relief = Relief(stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed)
+        relief = Relief(
+            stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed, graphs=graphs
+        )
         easel = self._easel(ready, adapters)
 
         def show(step: int) -> None:
@@ -295,7 +292,7 @@ class Attempt:
             clock=self.clock,
         )
 
-    def instruments(self, keeper: Keeper, waited_s: Callable[[], float]) -> tuple[Pace, Meter]:
+    def instruments(self, keeper: Keeper, waited_s: Callable[[], float], graphs: Graphs) -> tuple[Pace, Meter]:
         """What says when a checkpoint is due, and what reports the steps; for `waited_s` see Gauges."""
         pace = Pace(self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
         meter = Meter(
@@ -304,7 +301,13 @@ class Attempt:
             images_per_step=images_per_step(self.spec),
             device=self.base.device,
             clock=self.clock,
-            gauges=gauges_of(self.base, self.spec, waited_s=waited_s, peak_flops_per_s=self.peak_flops_per_s),
+            gauges=gauges_of(
+                self.base,
+                self.spec,
+                waited_s=waited_s,
+                peak_flops_per_s=self.peak_flops_per_s,
+                by_graph=lambda: graphs.by_graph,
+            ),
             losses=keeper.losses,
         )
         return pace, meter
@@ -345,7 +348,9 @@ class Attempt:
         if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(keeper.announced)
 
-    def finish(self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared) -> Outcome:
+    def finish(
+        self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared, graphs: Graphs | None
+    ) -> Outcome:
         """Write the files of a job whose steps are done."""
         captions = [sample.caption for sample in ready.instances.samples]
         result = optimizer.result()
@@ -367,6 +372,7 @@ class Attempt:
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
+            "cuda_graphs": None if graphs is None else graphs.facts(),
             "data_sha256": keeper.data_hash,
             "exactness": exactness_of(keeper.history),
             "fingerprints": list(keeper.history),
@@ -387,14 +393,8 @@ class Attempt:
         )
 
 
-def _undo(optimizer: Learner, keeper: Keeper) -> None:
-    """Back to before the first step, which failed before its update, and from there on without kernels."""
+def _undo(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step: int) -> None:
+    """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
     optimizer.forget_gradients()
     without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
-    keeper.changed(0, without, last_counts=True)
-
-
-def images_per_step(spec: TrainSpec) -> int:
-    """Pictures that one optimizer step looks at, class pictures included."""
-    halves = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
-    return spec.train_batch_size * spec.gradient_accumulation_steps * halves
+    keeper.changed(first_step, without | kernels.entry, last_counts=True)

@@ -9,8 +9,9 @@ with equal specs therefore decide alike on equal nodes, unless kernels are at ha
 equal bits there too says on or off.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
@@ -19,14 +20,16 @@ import torch
 
 from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, regions
+from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, plainly, regions
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
+from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -135,8 +138,9 @@ class Kernels:
     def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
         """Make the steps, with kernels or without, as was decided.
 
-        auto must not cost a job that could do without: when the compiler fails in the job's very first step, while no
-        weight has changed, `undo` is called and the steps are made again without kernels.
+        auto must not cost a job that could do without: when the compiler fails in the job's very first step, or when
+        kernels differ from plain ones in the attempt's first pass, no weight has changed. `undo` is called then, and
+        the steps are made again without kernels.
         """
         if self._version is None:
             steps()
@@ -152,6 +156,16 @@ class Kernels:
         undo()
         steps()
 
+    def checked(
+        self, make: Callable[[Pass], torch.Tensor], gradients: Callable[[], Sequence[torch.Tensor]]
+    ) -> Callable[[Pass], torch.Tensor]:
+        """`make`, whose first pass is made by plain kernels too; itself without kernels, and where the user wants
+        them."""
+        if self._version is None or self._spec.compile is Compile.ON:
+            return make
+        plain = partial(plainly, self._base.unet)
+        return Trial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
+
     def _compiled(self, steps: Callable[[], None]) -> str | None:
         """None, or what the compiler said of a failure that can be undone."""
         from torch._dynamo.exc import TorchDynamoException
@@ -160,6 +174,8 @@ class Kernels:
         try:
             with compiled(self._base.unet):
                 steps()
+        except KernelsDiffer as error:  # only in the attempt's first pass, and only of auto
+            return str(error)
         except (TorchDynamoException, CppCompileError) as error:
             if self._settled or self._had or self._spec.compile is Compile.ON:
                 raise

@@ -36,6 +36,8 @@ tensors that are reckoned here. Not measured by us."""
 FRAGMENTED = 0.05
 """Part of a device that an allocator cannot use. A guess that errs on the safe side."""
 OTHERS_MATTER_BYTES = GIB
+GRAPH_BYTES = 64 * 2**20
+"""What a CUDA graph of a pass takes besides tensors, at some 8,000 launches. A guess; not measured by us."""
 FP32_BYTES = 4
 
 
@@ -100,6 +102,11 @@ class Sizes:
     def training_bytes(self, footprint: Footprint) -> int:
         """The most that a step takes."""
         return self.weights_bytes + self.trained_bytes + self.activation_bytes(footprint)
+
+    def graphs_bytes(self, footprint: Footprint, graphs: int) -> int:
+        """What CUDA graphs take beside plain passes: activations in a pool of their own, which all graphs share;
+        copies of gradients, weights and moments while the first passes are checked; the graphs themselves."""
+        return self.activation_bytes(footprint) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
 
     def peak_bytes(self, footprint: Footprint) -> int:
         """The most that the job takes in any of its phases."""

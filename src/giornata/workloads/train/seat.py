@@ -17,10 +17,12 @@ from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slot
 from giornata.engine.workload import Outcome
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.attempt import Attempt, Prepared
+from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.graphs import Graphs
 from giornata.workloads.train.keeping import Keeper
 from giornata.workloads.train.pace import Meter, Pace
+from giornata.workloads.train.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Seat:
     objective: Objective
     pace: Pace
     meter: Meter
+    graphs: Graphs
     live: ExitStack
     threads: ExitStack
     step: int
@@ -126,7 +129,7 @@ class Seat:
         """Write the files."""
         self.live.close()
         self.keeper.settle()
-        return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared)
+        return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared, self.graphs)
 
     def close(self, error: BaseException | None) -> None:
         """End its threads. With an error nothing more is said of a checkpoint that could not be written."""
