@@ -220,28 +220,22 @@ class Joint:
         for seat in list(self._seats):
             try:
                 with blamed():
-                    found[seat] = self._rows_of(seat)
+                    found[seat] = seat.rows()
             except Exception as error:  # noqa: BLE001 - the supervisor of this job: the others go on
                 self._fall(seat, error)
         return found
 
-    def _rows_of(self, seat: Seat) -> Rows:
-        with torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed):
-            return seat.rows()
-
     def _compute(self, rows: dict[Seat, Rows]) -> dict[Seat, torch.Tensor]:
         """Forward and backward. Returns each job's loss; the gradients are in its slot."""
-        mixed = torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed)
         losses = {}
         try:
             # A newcomer's pictures may be being encoded around this, without gradients.
             with blamed(), torch.enable_grad(), self._slots.on():
-                with mixed:
-                    answer_BCHW = self._answer({seat.slot.place: each for seat, each in rows.items()})
-                    for seat, each in rows.items():
-                        begin = seat.slot.place * self._rows
-                        of_seat_BCHW = answer_BCHW[begin : begin + self._rows]
-                        losses[seat] = seat.objective.loss_of(of_seat_BCHW, each.batch)
+                answer_BCHW = self._answer({seat.slot.place: each for seat, each in rows.items()})
+                for seat, each in rows.items():
+                    begin = seat.slot.place * self._rows
+                    of_seat_BCHW = answer_BCHW[begin : begin + self._rows]
+                    losses[seat] = seat.objective.loss_of(of_seat_BCHW, each.batch)
                 parts = [loss / seat.spec.gradient_accumulation_steps for seat, loss in losses.items()]
                 torch.stack(parts).sum().backward()
         except Exception as error:
@@ -290,10 +284,6 @@ class Joint:
         if isinstance(error, WorkloadFailed) and error.reason in OF_ALL:
             raise RoundFailed from error
         self._leave(seat, error)
-
-    @property
-    def _mixed(self) -> bool:
-        return self._shared.mixed_precision == "bf16"
 
 
 def _pooled(given: Sequence[Embedding | None], like_BP: torch.Tensor | None) -> torch.Tensor | None:

@@ -3,7 +3,8 @@
 Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -43,10 +44,12 @@ def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
-    """Carries out steps. The weights and moments live in the adapters and in `optimizer`."""
+    """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` see
+    giornata.diffusion.lora.Adapters."""
 
     base: BaseModel
     spec: TrainSpec
+    learning: Callable[[], AbstractContextManager[None]]
     objective: Objective
     embeddings: EmbeddingCache | None
     optimizer: Learner
@@ -62,8 +65,9 @@ class Stepper:
         losses, shares = [], 0.0
         while shares < WHOLE:
             ready = feed.take()
-            loss = self._loss(ready, step) * ready.share
-            loss.backward()
+            with self.learning():
+                loss = self._loss(ready, step) * ready.share
+                loss.backward()
             losses.append(loss.detach())
             shares += ready.share
         return torch.stack(losses).sum()
@@ -83,18 +87,13 @@ class Stepper:
             prior = (str(self.spec.class_prompt),) * len(texts)
             prior_BCHW = self._as_the_base_sees(batch, prior, step)
             batch, texts = batch.twice(), (*texts, *prior)
-        with self._autocast():
-            loss_B = self.objective.each(base.unet, batch, self._embedding(texts, step), prior_BCHW=prior_BCHW)
-            return self.objective.total(loss_B, ready.role)
+        loss_B = self.objective.each(base.unet, batch, self._embedding(texts, step), prior_BCHW=prior_BCHW)
+        return self.objective.total(loss_B, ready.role)
 
     def _as_the_base_sees(self, batch: NoisyBatch, texts: Sequence[str], step: int) -> torch.Tensor:
         base = self.base
-        with adapters_off((base.unet, *base.text_encoders)), self._autocast():
+        with adapters_off((base.unet, *base.text_encoders)):
             return self.objective.predict(base.unet, batch, self._embedding(texts, step))
-
-    def _autocast(self) -> torch.autocast:
-        mixed = self.spec.mixed_precision == "bf16"
-        return torch.autocast(self.base.device.type, dtype=torch.bfloat16, enabled=mixed)
 
     def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
         if self.embeddings is not None:

@@ -48,8 +48,7 @@ def _put_on(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, Slot |
     with Slots(base, spec, count=1) as slots:
         slot = slots.sit(0, spec)
         slots.set_width(1)
-        with slots.on():
-            yield slot.adapters, slot
+        yield slot.adapters, slot
 
 
 def _optimizer(adapters: Adapters, spec: TrainSpec, tokens: NewTokens, slot: Slot | None) -> Learner:
