@@ -39,7 +39,7 @@ def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side
     fix_determinism(1)
     kinds = regional.EVERYWHERE if way == "resnets too" else regional.REGIONS["cpu"]
     unet = unet_of(size, device=torch.device("cpu"), dtype=torch.float32, side=side)
-    base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device)
+    base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device, dtype=unet.dtype)
     spec = TrainSpec(model="x", dataset="ds_1", seed=1)  # type: ignore[call-arg]
     with ExitStack() as stack:
         slots = stack.enter_context(Slots(base, spec, count=1))

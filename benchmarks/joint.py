@@ -113,7 +113,7 @@ def _rounds_s(
     clock: Callable[[], float],
 ) -> float:
     """Seconds of `rounds` steps after two that are not counted."""
-    base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device)
+    base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device, dtype=unet.dtype)
     with ExitStack() as stack:
         specs = [
             TrainSpec(model="x", dataset="ds_1", seed=number, rank=16 - number)  # type: ignore[call-arg]
@@ -140,17 +140,15 @@ def _step(
     noisy_BCHW = torch.randn((batch, 4, side, side), generator=draw).to(device=device, dtype=unet.dtype)
     pooled = int(unet.config.projection_class_embeddings_input_dim) - 6 * 8
     embedding = Embedding(
-        prompt_BLD=torch.randn((batch, 77, int(unet.config.cross_attention_dim)), generator=draw).to(device),
-        pooled_BP=torch.randn((batch, pooled), generator=draw).to(device),
+        prompt_BLD=torch.randn((batch, 77, int(unet.config.cross_attention_dim)), generator=draw).to(noisy_BCHW),
+        pooled_BP=torch.randn((batch, pooled), generator=draw).to(noisy_BCHW),
     )
     timesteps_B = (torch.arange(batch) * 100 + 5).to(device)
     time_ids_B6 = torch.full((batch, 6), 64.0, device=device)
 
     def step(number: int) -> None:
-        mixed = unet.dtype is torch.bfloat16
         with slots.on():
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
-                predicted_BCHW = answer(unet, noisy_BCHW, timesteps_B, time_ids_B6, embedding)
+            predicted_BCHW = answer(unet, noisy_BCHW, timesteps_B, time_ids_B6, embedding)
             predicted_BCHW.square().mean(dim=(1, 2, 3)).sum().backward()
         for optimizer in optimizers:
             optimizer.step(number)

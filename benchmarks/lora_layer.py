@@ -22,7 +22,7 @@ from rig.figures import conclude, machine, spread, spread_words
 from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.lora import add_adapters
+from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import answer
 from giornata.diffusion.randomness import normal
@@ -47,18 +47,18 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 @contextmanager
-def worn(base: BaseModel, spec: TrainSpec, layer: str, folder: Path) -> Iterator[Learner]:
+def worn(base: BaseModel, spec: TrainSpec, layer: str, folder: Path) -> Iterator[tuple[Adapters, Learner]]:
     """The adapter on the base, and its optimizer."""
     if layer == PEFT:
         with add_adapters(base, spec) as adapters:
-            yield optimizer_of(adapters, spec)
+            yield adapters, optimizer_of(adapters, spec)
         return
     start = Start(attempt="at_1", job="jb_1", kind="train", spec={}, directory=folder)
-    with wearing(base, spec, start) as (_, optimizer):
-        yield optimizer
+    with wearing(base, spec, start) as found:
+        yield found
 
 
-def step_of(base: BaseModel, spec: TrainSpec, optimizer: Learner) -> Callable[[int], None]:
+def step_of(base: BaseModel, spec: TrainSpec, adapters: Adapters, optimizer: Learner) -> Callable[[int], None]:
     """One picture at 64 px; with prior prediction it is looked at twice, and once more without the adapter."""
     rows = 2 if spec.prior_prediction else 1
     latents_BCHW = normal(0, "latents", shape=(rows, 4, 8, 8)).to(base.dtype)
@@ -67,16 +67,14 @@ def step_of(base: BaseModel, spec: TrainSpec, optimizer: Learner) -> Callable[[i
         pooled_BP=normal(0, "pooled", shape=(rows, base.text_encoders[1].config.projection_dim)).to(base.dtype),
     )
     one = Embedding(prompt_BLD=embedding.prompt_BLD[:1], pooled_BP=embedding.pooled_BP[:1])
-    mixed = torch.autocast("cpu", dtype=torch.bfloat16, enabled=spec.mixed_precision == "bf16")
     timesteps_B, ids_B6 = torch.full((rows,), 500), torch.full((rows, 6), 64.0)
 
     def step(number: int) -> None:
-        with mixed:
+        with adapters.learning():
             if spec.prior_prediction:
                 with adapters_off((base.unet, *base.text_encoders)):
                     answer(base.unet, latents_BCHW[:1], timesteps_B[:1], ids_B6[:1], one)
-            predicted_BCHW = answer(base.unet, latents_BCHW, timesteps_B, ids_B6, embedding)
-        predicted_BCHW.square().mean().backward()
+            answer(base.unet, latents_BCHW, timesteps_B, ids_B6, embedding).square().mean().backward()
         optimizer.step(number)
 
     return step
@@ -84,8 +82,8 @@ def step_of(base: BaseModel, spec: TrainSpec, optimizer: Learner) -> Callable[[i
 
 def step_ms(base: BaseModel, spec: TrainSpec, layer: str, folder: Path, *, steps: int) -> float:
     """CPU milliseconds of this process for each of `steps` steps, after two that are not counted."""
-    with worn(base, spec, layer, folder) as optimizer:
-        step = step_of(base, spec, optimizer)
+    with worn(base, spec, layer, folder) as (adapters, optimizer):
+        step = step_of(base, spec, adapters, optimizer)
         step(0)
         step(1)
         gc.collect()

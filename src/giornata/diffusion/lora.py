@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from peft import LoKrConfig, LoraConfig, PeftConfig, inject_adapter_in_model
@@ -50,8 +50,9 @@ class Adapters:
 
     `parameters` maps `unet.…`, `text_encoder.text_model.…` and `text_encoder_2.text_model.…` (then peft's own
     key, such as `….lora_A.weight`) to parameters; the order is that of the sorted names. `rank` and `alpha` are those
-    of layers that no pattern means. Within `worn()` the models answer through them; most do always. As a context
-    manager it takes itself off at the end, whatever happened.
+    of layers that no pattern means. Within `worn()` the models answer through them, without gradients; within
+    `learning()` one forward pass and its backward pass go through them. peft's do both always. As a context manager
+    it takes itself off at the end, whatever happened.
     """
 
     parameters: dict[str, nn.Parameter]
@@ -59,6 +60,7 @@ class Adapters:
     alpha: float
     models: tuple[nn.Module, ...]
     worn: Callable[[], AbstractContextManager[None]] = nullcontext
+    learning: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -206,6 +208,21 @@ def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> Non
     for layer in model.modules():
         if isinstance(layer, BaseTunerLayer):
             layer.eval()  # as the base is: in training mode peft's LoKr draws a random number to drop itself out
+            if model.dtype is not torch.float32:
+                _compute_in(layer, model.dtype)
+
+
+def _compute_in(layer: BaseTunerLayer, dtype: torch.dtype) -> None:
+    """Have one layer multiply in the precision of the base. Its float32 weights would widen the products otherwise;
+    the layers around it compute in their own precision."""
+    plain = layer.forward
+
+    def forward(inputs: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        with torch.autocast(inputs.device.type, dtype=dtype):
+            answer: torch.Tensor = plain(inputs, *given, **named)
+        return answer
+
+    layer.forward = forward
 
 
 def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:

@@ -1,14 +1,14 @@
 """How much device memory a job takes: reckoned from the shapes of its model, before it starts.
 
-What autograd keeps of one picture, in bytes per element: h for what the matrix units read (2 under bf16 autocast, 4
-in fp32), n for what normalisation layers read (4 on CUDA, whose autocast runs them in fp32; h elsewhere).
+What autograd keeps of one picture, with h bytes per element (2 on a base in bf16, 4 in fp32):
 
-    normalisation            its input, n; with an activation function after it, whose input is its output, 2n
+    normalisation            its input, h; with an activation function after it, whose input is its output, 2h
     convolution              its input, h; with weights of 8 bits only where it is adapted
     attention                queries and output of every place, keys and values of every key, h
     gated linear unit        its input (both halves) and the activated half, h
-    adapted layer            a copy of its input in the precision of the adapter's products, and what A gives out, h;
-                             with DoRA's magnitudes also what the layer and what its adapter give out, h
+    adapted layer            its input, unless another layer keeps it; what A gives out, h; with DoRA's magnitudes
+                             also what the layer and what its adapter give out, h. A layer of peft on a base in bf16
+                             keeps a copy of its input of its own
 
 Where an adapter is multiplied out to a matrix of the layer's own size (LoKr), that is kept too, h, once for all
 pictures that go through the model together.
@@ -32,18 +32,15 @@ NEVER_AGAIN = "mid_block.resnets.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes per element: `half` of what the matrix units read, `norm` of what normalisations read. `copies`: whether
-    every adapted layer casts its input anew, as autocast does."""
+    """`half` bytes per element. `copies`: whether every adapted layer keeps a copy of its input."""
 
     half: int
-    norm: int
     copies: bool
 
     @classmethod
-    def of(cls, *, mixed: bool, on_cuda: bool) -> "Precision":
-        """Under bf16 autocast on this kind of device, or in fp32."""
-        half = 2 if mixed else 4
-        return cls(half=half, norm=4 if on_cuda else half, copies=mixed)
+    def of(cls, *, mixed: bool, lean: bool = True) -> "Precision":
+        """On a base in bf16 or in fp32, whose adapter is carried by the lean layer or by peft's."""
+        return cls(half=2 if mixed else 4, copies=mixed and not lean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +116,7 @@ def _kept(layer: Layer, worn: Worn | None, precision: Precision) -> int:
     n, h = layer.places, precision.half
     match layer.kind:
         case Kind.NORM:
-            kept = n * layer.inputs * precision.norm * (2 if layer.activated else 1)
+            kept = n * layer.inputs * h * (2 if layer.activated else 1)
         case Kind.CONV:
             kept = 0 if layer.eight_bits else n * layer.inputs * h
         case Kind.ATTENTION:
@@ -144,8 +141,8 @@ def _reads_what_is_new(layer: Layer) -> bool:
 
 def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: Precision) -> int:
     """What autograd keeps of one prompt in text encoders that learn. Of each layer: two normalisations, four adapted
-    projections, an attention, and a feed-forward of four times the width with its activation: 20 h + 2 n."""
-    per_place = 20 * precision.half + 2 * precision.norm
+    projections, an attention, and a feed-forward of four times the width with its activation: 22 h."""
+    per_place = 22 * precision.half
     return sum(PROMPT_TOKENS * width * depth * per_place for width, depth in widths_and_depths)
 
 

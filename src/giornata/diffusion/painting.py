@@ -25,15 +25,13 @@ class Brush:
     """How a picture is drawn: `side_px` pixels square, in `steps` denoising steps of Euler's method.
 
     `scheduler` holds settings that are other than the base's, such as `prediction_type`. `between` is called before
-    each denoising step and may raise to stop. With `mixed` the UNet and the text encoders run in bf16 as they do in
-    training. A prompt is cut after `max_token_length` tokens.
+    each denoising step and may raise to stop. A prompt is cut after `max_token_length` tokens.
     """
 
     side_px: int
     steps: int
     guidance_scale: float
     scheduler: dict[str, Any] | None = None
-    mixed: bool = False
     between: Callable[[], None] = _nothing
     max_token_length: int = CHUNK
 
@@ -55,17 +53,16 @@ def paint(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, brush: Brush) 
         return {}
 
     brush.between()
-    with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=brush.mixed):
-        latents_BCHW = pipeline(
-            **_said(base, pipeline, prompt, brush),
-            latents=noise_BCHW.to(device=base.device, dtype=base.dtype),
-            height=brush.side_px,
-            width=brush.side_px,
-            num_inference_steps=brush.steps,
-            guidance_scale=brush.guidance_scale,
-            output_type="latent",
-            callback_on_step_end=go_on,
-        ).images
+    latents_BCHW = pipeline(
+        **_said(base, pipeline, prompt, brush),
+        latents=noise_BCHW.to(device=base.device, dtype=base.dtype),
+        height=brush.side_px,
+        width=brush.side_px,
+        num_inference_steps=brush.steps,
+        guidance_scale=brush.guidance_scale,
+        output_type="latent",
+        callback_on_step_end=go_on,
+    ).images
     # Decoded here: the pipeline would change the precision of a VAE that is shared with the training.
     scaled_BCHW = latents_BCHW.to(base.vae.dtype) / base.vae.config.scaling_factor
     pixels_CHW = base.vae.decode(scaled_BCHW, return_dict=False)[0][0].float()

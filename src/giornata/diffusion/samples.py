@@ -114,7 +114,6 @@ def _brushes(
             steps=spec.sample_steps,
             guidance_scale=_guidance(base, spec),
             scheduler=scheduler,
-            mixed=spec.mixed_precision == "bf16",
             max_token_length=spec.max_token_length,
             between=partial(tick, done),
         )

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The adapters of the jobs in the batch, for one layer; float32 leaves whose gradients go to buffers of theirs.
+    """The adapters of the jobs in the batch, for one layer, in the precision in which the base computes.
+
+    `scale_J11` is None where nothing has to be multiplied: every scale is 1, or is in A already.
 
     A rank below R is filled up with zeros. They stay zeros: where a row of A is zero, so is the gradient of B's
-    column, and the other way round; and no optimizer moves a zero without a gradient. Siblings all
-    have the A of all of them, one under the other.
+    column, and the other way round; and no optimizer moves a zero without a gradient. Siblings all have the A of all
+    of them, one under the other.
     """
 
     a_JRI: torch.Tensor
     b_JOR: torch.Tensor
-    scale_J11: torch.Tensor
+    scale_J11: torch.Tensor | None
 
 
 class SlotLinear(nn.Linear):
@@ -70,16 +72,24 @@ class SlotLinear(nn.Linear):
         if stack is None:
             return outputs
         if stack.a_JRI.shape[0] == 1:
-            return _alone(inputs, outputs, stack)
+            return up(outputs, down(inputs, stack), stack)
         jobs, _, wide = stack.a_JRI.shape
         inputs_JNI = inputs.reshape(jobs, -1, wide)
         outputs_JNO = outputs.reshape(jobs, -1, outputs.shape[-1])
-        low_JNR = torch.bmm(inputs_JNI, stack.a_JRI.transpose(1, 2)) * stack.scale_J11
+        low_JNR = torch.bmm(inputs_JNI, stack.a_JRI.transpose(1, 2))
+        if stack.scale_J11 is not None:
+            low_JNR = low_JNR * stack.scale_J11
         return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
 
 
-def _alone(inputs: torch.Tensor, outputs: torch.Tensor, stack: Stack) -> torch.Tensor:
-    """One job has the whole batch: plain matrix products."""
-    low = functional.linear(inputs, stack.a_JRI[0]) * stack.scale_J11[0]
-    flat_NO = outputs.reshape(-1, outputs.shape[-1])
-    return torch.addmm(flat_NO, low.reshape(-1, low.shape[-1]), stack.b_JOR[0].t()).view(outputs.shape)
+def down(inputs: torch.Tensor, stack: Stack) -> torch.Tensor:
+    """inputs (…, I) → (…, R), scaled: one job has the whole batch. The gradient of an index would be a kernel, and
+    that of `squeeze` is a view."""
+    low = functional.linear(inputs, stack.a_JRI.squeeze(0))
+    return low if stack.scale_J11 is None else low * stack.scale_J11.squeeze(0)
+
+
+def up(outputs: torch.Tensor, low: torch.Tensor, stack: Stack) -> torch.Tensor:
+    """outputs (…, O) and what B makes of low (…, R): one job has the whole batch."""
+    flat_NO, low_NR = outputs.reshape(-1, outputs.shape[-1]), low.reshape(-1, low.shape[-1])
+    return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)

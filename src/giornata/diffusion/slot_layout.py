@@ -25,8 +25,12 @@ class Place:
     columns: int
 
     @property
+    def size(self) -> int:
+        return self.rows * self.columns
+
+    @property
     def end(self) -> int:
-        return self.start + self.rows * self.columns
+        return self.start + self.size
 
     @property
     def is_a(self) -> bool:
@@ -62,6 +66,11 @@ class Layout:
     def width(self) -> int:
         """M."""
         return self.places[-1].end
+
+    @property
+    def pieces(self) -> tuple[Place, ...]:
+        """Of each family its A and then its B; in this order they are the whole row."""
+        return tuple(place for family in self.families for place in (family.a, *family.b))
 
     def views(self, row_M: torch.Tensor, ranks: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """All tensors of a row by the names of `Adapters`, in the order of the sorted names. `ranks` by layer."""

@@ -12,7 +12,7 @@ from diffusers.models.attention_processor import Attention
 from torch import nn
 from torch.nn import functional
 
-from giornata.diffusion.slot_layer import SlotLinear
+from giornata.diffusion.slot_layer import SlotLinear, down, up
 
 SELF_ATTENTION = ("to_q", "to_k", "to_v")
 CROSS_ATTENTION = ("to_k", "to_v")  # its q is of the picture, and these of the text
@@ -55,9 +55,13 @@ class Siblings:
         if first is None:
             raise ValueError("siblings are asked together only while they wear adapters")
         jobs, ranks, wide = first.a_JRI.shape
+        if jobs == 1 and inputs.dtype is not torch.float32:
+            return self._of_one_job(inputs, outputs)
         shape = inputs.shape[:-1]
         inputs_JNI = inputs.reshape(jobs, -1, wide)
-        low_JNR = torch.bmm(inputs_JNI, first.a_JRI.transpose(1, 2)) * first.scale_J11
+        low_JNR = torch.bmm(inputs_JNI, first.a_JRI.transpose(1, 2))
+        if first.scale_J11 is not None:
+            low_JNR = low_JNR * first.scale_J11
         lows = low_JNR.split(ranks // len(stacks), dim=-1)
         parts = outputs.view(jobs, -1, outputs.shape[-1]).split(self._sizes, dim=-1)
         return [
@@ -65,6 +69,15 @@ class Siblings:
             for part, low, stack, size in zip(parts, lows, stacks, self._sizes, strict=True)
             if stack is not None
         ]
+
+    def _of_one_job(self, inputs: torch.Tensor, outputs: torch.Tensor) -> list[torch.Tensor]:
+        """Plain products, whose gradients have the layout of the weights. Batched ones are copied into it. In float32
+        the products stay batched: results that are stored have their bits."""
+        stacks = [layer.stack for layer in self._layers if layer.stack is not None]
+        low = down(inputs, stacks[0])
+        lows = low.split(low.shape[-1] // len(stacks), dim=-1)
+        parts = outputs.split(self._sizes, dim=-1)
+        return [up(part, low, stack) for part, low, stack in zip(parts, lows, stacks, strict=True)]
 
 
 def families(model: nn.Module) -> list[list[str]]:

@@ -4,11 +4,13 @@ Shapes: J places; M numbers of a place; F families of layers; R the rank that a 
 weights of a place are one row of values_JM (`giornata.diffusion.slot_layout` says what lies where). So a layer's
 adapters of all jobs are one strided view, for one batched product, and what has to be done to a whole job (an
 optimizer step, clipping, a copy) is done to one row.
+
+Rows and their gradients are float32. A pass computes with a copy of them in the precision of the base, and the
+gradient of the copy is cast back: one cast each way, for all layers together.
 """
 
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,14 +26,12 @@ from giornata.diffusion.lora import Adapters, initialise
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.slot_layer import SlotLinear, Stack
 from giornata.diffusion.slot_layout import Layout, Place, layout_of
+from giornata.diffusion.slot_scaling import Scaling
 from giornata.diffusion.slot_siblings import Siblings, families
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-
-# A layer's stack is strided so that a job's row is not: torch thinks that the other way might be faster.
-warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
 
 class Slots:
@@ -52,7 +52,7 @@ class Slots:
         rank: int | None = None,
         layers: tuple[AdaptedLayer, ...] | None = None,
     ) -> None:
-        self.count, self.device = count, base.device
+        self.count, self.device, self.dtype = count, base.device, base.dtype
         chosen = adapted_layers(base, spec) if layers is None else layers
         sizes = {each.public: size_of(spec, each.public) for each in chosen}
         self.ranks = {name: size.rank if rank is None else rank for name, size in sizes.items()}
@@ -61,38 +61,41 @@ class Slots:
         self.layout = layout_of([[each.what for each in family] for family in related], self.ranks)
         self.values_JM = torch.zeros((count, self.layout.width), dtype=torch.float32, device=base.device)
         self.gradients_JM = torch.zeros_like(self.values_JM)
-        self.scales_JF = torch.zeros((count, len(related)), dtype=torch.float32, device=base.device)
+        self._sizes = [piece.size for piece in self.layout.pieces]
+        self._scaling = Scaling(self.layout, count=count, device=base.device)
         self.width = 0
-        self._stacks: list[Stack] = []
 
     def set_width(self, width: int) -> None:
         """How many places, from the first on, take part in the batch from now on."""
-        if width == self.width:
-            return
         if not 1 <= width <= self.count:
             raise ValueError(f"a batch of {width} places out of {self.count}")
         self.width = width
-        self._stacks = self._stacked(lambda place: self._leaf(place, width), self.scales_JF[:width])
 
-    def _stacked(self, tensor: Callable[[Place], torch.Tensor], scales_JF: torch.Tensor) -> list[Stack]:
-        """One for each of the adapted layers, in their order."""
-        return [
-            Stack(a_JRI=a_JRI, b_JOR=tensor(b), scale_J11=scale_J[:, None, None])
-            for family, scale_J in zip(self.layout.families, scales_JF.unbind(1), strict=True)
-            for a_JRI in [tensor(family.a)]
-            for b in family.b
-        ]
-
-    def _leaf(self, place: Place, width: int) -> torch.Tensor:
-        shape = (width, place.rows, place.columns)
-        leaf = self.values_JM[:width, place.start : place.end].view(shape).detach().requires_grad_()
-        leaf.grad = self.gradients_JM[:width, place.start : place.end].view(shape)
-        return leaf
+    def _stacks(self, row_JM: torch.Tensor, places: slice) -> Iterator[Stack]:
+        """One for each of the adapted layers, in their order, of the rows of these places."""
+        scale_JF = None
+        if self._scaling.is_needed(places):
+            if self.dtype is torch.float32:
+                scale_JF = self._scaling.values_JF[places]
+            else:
+                row_JM = row_JM * self._scaling.of_numbers(places)
+        parts = iter(row_JM.to(self.dtype).split(self._sizes, dim=1))
+        for number, family in enumerate(self.layout.families):
+            a_JRI = _shaped(next(parts), family.a)
+            scale_J11 = None if scale_JF is None else scale_JF[:, number, None, None]
+            for b in family.b:
+                yield Stack(a_JRI=a_JRI, b_JOR=_shaped(next(parts), b), scale_J11=scale_J11)
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Within, forward and backward passes go through the adapters; batches are laid out by place."""
-        for each, stack in zip(self._adapted, self._stacks, strict=True):
+        """Within, one forward pass and its backward pass go through the adapters; batches are laid out by place.
+
+        Weights that change meanwhile are of no effect before the next time.
+        """
+        places = slice(0, self.width)
+        row_JM = self.values_JM[places].detach().requires_grad_()
+        row_JM.grad = self.gradients_JM[places]
+        for each, stack in zip(self._adapted, self._stacks(row_JM, places), strict=True):
             each.layer.wear(stack)
         try:
             yield
@@ -104,18 +107,15 @@ class Slots:
     def only(self, place: int) -> Iterator[None]:
         """Within, batches of any size go through the adapter in this place alone, and no gradients are kept."""
         before = [each.layer.stack for each in self._adapted]
-        stacks = self._stacked(lambda part: self._part(part, place), self.scales_JF[place : place + 1])
+        places = slice(place, place + 1)
         try:
-            for each, stack in zip(self._adapted, stacks, strict=True):
+            for each, stack in zip(self._adapted, self._stacks(self.values_JM[places], places), strict=True):
                 each.layer.wear(stack)
             with torch.no_grad():
                 yield
         finally:
             for each, former in zip(self._adapted, before, strict=True):
                 each.layer.wear(former)
-
-    def _part(self, part: Place, place: int) -> torch.Tensor:
-        return self.values_JM[place, part.start : part.end].view(1, part.rows, part.columns)
 
     def sit(self, place: int, spec: TrainSpec) -> "Slot":
         """A freshly initialised adapter in this place; see `giornata.diffusion.lora.add_adapters`."""
@@ -131,7 +131,11 @@ class Slots:
         with torch.no_grad():
             self.values_JM[place].zero_()
             self.gradients_JM[place].zero_()
-            self.scales_JF[place] = 0.0
+        self._scaling.clear(place)
+
+    def scale(self, place: int, of_families: Sequence[float]) -> None:
+        """What the adapters in this place are multiplied by, family by family."""
+        self._scaling.set(place, of_families)
 
     def remove(self) -> None:
         """Give the base back as it was. May be called again."""
@@ -168,7 +172,7 @@ class Slot:
         views, usual = layout.views(slots.values_JM[place], self.ranks), usual_size(spec)
         parameters = {name: nn.Parameter(view) for name, view in views.items()}
         self.adapters = Adapters(
-            parameters=parameters, rank=usual.rank, alpha=usual.alpha, models=(), worn=self.alone
+            parameters=parameters, rank=usual.rank, alpha=usual.alpha, models=(), worn=self.alone, learning=slots.on
         )
         self.bind()
 
@@ -180,8 +184,7 @@ class Slot:
     def bind(self) -> None:
         """Point everything at the place's row and its gradients."""
         slots, place = self._slots, self.place
-        for number, scale in enumerate(self._scales):  # one by one: to copy a tensor would wait for the device
-            slots.scales_JF[place, number] = scale
+        slots.scale(place, self._scales)
         for name, (start, end) in slots.layout.groups.items():
             self.rows[name].data = slots.values_JM[place, start:end]
             self.rows[name].grad = slots.gradients_JM[place, start:end]
@@ -259,6 +262,10 @@ def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, Size]) -> lis
             for name in (public[each] for each in names if each in public):
                 alike[id(model), number, sizes[name]].append(name)
     return [names for names in alike.values() if len(names) > 1]
+
+
+def _shaped(part_JX: torch.Tensor, place: Place) -> torch.Tensor:
+    return part_JX.view(-1, place.rows, place.columns)
 
 
 def _put(model: nn.Module, name: str, layer: nn.Module) -> None:

@@ -39,6 +39,7 @@ def trained(
         stepper = Stepper(
             base=base,
             spec=spec,
+            learning=adapters.learning,
             objective=Objective.of(spec, base.noise_scheduler, prediction_type="epsilon"),
             embeddings=supplies.embeddings,
             optimizer=optimizer_of(adapters, spec),
@@ -79,6 +80,7 @@ def test_a_step_over_buckets_is_the_mean_of_its_pictures_roles_apart(
         stepper = Stepper(
             base=base,
             spec=spec,
+            learning=adapters.learning,
             objective=objective,
             embeddings=supplies.embeddings,
             optimizer=optimizer_of(adapters, spec),

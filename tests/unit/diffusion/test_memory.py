@@ -27,7 +27,9 @@ from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.fit import CONTEXT_BYTES
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
-ON_CUDA = Precision.of(mixed=True, on_cuda=True)
+BF16 = Precision.of(mixed=True)
+BY_PEFT = Precision.of(mixed=True, lean=False)
+FP32 = Precision.of(mixed=False)
 SDXL_WEIGHTS_GIB = 2_567_463_684 * 2 / GIB  # the UNet in bf16
 R16_PARAMETERS = 23_224_320
 
@@ -56,15 +58,13 @@ def adapted(layers: tuple[Layer, ...], targets: tuple[str, ...] = ATTENTION, *, 
 
 
 # Counted with saved_tensors_hooks over the true SDXL (fake tensors, diffusers 0.42.1, peft 0.21.2, rank 16 on the
-# attention, batch 1); under bf16 the normalisations were made to run in fp32, as CUDA's autocast has them.
+# attention, batch 1); tests/contract/claimed_cuda/test_claimed_full_step.py counts BF16 anew.
 COUNTED = [
-    (1024, ON_CUDA, Recompute.OFF, 7.213),
-    (1024, ON_CUDA, Recompute.SELECTIVE, 5.043),
-    (1024, ON_CUDA, Recompute.FULL, 0.518),
-    (512, ON_CUDA, Recompute.OFF, 3.722 / 2),
-    (1024, Precision.of(mixed=True, on_cuda=False), Recompute.OFF, 6.077),
-    (512, Precision.of(mixed=False, on_cuda=False), Recompute.OFF, 2.644),
-    (512, Precision.of(mixed=False, on_cuda=False), Recompute.FULL, 0.228),
+    (1024, BF16, Recompute.OFF, 5.265),
+    (1024, BF16, Recompute.FULL, 0.455),
+    (1024, BY_PEFT, Recompute.OFF, 6.077),
+    (512, FP32, Recompute.OFF, 2.644),
+    (512, FP32, Recompute.FULL, 0.228),
 ]
 
 
@@ -77,25 +77,25 @@ def test_sdxl_keeps_what_was_counted(
     assert reckoned == pytest.approx(gib, rel=0.04)
 
 
-def test_sdxl_takes_what_others_have_published(sdxl: UNet2DConditionModel) -> None:
+def test_sdxl_takes_less_than_others_have_published(sdxl: UNet2DConditionModel) -> None:
     """SimpleTuner, 1024 x 1024, batch 1, bf16, cached latents: 13.0 GiB, with gradient checkpointing 6.5; another
-    source has about 7.5 GiB per picture over the weights. Theirs is LoKr, ours LoRA of rank 16. Both of their figures
-    are 0.65 GiB above the tensors reckoned here: CUDA's context."""
+    source has about 7.5 GiB per picture over the weights. They train under autocast, which keeps normalisations in
+    float32 and a cast input for every adapted layer; here neither is kept."""
     layers = layers_of(sdxl, 1024)
     over = SDXL_WEIGHTS_GIB + (R16_PARAMETERS * 16 + CONTEXT_BYTES) / GIB
 
     def gib(recompute: Recompute) -> float:
-        return kept_bytes(layers, adapted(layers), ON_CUDA, recompute) / GIB
+        return kept_bytes(layers, adapted(layers), BF16, recompute) / GIB
 
-    assert gib(Recompute.OFF) == pytest.approx(7.5, rel=0.06)
-    assert over + gib(Recompute.OFF) == pytest.approx(13.0, rel=0.05)
-    again = largest_unit_bytes(layers, adapted(layers), ON_CUDA) / GIB
+    assert 0.6 * 7.5 < gib(Recompute.OFF) < 0.75 * 7.5
+    assert 10.5 < over + gib(Recompute.OFF) < 11.5
+    again = largest_unit_bytes(layers, adapted(layers), BF16) / GIB
     assert over + gib(Recompute.FULL) + again == pytest.approx(6.5, rel=0.05)
 
 
 def test_memory_grows_with_the_places(sdxl: UNet2DConditionModel) -> None:
     small, large = (
-        kept_bytes(layers, adapted(layers), ON_CUDA, Recompute.OFF)
+        kept_bytes(layers, adapted(layers), BF16, Recompute.OFF)
         for layers in (layers_of(sdxl, 512), layers_of(sdxl, 1024))
     )
     assert large / small == pytest.approx(4.0, rel=0.04)  # but for the prompt, whose length stays
@@ -105,7 +105,7 @@ def test_nothing_is_kept_before_the_first_adapted_layer(sdxl: UNet2DConditionMod
     layers = layers_of(sdxl, 1024)
     first = adapted(layers, ("down_blocks.0.resnets.0.conv1",))
     late = adapted(layers, ("up_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q",))
-    everything, little = (kept_bytes(layers, each, ON_CUDA, Recompute.OFF) for each in (first, late))
+    everything, little = (kept_bytes(layers, each, BF16, Recompute.OFF) for each in (first, late))
     assert little < 0.4 * everything
 
 
@@ -137,11 +137,7 @@ def count_kept(
         for module in base.unet.modules():
             if getattr(module, "gradient_checkpointing", False):
                 module._gradient_checkpointing_func = counted
-        mixed = spec.mixed_precision == "bf16"
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed),
-        ):
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             output = base.unet(
                 torch.zeros(batch, 4, side, side, dtype=dtype),
                 torch.zeros(batch, dtype=torch.int64),
@@ -171,7 +167,7 @@ def test_the_tiny_model_keeps_what_is_reckoned(
         mixed_precision=mixed,
     )
     base = tiny_base if mixed == "no" else load_base(spec, device="cpu", dtype=torch.bfloat16)
-    precision = Precision.of(mixed=mixed == "bf16", on_cuda=False)
+    precision = Precision.of(mixed=mixed == "bf16", lean=False)
     layers = layers_of(base.unet, resolution)
     reckoned = batch * kept_bytes(layers, adapted(layers, rank=2), precision, recompute)
     assert reckoned == pytest.approx(count_kept(base, spec, recompute, batch), rel=0.12)
@@ -199,14 +195,14 @@ def test_a_slot_keeps_no_more_than_is_reckoned(tiny_base: BaseModel, mixed: str,
         mixed_precision=mixed,
     )
     base = tiny_base if mixed == "no" else load_base(spec, device="cpu", dtype=torch.bfloat16)
-    layers, precision = layers_of(base.unet, 256), Precision.of(mixed=mixed == "bf16", on_cuda=False)
+    layers, precision = layers_of(base.unet, 256), Precision.of(mixed=mixed == "bf16")
     counted = count_kept(base, spec, recompute, 1, in_a_slot)
     assert counted < 1.12 * kept_bytes(layers, adapted(layers, rank=2), precision, recompute)
 
 
 def test_text_encoders_and_vae_grow_as_they_should() -> None:
     clip = [(768, 12), (1280, 32)]
-    assert 0.1 < text_bytes(clip, ON_CUDA) / GIB < 0.4
+    assert 0.1 < text_bytes(clip, BF16) / GIB < 0.4
     assert vae_bytes(128, 1024, 4) / GIB == 2.0
 
 

@@ -194,9 +194,10 @@ def test_a_shared_batch_refuses_convolutions_as_before(base: BaseModel) -> None:
 
 def gradients(base: BaseModel, adapters: Adapters) -> dict[str, torch.Tensor]:
     stirred(adapters)
-    embedding = captions.encode(base.tokenizers, base.text_encoders, ["a photo of a toy"], family=base.family)
     latents_BCHW, ids_B6 = normal(1, "latents", shape=(1, 4, 8, 8)), torch.full((1, 6), 64.0)
-    answer(base.unet, latents_BCHW, torch.tensor([400]), ids_B6, embedding).square().mean().backward()
+    with adapters.learning():
+        embedding = captions.encode(base.tokenizers, base.text_encoders, ["a photo of a toy"], family=base.family)
+        answer(base.unet, latents_BCHW, torch.tensor([400]), ids_B6, embedding).square().mean().backward()
     return {name: each.grad.clone() for name, each in adapters.parameters.items() if each.grad is not None}
 
 

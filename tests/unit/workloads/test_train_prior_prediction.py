@@ -45,6 +45,7 @@ def first_loss(base: BaseModel, spec: TrainSpec, supplies: Supplies, adapters: A
     stepper = Stepper(
         base=base,
         spec=spec,
+        learning=adapters.learning,
         objective=objective,
         embeddings=supplies.embeddings,
         optimizer=optimizer_of(adapters, spec),

@@ -125,7 +125,8 @@ class OptimisationFields(Message):
     adam_epsilon: float = Field(1e-8, gt=0, le=1, description="Keeps the division by the second moment finite.")
     max_grad_norm: float = Field(1.0, gt=0, le=1e6, description="Gradients are clipped to this norm.")
     mixed_precision: Annotated[Literal["no", "bf16"], BeforeValidator(_precision)] = Field(
-        "bf16", description="Autocast; adapter weights stay fp32. fp16 is taken for bf16."
+        "bf16",
+        description="Precision of the frozen base and its products; the adapter stays fp32. fp16 is taken for bf16.",
     )
     gradient_checkpointing: bool | Literal["selective"] = Field(
         False,

@@ -233,6 +233,7 @@ class Attempt:
         stepper = Stepper(
             base=self.base,
             spec=spec,
+            learning=adapters.learning,
             objective=self.objective(),
             embeddings=supplies.embeddings,
             optimizer=optimizer,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from giornata.diffusion import memory
-from giornata.diffusion.adapted_layers import UNET, public_name
+from giornata.diffusion.adapted_layers import UNET, public_name, why_not_lean
 from giornata.diffusion.adapter_plan import chosen_layers, is_chosen, size_of
 from giornata.diffusion.eight_bits import working_bytes
 from giornata.diffusion.memory import GIB, Precision, Worn, in_gib
@@ -115,8 +115,8 @@ class Sizes:
 
 def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     """The sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be on it."""
-    mixed, on_cuda = spec.mixed_precision == "bf16", base.device.type == "cuda"
-    precision = Precision.of(mixed=mixed, on_cuda=on_cuda)
+    mixed = spec.mixed_precision == "bf16"
+    precision = Precision.of(mixed=mixed, lean=not why_not_lean(base, spec))
     layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
     adapted = worn_on(layers, spec)
     text_kept, text_trained, text_multiplied_out = _of_texts(base, spec, precision)
@@ -127,7 +127,8 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
         if layer.name in adapted
     )
     copies = 2 + len(KINDS[spec.optimizer].tensors) + (1 if spec.use_ema else 0)  # weights, gradients, moments
-    cast_bytes = precision.half if mixed else 0  # autocast's copy of the weights
+    # a pass's copy of the weights, its gradient, and the same cast back
+    cast_bytes = 2 * precision.half + FP32_BYTES if mixed else 0
     modules: tuple[nn.Module, ...] = (base.unet, base.vae, *base.text_encoders)
     return Sizes(
         weights_bytes=sum(held.nbytes for held in chain.from_iterable(_tensors(m) for m in modules))

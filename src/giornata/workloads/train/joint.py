@@ -269,20 +269,16 @@ class Joint:
         for seat in list(self._seats):
             try:
                 with blamed():
-                    found[seat] = self._rows_of(seat)
+                    found[seat] = seat.rows()
             except Exception as error:  # noqa: BLE001 - the supervisor of this job: the others go on
                 self._fall(seat, error)
         return found
-
-    def _rows_of(self, seat: Seat) -> Rows:
-        with torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed):
-            return seat.rows()
 
     def _compute(self, rows: dict[Seat, Rows]) -> dict[Seat, torch.Tensor]:
         """Forward and backward. Returns each job's loss; the gradients are in its slot."""
         try:
             # A newcomer's pictures may be being encoded around this, without gradients.
-            with blamed(), torch.enable_grad(), self._slots.on():
+            with blamed(), torch.enable_grad():
                 losses = self._make(self._one_pass(rows))
         except Exception as error:
             raise RoundFailed from error
@@ -313,19 +309,20 @@ class Joint:
         self, seats: dict[int, Seat], texts: dict[int, Sequence[str]] | None, inputs: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """losses_K of the jobs; see Pass."""
-        losses = []
-        with torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed):
+        with self._slots.on():
             embedding = part_of(Embedding, "said.", inputs) if texts is None else self._encoded(texts)
             shown_BCHW, timesteps_B, time_ids_B6 = (inputs[name] for name in ("shown", "timesteps", "time_ids"))
             answer_BCHW = answer(self._base.unet, shown_BCHW, timesteps_B, time_ids_B6, embedding)
+            losses = []
             for place, seat in seats.items():
                 of_seat_BCHW = answer_BCHW[place * self._rows : (place + 1) * self._rows]
                 batch = part_of(NoisyBatch, f"{place}.", inputs)
                 losses.append(seat.objective.loss_of(of_seat_BCHW, batch))
-        parts = [
-            loss / seat.spec.gradient_accumulation_steps for seat, loss in zip(seats.values(), losses, strict=True)
-        ]
-        torch.stack(parts).sum().backward()
+            parts = [
+                loss / seat.spec.gradient_accumulation_steps
+                for seat, loss in zip(seats.values(), losses, strict=True)
+            ]
+            torch.stack(parts).sum().backward()
         return torch.stack(losses).detach()
 
     def _shown(self, rows: dict[int, Rows]) -> dict[str, torch.Tensor]:
@@ -379,10 +376,6 @@ class Joint:
         if isinstance(error, WorkloadFailed) and error.reason in OF_ALL:
             raise RoundFailed from error
         self._leave(seat, error)
-
-    @property
-    def _mixed(self) -> bool:
-        return self._shared.mixed_precision == "bf16"
 
 
 def _pooled(given: Sequence[Embedding | None], like_BP: torch.Tensor | None) -> torch.Tensor | None:

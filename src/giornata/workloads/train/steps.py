@@ -4,6 +4,7 @@ Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,10 +50,12 @@ def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
-    """Carries out steps. The weights and moments live in the adapters and in `optimizer`."""
+    """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` see
+    giornata.diffusion.lora.Adapters."""
 
     base: BaseModel
     spec: TrainSpec
+    learning: Callable[[], AbstractContextManager[None]]
     objective: Objective
     embeddings: EmbeddingCache | None
     optimizer: Learner
@@ -78,9 +81,8 @@ class Stepper:
         inputs = named_tensors(BATCH, ready.batch.to(self.base.device))
         if self.spec.train_text_encoder or self.spec.train_text_encoder_ti:
             return Pass(inputs=inputs, run=partial(self._run, ready, partial(self._embedding, step=step)))
-        with self._autocast():
-            for texts, name in self._texts(ready).items():
-                inputs |= named_tensors(name, self._embedding(texts, step))
+        for texts, name in self._texts(ready).items():
+            inputs |= named_tensors(name, self._embedding(texts, step))
         return Pass(inputs=inputs, run=partial(self._run, ready, None), fixed=(ready.share, ready.role))
 
     def _texts(self, ready: Ready) -> dict[tuple[str, ...], str]:
@@ -94,8 +96,9 @@ class Stepper:
     def _run(self, ready: Ready, embed: Embed | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Forward and backward; see Pass. Without `embed` the embeddings are those among the inputs."""
         given = {} if embed else {t: part_of(Embedding, name, inputs) for t, name in self._texts(ready).items()}
-        loss = self._loss(part_of(NoisyBatch, BATCH, inputs), ready, embed or given.__getitem__) * ready.share
-        loss.backward()
+        with self.learning():
+            loss = self._loss(part_of(NoisyBatch, BATCH, inputs), ready, embed or given.__getitem__) * ready.share
+            loss.backward()
         return loss.detach()
 
     def update(self, step: int) -> float:
@@ -113,18 +116,13 @@ class Stepper:
             prior = (str(self.spec.class_prompt),) * len(texts)
             prior_BCHW = self._as_the_base_sees(batch, prior, embed)
             batch, texts = batch.twice(), (*texts, *prior)
-        with self._autocast():
-            loss_B = self.objective.each(self.base.unet, batch, embed(texts), prior_BCHW=prior_BCHW)
-            return self.objective.total(loss_B, ready.role)
+        loss_B = self.objective.each(self.base.unet, batch, embed(texts), prior_BCHW=prior_BCHW)
+        return self.objective.total(loss_B, ready.role)
 
     def _as_the_base_sees(self, batch: NoisyBatch, texts: tuple[str, ...], embed: Embed) -> torch.Tensor:
         base = self.base
-        with adapters_off((base.unet, *base.text_encoders)), self._autocast():
+        with adapters_off((base.unet, *base.text_encoders)):
             return self.objective.predict(base.unet, batch, embed(texts))
-
-    def _autocast(self) -> torch.autocast:
-        mixed = self.spec.mixed_precision == "bf16"
-        return torch.autocast(self.base.device.type, dtype=torch.bfloat16, enabled=mixed)
 
     def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
         if self.embeddings is not None:

@@ -67,7 +67,6 @@ def _put_on(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, Slot |
         apart = stack.enter_context(add_adapters(base, spec, others)).parameters if others else {}
         slot = slots.sit(0, spec)
         slots.set_width(1)
-        stack.enter_context(slots.on())
         every = slot.adapters.parameters | apart
         yield replace(slot.adapters, parameters={name: every[name] for name in sorted(every)}), slot
 
