@@ -9,8 +9,8 @@ With `--tasks` instead: as many reading tasks as given, each of one small shard,
 machine, and their rows taken. Times are of the wall, the last two from the first wish for a row; memory as above, of
 the process that takes the rows.
 
-With `--encode` instead: what `giornata pretrain encode` does beside encoding, for as many shards, of which nothing was
-encoded before; the encoders themselves do nothing and take no time. Prints a table, then one JSON line.
+With `--encode` instead: what `giornata pretrain encode` does beside encoding, for so many shards of which none is
+encoded yet. The encoders do nothing and take no time. Prints a table, then one JSON line.
 """
 
 import argparse
