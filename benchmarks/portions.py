@@ -7,7 +7,10 @@ Times are seconds of CPU; memory is the process's greatest resident size less th
 
 With `--tasks` instead: as many reading tasks as given, each of one small shard, are really run by Ray on this
 machine, and their rows taken. Times are of the wall, the last two from the first wish for a row; memory as above, of
-the process that takes the rows. Prints a table, then one JSON line.
+the process that takes the rows.
+
+With `--encode` instead: what `giornata pretrain encode` does beside encoding, for so many shards of which none is
+encoded yet. The encoders do nothing and take no time. Prints a table, then one JSON line.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,11 @@ import pyarrow.parquet as pq
 from rig.figures import conclude, machine
 
 from giornata.pretrain.data.columns import LATENTS
-from giornata.pretrain.data.manifest import Manifest, Shard
+from giornata.pretrain.data.manifest import MANIFEST, Manifest, Shard
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encode import encode
+from giornata.pretrain.encoding.encode_shards import Done, Work
+from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.feeding.graph import READING, ROWS_OF_A_TASK, grouped
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
@@ -138,6 +144,24 @@ def run_through(tasks: int) -> dict[str, float]:
     }
 
 
+def driver_of_encode(shards: int) -> dict[str, float]:
+    """Of an encoding that costs nothing, in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = sdxl_tiny(folder)
+        config = replace(config, phases=config.phases[:1])
+        Storage.at(config.data.shards).write(MANIFEST, manifest_of(shards))
+        encoder = open_encoder(config.model, seed=config.seed, device="cpu")
+
+        def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
+            for work in works:
+                shard = Shard(name=f"{work.number}", rows=ROWS_PER_SHARD, bytes=1, sha256="")
+                yield work, Done(shard=shard, unreadable={"truncated": 1})
+
+        steps = Steps()
+        steps("all", lambda: encode(config, encoder, encoding))
+    return {"shards": shards, "s": steps.found["all"], "ms a shard": round(1000 * steps.found["all"] / shards, 3)}
+
+
 def _latents(rows: int) -> pa.Table:
     """As an encoder stores those of 32 pixels, without text."""
     values = {pa.string(): "", pa.int32(): 32, pa.binary(): bytes(2 * 4 * 4 * 4)}
@@ -159,16 +183,22 @@ def main() -> None:
     parser.add_argument("--shards", nargs="+", type=int, default=[20_000, 200_000])
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--tasks", nargs="+", type=int)
+    parser.add_argument("--encode", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(run_through(given.one) if given.tasks else measured(given.one, with_ray=given.ray)))
+        if given.tasks:
+            found_here = run_through(given.one)
+        else:
+            found_here = driver_of_encode(given.one) if given.encode else measured(given.one, with_ray=given.ray)
+        print(json.dumps(found_here))
         return
     about, found = machine(), list[dict[str, float]]()
     what = "tasks" if given.tasks else "shards"
     for number in given.tasks or given.shards:
         words = [sys.executable, __file__, "--one", str(number), *(["--ray"] if given.ray else [])]
         words += ["--tasks", str(number)] if given.tasks else []
+        words += ["--encode"] if given.encode else []
         found.append(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]))
     print("| | " + " | ".join(f"{each[what]:,} {what}" for each in found) + " |")
     print("|---|" + "---|" * len(found))

@@ -6,6 +6,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from giornata.pretrain.crashes import Crashes
+
 KEPT = 1000
 
 
@@ -17,10 +19,27 @@ class Board:
     def __init__(self) -> None:
         self._messages: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._stop = False
+        self._crashes = Crashes()
 
     def pin(self, message: dict[str, Any]) -> None:
         """Add one. Nobody waits for it."""
         self._messages.append(message)
+        if message["event"] == "progress":
+            self._crashes.step = message["step"]
+
+    def begun(self) -> None:
+        """The trainers start."""
+        self._crashes.begun()
+
+    def crashed(self, words: str, final: bool) -> None:
+        """A trainer raised an error that is its own. `final`: no further start would change that."""
+        told = self._crashes.add(words, final=final)
+        if told is not None:
+            self._messages.append(told)
+
+    def hopeless(self) -> str:
+        """Why no further start is worth while; empty while one is."""
+        return self._crashes.hopeless
 
     def take(self) -> list[dict[str, Any]]:
         """All since the last time."""

@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -72,12 +72,16 @@ def encode(
         found = pool.map(lambda work: done_before(folders[work.resolution], work.number), works)
         done = {work: each for work, each in zip(works, found, strict=True) if each is not None}
     missing, kept = [work for work in works if work not in done], len(done)
-    _refuse_unreadable(config, source, done)
+    unreadable = Unreadable(config, source)
+    for work, each in done.items():
+        unreadable.add(work, each)
+    unreadable.refuse()
     for work, each in encoding(missing):
         done[work] = each
         if progress:
             progress(len(done), len(works))
-        _refuse_unreadable(config, source, done)
+        unreadable.add(work, each)
+        unreadable.refuse()
     reports = [
         _finish(folders[each], told[each], [done[work] for work in works if work.resolution == each], encoder)
         for each in resolutions
@@ -96,21 +100,32 @@ def _claim(storage: Storage, told: dict[str, Any]) -> None:
     storage.write(ABOUT, to_bytes(told))
 
 
-def _refuse_unreadable(config: PretrainConfig, source: Manifest, done: Mapping[Work, Done]) -> None:
-    """A picture that cannot be read is so at every resolution: each is counted for itself."""
-    by_resolution: dict[int, Counter[str]] = {}
-    for work, each in done.items():
-        by_resolution.setdefault(work.resolution, Counter()).update(each.unreadable)
-    most = config.data.max_quarantined_share * source.rows
-    faults = []
-    for resolution, reasons in by_resolution.items():
-        if reasons.total() > most:
-            first, count = reasons.most_common(1)[0]
-            message = f"{reasons.total()} of {source.rows} rows cannot be read at {resolution} px; {count}: {first}"
-            hint = f"more than data.max_quarantined_share, {config.data.max_quarantined_share:g}: ingest them again"
-            faults.append(Fault(where=config.data.shards, message=message, hint=hint))
-    if faults:
-        raise InvalidInput(faults)
+class Unreadable:
+    """How many rows could not be read, by resolution and reason. A picture that cannot be read is so at every
+    resolution: each is counted for itself. What a shard costs here does not grow with the number of shards."""
+
+    def __init__(self, config: PretrainConfig, source: Manifest) -> None:
+        self._shards, self._share, self._rows = config.data.shards, config.data.max_quarantined_share, source.rows
+        self._by_resolution: dict[int, Counter[str]] = {}
+        self._totals: Counter[int] = Counter()
+
+    def add(self, work: Work, done: Done) -> None:
+        """One more shard."""
+        if done.unreadable:
+            self._by_resolution.setdefault(work.resolution, Counter()).update(done.unreadable)
+            self._totals[work.resolution] += sum(done.unreadable.values())
+
+    def refuse(self) -> None:
+        """Raise InvalidInput when there are more than data.max_quarantined_share of the source's rows."""
+        over = {each: total for each, total in self._totals.items() if total > self._share * self._rows}
+        faults = []
+        for resolution, total in over.items():
+            first, count = self._by_resolution[resolution].most_common(1)[0]
+            message = f"{total} of {self._rows} rows cannot be read at {resolution} px; {count}: {first}"
+            hint = f"more than data.max_quarantined_share, {self._share:g}: ingest them again"
+            faults.append(Fault(where=self._shards, message=message, hint=hint))
+        if faults:
+            raise InvalidInput(faults)
 
 
 def _finish(storage: Storage, told: dict[str, Any], done: Sequence[Done], encoder: Encoder) -> dict[str, Any]:

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import ray
+import ray.train
 from ray.exceptions import RayActorError
 from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from giornata.domain.errors import GiornataError
+from giornata.pretrain.crashes import is_final, lost_others, words_of
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
 from giornata.pretrain.training.outcome import Outcome
@@ -30,6 +34,8 @@ MOST_FRUITLESS = 3
 CRASHES = 10
 """Of trainers, that Ray Train bears where the configuration sets no bound. Then it counts as lost: what fails always,
 such as shards that a node does not see, would otherwise be tried for ever, at the price of all trainers."""
+GIVEN_UP = "given up: "
+"""How trainers end that would crash as they did before. What follows are the words."""
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
@@ -46,8 +52,8 @@ def fit(
     once: Callable[[PretrainConfig, Any], str] | None = None,
 ) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
-    good. The command that trains began at `command_ms` and costs money since then; `once` is Ray Train's part: one
-    group of trainers and its restarts."""
+    good; GiornataError where the trainers crash in the same way again and again. The command that trains began at
+    `command_ms` and costs money since then; `once` is Ray Train's part: one group of trainers and its restarts."""
     setbacks, once = Setbacks(), once or partial(_fit_once, command_ms=command_ms)
     while True:
         try:
@@ -59,6 +65,8 @@ def fit(
                 raise
             log.warning("Ray Train was lost, and is begun anew: %s", error)
             continue
+        if outcome.startswith(GIVEN_UP):
+            raise GiornataError(f"the run is given up: {outcome.removeprefix(GIVEN_UP)}")
         if outcome not in BEGIN_ANEW:
             return
         log.info("the trainers are begun anew: %s", BEGIN_ANEW[outcome])
@@ -103,10 +111,24 @@ def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
 
 
 def _work(values: Mapping[str, Any]) -> str:
-    """See giornata.pretrain.worker.work. Only a trainer imports diffusers, which takes seconds."""
-    from giornata.pretrain.worker import work
+    """See giornata.pretrain.worker.work. Only a trainer imports diffusers, which takes seconds.
 
-    return work(values)
+    An error is told at once: Ray Train starts the trainers anew and tells of the last error only, when it gives up.
+    Where another start is hopeless, the trainers end instead, with GIVEN_UP and the reason.
+    """
+    board = values["board"]
+    if ray.train.get_context().get_world_rank() == 0:
+        ray.get(board.begun.remote())
+    if hopeless := ray.get(board.hopeless.remote()):
+        return GIVEN_UP + hopeless
+    try:
+        from giornata.pretrain.worker import work
+
+        return work(values)
+    except Exception as error:
+        if not lost_others(error):
+            ray.get(board.crashed.remote(words_of(error), is_final(error)))
+        raise
 
 
 def _scaling(workers: Workers) -> ScalingConfig:

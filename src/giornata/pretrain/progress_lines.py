@@ -83,6 +83,8 @@ class Words:
                 self._console.print(_resized(message), highlight=False)
             case "note":
                 self._console.print(f"  {message['words']}", highlight=False)
+            case "crash":
+                self._console.print(f"  {crash_words(message)}", highlight=False, soft_wrap=True, markup=False)
             case "evaluation":
                 self._console.print(f"  {evaluation_words(message)}", highlight=False, soft_wrap=True, markup=False)
             case "checkpoint" if not self._console.is_terminal:
@@ -98,6 +100,12 @@ def evaluation_words(message: dict[str, Any]) -> str:
         return f"{name} was not evaluated: {message['skipped']}"
     numbers = [f"{tag.rpartition('/')[2].replace('_', ' ')} {each:.4g}" for tag, each in message["numbers"].items()]
     return f"{name} is evaluated: {', '.join(numbers) or 'samples are drawn'}"
+
+
+def crash_words(message: dict[str, Any]) -> str:
+    """What became of the trainers, in one line."""
+    then = "the run ends" if message["final"] else "they start again from the last checkpoint"
+    return f"the trainers crashed after step {message['step']}: {message['words']} ({then})"
 
 
 def _resized(change: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 What it prints with `--lines` are JSON objects, one a line, for whoever follows: {"event": "phase", "name"},
 {"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, {"event": "encoders", "before",
-"encoders", "reason", …} when their number changes, and at the end {"event": "result"} with what `proof` says.
+"encoders", "reason", …} when their number changes, {"event": "crash", "step", "words", "final"} when a trainer raises
+an error (`final`: the run ends), and at the end {"event": "result"} with what `proof` says.
 
 On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
 """
@@ -26,6 +27,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
+from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
@@ -33,6 +35,8 @@ from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.proof import Proof, proof_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import progress_of, rooted, run_storage
+from giornata.pretrain.training.committed import newest
+from giornata.pretrain.training.progress import check_origin
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -105,7 +109,8 @@ def not_measured(config: PretrainConfig) -> list[str]:
 
 
 def check(config: PretrainConfig) -> None:
-    """Raise InvalidInput when there is not everything that the run reads."""
+    """Raise InvalidInput when there is not everything that the run reads, or when the newest checkpoint is of another
+    configuration or another data set."""
     faults: list[Fault] = []
     source = source_manifest(config)
     rows_of_phases(config, source)
@@ -113,8 +118,25 @@ def check(config: PretrainConfig) -> None:
         for resolution in sorted({phase.resolution for phase in config.phases}):
             with collecting(faults):
                 encoded_manifest(config, resolution, source)
+    with collecting(faults):
+        _check_checkpoint(config, source)
     if faults:
         raise InvalidInput(faults)
+
+
+def _check_checkpoint(config: PretrainConfig, source: Manifest) -> None:
+    """What every trainer would refuse, too, once Ray and the models are there. Encoders that come as weights are left
+    to the trainers: their digest is known when they are loaded."""
+    storage = run_storage(config)
+    start = newest(storage)
+    if start is None:
+        return
+    progress = start.progress(storage)
+    encoder = progress.origin.get("encoder", "")
+    if config.encode.mode is Mode.OFFLINE:
+        encoder = encoded_manifest(config, config.phases[0].resolution, source).about["encoder"]
+    digests = {"manifest": source.digest, "encoder": encoder}
+    check_origin(progress, config, digests, where=f"{storage}/checkpoints/{start.name}")
 
 
 def finished(config: PretrainConfig) -> bool:

@@ -34,6 +34,10 @@ from tests.system.pretrain.runs import (
     traced,
 )
 
+from giornata.domain.errors import GiornataError
+from giornata.pretrain.board import board_here
+from giornata.pretrain.crashes import MOST_EQUAL
+from giornata.pretrain.fit import fit
 from giornata.pretrain.proof import proof_of
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -128,3 +132,15 @@ def _killed(name: str) -> bool:
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     return bool(found)
+
+
+def test_what_always_crashes_is_told_at_once_and_given_up(ray: ModuleType, tmp_path: Path) -> None:
+    config = small_run(tmp_path, trainers=1)
+    for shard in (tmp_path / "latents").rglob("shard-00002.parquet"):
+        shard.unlink()
+    board = board_here()
+    with pytest.raises(GiornataError, match=f"given up: {MOST_EQUAL} starts in a row crashed"):
+        fit(config, board=board)
+    told = [each for each in ray.get(board.take.remote()) if each["event"] == "crash"]
+    assert [each["final"] for each in told] == [False] * (MOST_EQUAL - 1) + [True]
+    assert all("shard-00002.parquet" in each["words"] for each in told)

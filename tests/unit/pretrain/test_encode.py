@@ -14,6 +14,7 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
+from giornata.pretrain.data.manifest import Shard
 from giornata.pretrain.encode import encode, here
 from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
@@ -170,6 +171,35 @@ def test_too_many_unreadable_rows_stop_the_job(tmp_path: Path, encoder: Encoder,
             encode(config, encoder)
     else:
         assert encode(config, encoder)["latents"]["64"]["unreadable"] == 2
+
+
+class Looked(dict[str, int]):
+    """Reasons of a shard that count how often they are looked at."""
+
+    times = 0
+
+    def values(self):  # type: ignore[no-untyped-def]
+        type(self).times += 1
+        return super().values()
+
+    def items(self):  # type: ignore[no-untyped-def]
+        type(self).times += 1
+        return super().items()
+
+
+def test_what_the_driver_does_for_a_shard_does_not_grow_with_their_number(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=40, rows=1)
+    config = config_at(tmp_path)
+
+    def encoding(works: list[Work]) -> Iterable[tuple[Work, Done]]:
+        for work in works:
+            shard = Shard(name="x", rows=1, bytes=1, sha256="")
+            yield work, Done(shard=shard, unreadable=Looked(truncated=0))
+
+    Looked.times = 0
+    report = encode(config, encoder, encoding)
+    assert report["encoded"] == 80
+    assert 80 <= Looked.times <= 4 * 80
 
 
 def test_no_source_is_said(tmp_path: Path, encoder: Encoder) -> None:

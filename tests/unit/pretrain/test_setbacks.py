@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from ray.train import WorkerGroupError
+from tests.fixtures.pretrain_shards import write_shards
 
+from giornata.domain.errors import InvalidInput
 from giornata.pretrain.fit import MOST_FRUITLESS, Setbacks, fit
 from giornata.pretrain.recipes import sdxl_tiny
+from giornata.pretrain.run import check
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import STATE, Committed, Facts, commit, name_of
-from giornata.pretrain.training.progress import Progress
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.pretrain.training.progress import Progress, origin_of
+from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
 def test_without_progress_it_is_given_up() -> None:
@@ -78,3 +81,20 @@ def test_a_bound_of_the_configuration_stands(tmp_path: Path) -> None:
     with pytest.raises(WorkerGroupError):
         fit(config_of(tmp_path, max_failures=0), board=None, once=once)
     assert len(calls) == 1
+
+
+def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    source = write_shards(tmp_path / "shards", shards=2, rows=40)
+    config = sdxl_tiny(str(tmp_path))
+    config = replace(config, encode=replace(config.encode, mode=Mode.COLOCATED))
+    run, name, state = run_storage(config), name_of(5, 0), tmp_path / STATE
+    origin = origin_of(config, 1, {"manifest": source.digest, "encoder": "e"})
+    state.write_text(json.dumps(Progress(step=5, step_in_phase=5, origin=origin).to_json()))
+    run.put(state, f"checkpoints/{name}/{STATE}")
+    commit(run, Committed(name=name, step=5, phase=0, files={STATE: Facts.of(state)}))
+    check(config)
+    with pytest.raises(InvalidInput, match="training or finished phases has changed"):
+        check(replace(config, train=replace(config.train, adam_beta1=0.8)))
+    write_shards(tmp_path / "shards", shards=1, rows=80)
+    with pytest.raises(InvalidInput, match="manifest differs from what it was made with"):
+        check(config)

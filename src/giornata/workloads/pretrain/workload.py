@@ -232,6 +232,8 @@ class _Following:
             case "encoders":
                 changed = f"{message['before']} encoders become {message['encoders']}"
                 self._reporter.log(f"step {message['step']}: {changed}: {message['reason']}")
+            case "crash":
+                self._reporter.log(f"the trainers crashed after step {message['step']}: {message['words']}")
             case "evaluation" | "note":
                 self._reporter.log(_words(message))
             case "phase":

@@ -1,0 +1,77 @@
+"""Crashes of trainers, as the board keeps them: what is told of each, and when another try is hopeless.
+
+A trainer that is killed says nothing. One that loses its peers raises, too, and is no cause: `lost_others` knows
+these errors. What is left are errors of the program, its input or its machine.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from giornata.domain.errors import InvalidInput
+
+MOST_EQUAL = 3
+"""So many starts in a row may crash at the same step with the same words; another would do the same."""
+LONGEST_WORDS = 600
+_OF_OTHERS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "store->")
+"""In the words of torch.distributed when another trainer is gone."""
+
+
+def words_of(error: BaseException) -> str:
+    """One line: the kind of error and what it says."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}"[:LONGEST_WORDS]
+
+
+def lost_others(error: BaseException) -> bool:
+    """Whether the trainer only noticed that another trainer, an actor or a node is gone."""
+    import ray.exceptions
+    import torch.distributed
+
+    if isinstance(error, ray.exceptions.RayError):
+        return not isinstance(error, ray.exceptions.RayTaskError)
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_OTHERS)
+
+
+@dataclass(slots=True)
+class Crashes:
+    """Of one command. `step` is the newest one that was told of."""
+
+    step: int = 0
+    _starts: int = 0
+    _counted: int = 0
+    _equal: int = 0
+    _last: tuple[int, str] | None = None
+    _final: str = field(default="")
+
+    def begun(self) -> None:
+        """The trainers start."""
+        self._starts += 1
+
+    def add(self, words: str, *, final: bool) -> dict[str, Any] | None:
+        """A trainer crashed. Returns what is told of it; None when another one of this start was told of before."""
+        if final:
+            self._final = words
+        if self._counted == self._starts:
+            return None
+        self._counted = self._starts
+        now = (self.step, words)
+        self._equal = self._equal + 1 if now == self._last else 1
+        self._last = now
+        return {"event": "crash", "step": self.step, "words": words, "final": bool(self.hopeless)}
+
+    @property
+    def hopeless(self) -> str:
+        """Why no further start is worth while; empty while one is."""
+        if self._final:
+            return self._final
+        if self._last is not None and self._equal >= MOST_EQUAL:
+            step, words = self._last
+            return f"{self._equal} starts in a row crashed after step {step}: {words}"
+        return ""
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether the error is of the input, which no further start changes."""
+    return isinstance(error, InvalidInput)
