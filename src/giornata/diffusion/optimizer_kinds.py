@@ -9,9 +9,12 @@ from typing import Any, Protocol
 
 import torch
 
-from giornata.diffusion import adamw_8bit
+from giornata.diffusion import adamw_8bit, came
+from giornata.diffusion.came import Came
+from giornata.diffusion.lion import Lion
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimizer_args import argument
 
 State = dict[str, Any]
 
@@ -32,7 +35,9 @@ class Begin(Protocol):
 class Kind:
     """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
     first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
-    is not the parameter. `package` is where it comes from, if not from torch.
+    is not the parameter. `package` is where it comes from, if not from torch. `first_numbers` are the first values
+    that a spec wants otherwise. `factored` are tensors that are rows or columns of a matrix only,
+    `of_vectors` those that only parameters of one dimension have.
     """
 
     make: Make
@@ -41,6 +46,15 @@ class Kind:
     numbers: Mapping[str, float | int] = field(default_factory=dict)
     result: Callable[[torch.nn.Parameter, State, TrainSpec], torch.Tensor] | None = None
     package: str | None = None
+    first_numbers: Callable[[TrainSpec], Mapping[str, float | int]] | None = None
+    factored: tuple[str, ...] = ()
+    of_vectors: tuple[str, ...] = ()
+
+    def copies(self, rank: int) -> float:
+        """How many numbers it remembers for each number of an adapter of this rank, at the most. Rows and columns of
+        an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair."""
+        whole = set(self.tensors) - set(self.factored) - set(self.of_vectors)
+        return len(whole) + len(self.factored) / 2 * min(2.0, 2.0 / rank)
 
 
 def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -51,10 +65,15 @@ def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
     """What all but Adafactor are told alike."""
     return {
         "lr": spec.learning_rate,
-        "betas": (spec.adam_beta1, spec.adam_beta2),
-        "eps": spec.adam_epsilon,
-        "weight_decay": spec.adam_weight_decay,
+        "betas": argument(spec, "betas"),
+        "eps": argument(spec, "eps"),
+        "weight_decay": argument(spec, "weight_decay"),
     }
+
+
+def _given(spec: TrainSpec, *names: str) -> dict[str, Any]:
+    """Those of the arguments that the job was given."""
+    return {name: argument(spec, name) for name in names if name in spec.optimizer_args}
 
 
 # ---- AdamW (Loshchilov & Hutter, 2019)
@@ -83,11 +102,15 @@ def _make_prodigy(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool)
         made: torch.optim.Optimizer = prodigyopt.Prodigy(
             groups,
             **_as_in_adam(spec),
-            decouple=True,
-            use_bias_correction=True,
-            safeguard_warmup=True,
+            **{name: argument(spec, name) for name in ("decouple", "use_bias_correction", "safeguard_warmup")},
+            **_given(spec, "beta3", "d0", "d_coef", "growth_rate"),
         )
     return made
+
+
+def _first_of_prodigy(spec: TrainSpec) -> dict[str, float | int]:
+    d0 = argument(spec, "d0")
+    return {"d": d0, "d_max": d0}
 
 
 def _begin_prodigy(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
@@ -107,14 +130,17 @@ def _make_adafactor(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: boo
     return Adafactor(
         groups,
         lr=spec.learning_rate,
-        weight_decay=spec.adam_weight_decay,
-        scale_parameter=False,
+        weight_decay=argument(spec, "weight_decay"),
+        scale_parameter=argument(spec, "scale_parameter"),
         relative_step=False,
+        **_given(spec, "clip_threshold", "decay_rate", "eps"),
     )
 
 
 def _begin_adafactor(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
     del on_cuda
+    if parameter.ndim < 2:  # such as DoRA's magnitudes
+        return {"step": step, "RMS": 0, "exp_avg_sq": _zeros(parameter)}
     rows, columns = parameter.shape[:-1], parameter.shape[:-2] + parameter.shape[-1:]
     sums = {"exp_avg_sq_row": parameter.new_zeros(rows), "exp_avg_sq_col": parameter.new_zeros(columns)}
     return {"step": step, "RMS": 0, **sums}
@@ -129,6 +155,7 @@ def _make_schedule_free(groups: list[dict[str, Any]], spec: TrainSpec, *, fused:
     made = schedulefree.AdamWScheduleFree(
         groups,
         **_as_in_adam(spec),
+        **_given(spec, "r", "weight_lr_power"),
         foreach=fused,
     )
     made.train()
@@ -143,7 +170,36 @@ def _begin_schedule_free(parameter: torch.nn.Parameter, step: int, *, on_cuda: b
 
 def _averaged(parameter: torch.nn.Parameter, state: State, spec: TrainSpec) -> torch.Tensor:
     """x of y = (1 - beta1) z + beta1 x, as the optimizer's own `eval` computes it."""
-    return parameter.detach().lerp(state["z"], weight=1 - 1 / spec.adam_beta1)
+    return parameter.detach().lerp(state["z"], weight=1 - 1 / argument(spec, "betas")[0])
+
+
+# ---- Lion and CAME
+
+
+def _make_lion(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
+    del fused
+    return Lion(groups, betas=argument(spec, "betas"), weight_decay=argument(spec, "weight_decay"))
+
+
+def _begin_lion(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
+    del step, on_cuda
+    return {"exp_avg": _zeros(parameter)}
+
+
+def _make_came(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
+    del fused
+    return Came(
+        groups,
+        betas=argument(spec, "betas"),
+        eps=argument(spec, "eps"),
+        clip_threshold=argument(spec, "clip_threshold"),
+        weight_decay=argument(spec, "weight_decay"),
+    )
+
+
+def _begin_came(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
+    del step, on_cuda
+    return came.begin(parameter)
 
 
 KINDS: Mapping[Optimizer, Kind] = {
@@ -157,11 +213,13 @@ KINDS: Mapping[Optimizer, Kind] = {
         tensors=("s", "p0", "exp_avg", "exp_avg_sq"),
         numbers={"d": 1e-6, "d_max": 1e-6, "d_numerator": 0.0, "k": 0},
         package="prodigyopt",
+        first_numbers=_first_of_prodigy,
     ),
     Optimizer.ADAFACTOR: Kind(
         make=_make_adafactor,
         begin=_begin_adafactor,
-        tensors=("exp_avg_sq_row", "exp_avg_sq_col"),
+        tensors=("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"),
+        of_vectors=("exp_avg_sq",),
         package="transformers",
     ),
     Optimizer.SCHEDULE_FREE: Kind(
@@ -171,6 +229,10 @@ KINDS: Mapping[Optimizer, Kind] = {
         numbers={"k": 0, "weight_sum": 0.0, "lr_max": -1.0},
         result=_averaged,
         package="schedulefree",
+    ),
+    Optimizer.LION: Kind(make=_make_lion, begin=_begin_lion, tensors=("exp_avg",)),
+    Optimizer.CAME: Kind(
+        make=_make_came, begin=_begin_came, tensors=came.TENSORS, factored=came.FACTORED, of_vectors=(came.SQUARES,)
     ),
 }
 

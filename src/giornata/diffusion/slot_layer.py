@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from giornata.diffusion.dropping import LayerDropping
 from giornata.diffusion.eight_bits import EightBitLinear, Held
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ class Stack:
 
     A rank below R is filled up with zeros. They stay zeros: where a row of A is zero, so is the gradient of B's
     column, and the other way round; and no optimizer moves a zero without a gradient. Siblings all
-    have the A of all of them, one under the other.
+    have the A of all of them, one under the other. `dropping` leaves out a part of what A gives.
     """
 
     a_JRI: torch.Tensor
     b_JOR: torch.Tensor
     scale_J11: torch.Tensor
+    dropping: LayerDropping | None = None
 
 
 class SlotLinear(nn.Linear):
@@ -75,11 +77,13 @@ class SlotLinear(nn.Linear):
         inputs_JNI = inputs.reshape(jobs, -1, wide)
         outputs_JNO = outputs.reshape(jobs, -1, outputs.shape[-1])
         low_JNR = torch.bmm(inputs_JNI, stack.a_JRI.transpose(1, 2)) * stack.scale_J11
+        low_JNR = low_JNR if stack.dropping is None else stack.dropping(low_JNR)
         return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
 
 
 def _alone(inputs: torch.Tensor, outputs: torch.Tensor, stack: Stack) -> torch.Tensor:
     """One job has the whole batch: plain matrix products."""
     low = functional.linear(inputs, stack.a_JRI[0]) * stack.scale_J11[0]
+    low = low if stack.dropping is None else stack.dropping(low)
     flat_NO = outputs.reshape(-1, outputs.shape[-1])
     return torch.addmm(flat_NO, low.reshape(-1, low.shape[-1]), stack.b_JOR[0].t()).view(outputs.shape)

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 import torch
 
+from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
-from giornata.diffusion.slot_layout import TEXT_GROUP, UNET_GROUP, Layout
+from giornata.diffusion.rates import Rate
+from giornata.diffusion.slot_layout import Layout
 from giornata.diffusion.slots import Slot
 from giornata.protocol.specs import TrainSpec
 
@@ -23,17 +25,14 @@ class SlotOptimizer:
 
     def __init__(self, slot: Slot, spec: TrainSpec) -> None:
         self._slot = slot
-        rates = {UNET_GROUP: spec.learning_rate, TEXT_GROUP: spec.text_encoder_lr}
-        self._stop = spec.stop_text_encoder_training
+        rows: dict[Rate, dict[str, torch.nn.Parameter]] = {}
+        for name, (rate, _, _) in slot.segments.items():
+            rows.setdefault(rate, {})[name] = slot.rows[name]
         groups = [
-            Group(
-                learning_rate=rates[name],
-                parameters={name: row},
-                stop_step=self._stop if name == TEXT_GROUP else None,
-            )
-            for name, row in slot.rows.items()
+            Group(learning_rate=rate.learning_rate, parameters=parameters, stop_step=rate.stop_step)
+            for rate, parameters in rows.items()
         ]
-        self._rows = AdapterOptimizer(groups, spec)
+        self._rows = AdapterOptimizer(groups, spec, settle=norm_limit(slot.adapters.parameters, spec))
         slot.bind()  # the optimizer gave the rows gradients of their own
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -41,7 +40,7 @@ class SlotOptimizer:
         kept = dict(tensors)
         for key, row in self._rows.state().items():
             prefix, name = _split(key)
-            if name not in self._layout.groups:
+            if name not in self._slot.segments:
                 continue
             filled = torch.zeros_like(row, device="cpu")
             views = self._views(name, filled)
@@ -60,10 +59,13 @@ class SlotOptimizer:
         return self._cut(self._rows.result())
 
     def step(self, step: int) -> float:
-        """See AdapterOptimizer.step. The text encoders' gradients count for nothing once they have stopped."""
-        if self._stop is not None and step >= self._stop:
-            self._slot.forget(TEXT_GROUP)
+        """See AdapterOptimizer.step."""
         return self._rows.step(step)
+
+    @property
+    def scaled(self) -> torch.Tensor | None:
+        """See AdapterOptimizer.scaled."""
+        return self._rows.scaled
 
     def forget_gradients(self) -> None:
         """See AdapterOptimizer.forget_gradients."""
@@ -77,14 +79,14 @@ class SlotOptimizer:
         found: dict[str, torch.Tensor] = {}
         for key, row in rows.items():
             prefix, name = _split(key)
-            if name in self._layout.groups:
+            if name in self._slot.segments:
                 found |= {prefix + each: view for each, view in self._views(name, row).items()}
             else:
                 found[key] = row
         return found
 
     def _views(self, group: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
-        start, end = self._layout.groups[group]
+        _, start, end = self._slot.segments[group]
         inside = [place for place in self._layout.places if start <= place.start < end]
         ranks = self._slot.ranks
         return {place.name: place.shifted(-start).view(row, ranks[place.layer]) for place in inside}

@@ -10,7 +10,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +19,11 @@ from torch import nn
 
 from giornata.diffusion.adapted_layers import AdaptedLayer, adapted_layers
 from giornata.diffusion.adapter_plan import Size, size_of, usual_size
+from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import Adapters, initialise
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.rates import segments_of
 from giornata.diffusion.slot_layer import SlotLinear, Stack
 from giornata.diffusion.slot_layout import Layout, Place, layout_of
 from giornata.diffusion.slot_siblings import Siblings, families
@@ -29,6 +31,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.regularisation import has_dropout
 
 # A layer's stack is strided so that a job's row is not: torch thinks that the other way might be faster.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
@@ -54,6 +57,9 @@ class Slots:
         self.values_JM = torch.zeros((count, self.layout.width), dtype=torch.float32, device=base.device)
         self.gradients_JM = torch.zeros_like(self.values_JM)
         self.scales_JF = torch.zeros((count, len(related)), dtype=torch.float32, device=base.device)
+        self.dropping = Dropping()
+        # Whoever trains alone and leaves nothing out has the plainest layers.
+        self._drops = count > 1 or has_dropout(spec)
         self.width = 0
         self._stacks: list[Stack] = []
 
@@ -64,7 +70,15 @@ class Slots:
         if not 1 <= width <= self.count:
             raise ValueError(f"a batch of {width} places out of {self.count}")
         self.width = width
-        self._stacks = self._stacked(lambda place: self._leaf(place, width), self.scales_JF[:width])
+        stacks = self._stacked(lambda place: self._leaf(place, width), self.scales_JF[:width])
+        self._stacks = (
+            stacks
+            if not self._drops
+            else [
+                replace(stack, dropping=self.dropping.of_layer(each.what.public))
+                for stack, each in zip(stacks, self._adapted, strict=True)
+            ]
+        )
 
     def _stacked(self, tensor: Callable[[Place], torch.Tensor], scales_JF: torch.Tensor) -> list[Stack]:
         """One for each of the adapted layers, in their order."""
@@ -153,14 +167,20 @@ class Slot:
             raise ValueError(f"rank {self.ranks[layer]} of {layer} does not fit into a place of {slots.ranks[layer]}")
         of_families = [sizes[family.a.layer] for family in layout.families]
         self._scales = [size.alpha / size.rank for size in of_families]
+        self.segments = segments_of(spec, ((each.name, each.start, each.end) for each in layout.places))
         self.rows = {
             name: nn.Parameter(slots.values_JM[place, start:end], requires_grad=True)
-            for name, (start, end) in layout.groups.items()
+            for name, (_, start, end) in self.segments.items()
         }
         views, usual = layout.views(slots.values_JM[place], self.ranks), usual_size(spec)
         parameters = {name: nn.Parameter(view) for name, view in views.items()}
         self.adapters = Adapters(
-            parameters=parameters, rank=usual.rank, alpha=usual.alpha, models=(), worn=self.alone
+            parameters=parameters,
+            rank=usual.rank,
+            alpha=usual.alpha,
+            models=(),
+            worn=self.alone,
+            dropping=slots.dropping,
         )
         self.bind()
 
@@ -174,7 +194,7 @@ class Slot:
         slots, place = self._slots, self.place
         for number, scale in enumerate(self._scales):  # one by one: to copy a tensor would wait for the device
             slots.scales_JF[place, number] = scale
-        for name, (start, end) in slots.layout.groups.items():
+        for name, (_, start, end) in self.segments.items():
             self.rows[name].data = slots.values_JM[place, start:end]
             self.rows[name].grad = slots.gradients_JM[place, start:end]
         values = slots.layout.views(slots.values_JM[place], self.ranks)
@@ -199,12 +219,6 @@ class Slot:
     def leave(self) -> None:
         """Empty the place. The adapter is of no use afterwards."""
         self._slots.clear(self.place)
-
-    def forget(self, group: str) -> None:
-        """Drop the gradients of a group that does not learn any more."""
-        grad = self.rows[group].grad
-        if grad is not None:
-            grad.zero_()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,9 @@ from giornata.protocol.training import (
     data,
     objective,
     optimisation,
+    optimizer_args,
     prior,
+    regularisation,
     results,
     samples,
     tracking,
@@ -29,11 +31,24 @@ from giornata.protocol.training.file_names import sheet_file
 from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
+from giornata.protocol.training.regularisation import RegularisationFields
 from giornata.protocol.training.results import ResultFields
 from giornata.protocol.training.samples import SampleFields, steps_with_sheets
 from giornata.protocol.training.tracking import TrackingFields
 
-SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results, samples, tracking)
+SECTIONS = (
+    base_model,
+    data,
+    prior,
+    adapter,
+    regularisation,
+    objective,
+    optimisation,
+    optimizer_args,
+    results,
+    samples,
+    tracking,
+)
 
 
 class TrainSpec(  # pydantic collects fields from the last to the first
@@ -42,6 +57,7 @@ class TrainSpec(  # pydantic collects fields from the last to the first
     ResultFields,
     OptimisationFields,
     ObjectiveFields,
+    RegularisationFields,
     AdapterFields,
     PriorFields,
     DataFields,

@@ -236,6 +236,7 @@ class Attempt:
             objective=self.objective(),
             embeddings=supplies.embeddings,
             optimizer=optimizer,
+            dropping=adapters.dropping,
         )
         pace, meter = self.instruments(keeper, lambda: relief.waited_s)
 
@@ -266,7 +267,7 @@ class Attempt:
                 if easel.is_time(step - 1):
                     show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
                 loss, rate = relief.step(step - 1)
-                meter.add(step, learning_rate=rate, loss=loss)
+                meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled)
                 kernels.settle()
                 pace.written(keeper.look())
                 self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)

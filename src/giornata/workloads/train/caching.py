@@ -3,14 +3,18 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from giornata.diffusion import pixels
 from giornata.diffusion.captions import EmbeddingCache, Wording
+from giornata.diffusion.dropping import ticket
 from giornata.diffusion.latents import Framing, LatentCache, View
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.multires import Multires
 from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.material import Material, refuse_if
 from giornata.workloads.train.packs import Keys, Offering, Shelf
@@ -61,6 +65,9 @@ def prepare(
         framing=framing,
         materials=materials,
         noise_offset=spec.noise_offset,
+        multires=Multires.of(spec),
+        ip_noise_gamma=spec.ip_noise_gamma,
+        ticket=partial(ticket, spec) if has_dropout(spec) else None,
         wording=Wording(
             seed=seed,
             shuffled=spec.shuffle_caption,

@@ -25,6 +25,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
 
@@ -181,7 +182,7 @@ class Kernels:
     def _begun(self) -> str | None:
         wanted, device = self._spec.compile, self._base.device
         speeds = self._compiler.speeds.get(device.type)
-        if wanted is Compile.OFF:
+        if wanted is Compile.OFF or has_dropout(self._spec):
             return None
         if wanted is Compile.ON:
             return self._compiler.version_of(device) or self._refuse()

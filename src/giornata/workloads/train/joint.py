@@ -19,6 +19,7 @@ import torch
 
 from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding
+from giornata.diffusion.dropping import for_places
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import answer
 from giornata.diffusion.recompute import Recompute, recomputing
@@ -235,7 +236,10 @@ class Joint:
         losses = {}
         try:
             # A newcomer's pictures may be being encoded around this, without gradients.
-            with blamed(), torch.enable_grad(), self._slots.on():
+            dropping = self._slots.dropping.during(
+                self._tickets({seat.slot.place: each for seat, each in rows.items()})
+            )
+            with blamed(), torch.enable_grad(), self._slots.on(), dropping:
                 with mixed:
                     answer_BCHW = self._answer({seat.slot.place: each for seat, each in rows.items()})
                     for seat, each in rows.items():
@@ -247,6 +251,11 @@ class Joint:
         except Exception as error:
             raise RoundFailed from error
         return losses
+
+    def _tickets(self, rows: dict[int, Rows]) -> torch.Tensor | None:
+        """What each job leaves out, place by place."""
+        given = [rows[place].batch.tickets_B5 if place in rows else None for place in range(self._slots.width)]
+        return for_places(given, self._rows, self._base.device)
 
     def _answer(self, rows: dict[int, Rows]) -> torch.Tensor:
         """answer_BCHW for all places; those without a job are shown zeros."""

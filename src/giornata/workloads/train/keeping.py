@@ -36,6 +36,9 @@ class Learner(Protocol):
 
     def forget_gradients(self) -> None: ...
 
+    @property
+    def scaled(self) -> torch.Tensor | None: ...
+
 
 class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.

@@ -103,7 +103,8 @@ class Seat:
             return
         rate = self.optimizer.step(self.step)
         self.step += 1
-        self.meter.add(self.step, learning_rate=rate, loss=torch.stack(self.losses).mean())
+        loss = torch.stack(self.losses).mean()
+        self.meter.add(self.step, learning_rate=rate, loss=loss, scaled=self.optimizer.scaled)
         self.micro = 0
         self.losses.clear()
         self.pace.written(self.keeper.look())

@@ -4,17 +4,20 @@ Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from giornata.diffusion import captions
 from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.captions import Embedding, EmbeddingCache
+from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.rates import TOKENS, by_rate
 from giornata.diffusion.tokens import NewTokens, learning_steps, spoken
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.feed import Feed, Ready
@@ -25,31 +28,30 @@ WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
     """The job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
-    encoders has its own learning rate."""
-    rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr, "tokens": spec.text_encoder_lr}
-    stops = {"text_encoders": spec.stop_text_encoder_training, "tokens": learning_steps(spec)}
-    names = {id(parameter): name for name, parameter in adapters.parameters.items()}
+    encoders has its own learning rate, and so may blocks of the UNet."""
     groups = [
         Group(
-            learning_rate=rates[group],
-            parameters={names[id(parameter)]: parameter for parameter in parameters},
-            stop_step=stops.get(group),
-            settle=tokens.settle if group == "tokens" and tokens is not None else None,
+            learning_rate=rate.learning_rate,
+            parameters={name: adapters.parameters[name] for name in names},
+            stop_step=rate.stop_step,
+            settle=tokens.settle if rate.kind == TOKENS and tokens is not None else None,
         )
-        for group, parameters in adapters.parameter_groups.items()
+        for rate, names in by_rate(spec, adapters.parameters).items()
     ]
-    return AdapterOptimizer(groups, spec)
+    return AdapterOptimizer(groups, spec, settle=norm_limit(adapters.parameters, spec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
-    """Carries out steps. The weights and moments live in the adapters and in `optimizer`."""
+    """Carries out steps. The weights and moments live in the adapters and in `optimizer`; `dropping` is that of the
+    adapters."""
 
     base: BaseModel
     spec: TrainSpec
     objective: Objective
     embeddings: EmbeddingCache | None
     optimizer: Learner
+    dropping: Dropping = field(default_factory=Dropping)
 
     def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
         """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,
@@ -62,8 +64,10 @@ class Stepper:
         losses, shares = [], 0.0
         while shares < WHOLE:
             ready = feed.take()
-            loss = self._loss(ready, step) * ready.share
-            loss.backward()
+            batch = ready.batch.to(self.base.device)
+            with self.dropping.during(self._tickets(batch)):
+                loss = self._loss(ready, batch, step) * ready.share
+                loss.backward()
             losses.append(loss.detach())
             shares += ready.share
         return torch.stack(losses).sum()
@@ -76,9 +80,16 @@ class Stepper:
         """Throw away what `gradients` has added up."""
         self.optimizer.forget_gradients()
 
-    def _loss(self, ready: Ready, step: int) -> torch.Tensor:
+    def _tickets(self, batch: NoisyBatch) -> torch.Tensor | None:
+        """Of all pictures that the adapter sees in this pass."""
+        tickets_B5 = batch.tickets_B5
+        if tickets_B5 is None or not self.spec.prior_prediction:
+            return tickets_B5
+        return torch.cat([tickets_B5, tickets_B5])
+
+    def _loss(self, ready: Ready, batch: NoisyBatch, step: int) -> torch.Tensor:
         """With prior_prediction each picture is looked at once more, under the class prompt."""
-        base, batch, texts, prior_BCHW = self.base, ready.batch.to(self.base.device), ready.captions, None
+        base, texts, prior_BCHW = self.base, ready.captions, None
         if self.spec.prior_prediction:
             prior = (str(self.spec.class_prompt),) * len(texts)
             prior_BCHW = self._as_the_base_sees(batch, prior, step)
