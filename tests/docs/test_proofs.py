@@ -11,6 +11,7 @@ CHANGE_NO_WEIGHT = {
     *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
     *("output_formats", "output_name", "model_card", "report_to"),
     *("sample_prompts", "sample_steps", "sample_guidance_scale", "validation_steps"),
+    "validate_every_n_steps",
     *("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_key_secret"),
 }
 

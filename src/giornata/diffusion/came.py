@@ -43,7 +43,7 @@ class Came(torch.optim.Optimizer):
         super().__init__(groups, told)
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:
         """One update of every parameter that has a gradient."""
         del closure
         for group in self.param_groups:

@@ -16,7 +16,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(groups, {"betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:
         """One update of every parameter that has a gradient and a state."""
         del closure
         for group in self.param_groups:

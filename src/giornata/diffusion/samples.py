@@ -66,7 +66,7 @@ def draw_learned(
 ) -> list[Image.Image]:
     """As `draw_samples`, the pictures with the LoRA alone."""
     prompts = spec.sample_prompts
-    with _wearing(adapters, result), adapters.worn():
+    with showing(adapters, result), adapters.worn():
         brushes = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(done, len(prompts)))
         return _drawn(base, spec, [spoken(spec, prompt) for prompt in prompts], brushes)
 
@@ -132,7 +132,7 @@ def _as_trained(base: BaseModel, spec: TrainSpec) -> dict[str, Any]:
 
 
 @contextmanager
-def _wearing(adapters: Adapters, result: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def showing(adapters: Adapters, result: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """Within, the adapters have these weights: an average may be what the user gets."""
     before = adapters.tensors()
     try:

@@ -29,5 +29,7 @@ def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:
     size = {name: spec.get(name) for name in STEP_SIZE}
     if spec.get("validation_steps"):
         size |= {name: spec.get(name) for name in ("validation_steps", "sample_prompts", "sample_steps")}
+    if spec.get("validation_split"):
+        size |= {name: spec.get(name) for name in ("validation_split", "validate_every_n_steps")}
     told = {"kind": kind, "model": model_key(kind, spec), "size": size}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode("ascii")).hexdigest()[:32]

@@ -15,6 +15,7 @@ from giornata.protocol.training import (
     adapter,
     base_model,
     data,
+    held_out,
     objective,
     optimisation,
     optimizer_args,
@@ -28,6 +29,7 @@ from giornata.protocol.training.adapter import AdapterFields
 from giornata.protocol.training.base_model import BaseModelFields, BaseQuantization
 from giornata.protocol.training.data import DataFields
 from giornata.protocol.training.file_names import sheet_file
+from giornata.protocol.training.held_out import HeldOutFields
 from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
@@ -39,6 +41,7 @@ from giornata.protocol.training.tracking import TrackingFields
 SECTIONS = (
     base_model,
     data,
+    held_out,
     prior,
     adapter,
     regularisation,
@@ -60,6 +63,7 @@ class TrainSpec(  # pydantic collects fields from the last to the first
     RegularisationFields,
     AdapterFields,
     PriorFields,
+    HeldOutFields,
     DataFields,
     BaseModelFields,
 ):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.checkpoint import ADAPTER, Header, data_sha256, read_checkpoint
-from giornata.diffusion.determinism import Fingerprint, differences, fingerprint
+from giornata.diffusion.checkpoint import ADAPTER, data_sha256, read_checkpoint
+from giornata.diffusion.determinism import differences, fingerprint
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
@@ -27,32 +27,21 @@ from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.fit import RoomOf, room_of, unbounded, why_not_drawn
 from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
 from giornata.workloads.train.gauges import gauges_of
+from giornata.workloads.train.held_out import Examiner, HeldOut, split, validation_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
-from giornata.workloads.train.layout import Layout, lay_out
+from giornata.workloads.train.layout import lay_out
 from giornata.workloads.train.live_curves import live_curves
 from giornata.workloads.train.material import Material, gather
 from giornata.workloads.train.pace import Clock, Meter, Pace
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
+from giornata.workloads.train.prepared import Prepared, images_per_step
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import LOSSES, Errand, losses_to_keep, report
+from giornata.workloads.train.tracking import LOSSES, VALIDATED, Errand, losses_to_keep, report, validated_before
 from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What is known of an attempt before the first step. `supplies` is None when no step is left."""
-
-    instances: Material
-    data_hash: str
-    header: Header | None
-    first_step: int
-    layout: Layout
-    supplies: Supplies | None
-    fingerprint: Fingerprint
 
 
 def _nothing() -> None:
@@ -103,6 +92,7 @@ class Attempt:
         header = header_of(self.start, self.spec, data_hash=data_hash, base_sha256=self.base_sha256)
         first_step = 0 if header is None else header.step
         left = first_step < self.spec.max_train_steps
+        instances, held = split(instances, self.spec, self._seed)
         layout = lay_out(self.base, self.spec, self.room_of if left else unbounded, self.reporter, header)
         supplies, ours = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
         ours |= to_fingerprint(layout.footprint, self.spec)
@@ -120,6 +110,7 @@ class Attempt:
             layout=layout,
             supplies=supplies,
             fingerprint=ours,
+            held_out=self._held_out(held) if left and held is not None else None,
         )
 
     # ---- before the steps
@@ -129,6 +120,9 @@ class Attempt:
         return prepare(
             self.base, self.spec, materials, seed=self._seed, first_step=first_step, tick=self._tick, shelf=shelf
         )
+
+    def _held_out(self, held: Material) -> HeldOut:
+        return HeldOut.encoded(self.base, self.spec, held, self.objective(), seed=self._seed, tick=self._tick)
 
     def _kernels(self, ready: Prepared, layer: str) -> Kernels:
         return Kernels(
@@ -182,7 +176,8 @@ class Attempt:
         resume = self.start.resume
         if resume is None:
             return
-        wanted = state_of(adapters, optimizer) | losses_to_keep(self.spec, [0.0] * resume.step)
+        validated = [0.0] * validated_before(self.spec, resume.step)
+        wanted = state_of(adapters, optimizer) | losses_to_keep(self.spec, [0.0] * resume.step, validated)
         checkpoint = read_checkpoint(
             resume.path, step=resume.step, spec=self.spec, data_hash=keeper.data_hash, wanted=wanted
         )
@@ -190,6 +185,7 @@ class Attempt:
         adapters.load(weights)
         optimizer.restore(resume.step, checkpoint.tensors)
         keeper.losses += checkpoint.tensors[LOSSES].tolist() if LOSSES in checkpoint.tensors else []
+        keeper.validated += checkpoint.tensors[VALIDATED].tolist() if VALIDATED in checkpoint.tensors else []
 
     def keeper(self, ready: Prepared) -> Keeper:
         """Who writes the checkpoints, once `begin` has said what their bits depend on."""
@@ -255,6 +251,17 @@ class Attempt:
         relief = Relief(stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed)
         easel = self._easel(ready, adapters)
 
+        examiner = Examiner(
+            held_out=ready.held_out,
+            spec=spec,
+            adapters=adapters,
+            optimizer=optimizer,
+            keeper=keeper,
+            meter=meter,
+            reporter=self.reporter,
+            clock=self.clock,
+        )
+
         def show(step: int) -> None:
             meter.flush()
             while (wish := easel.after(step, optimizer.result())) is not Wish.GO_ON:
@@ -267,7 +274,8 @@ class Attempt:
                 if easel.is_time(step - 1):
                     show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
                 loss, rate = relief.step(step - 1)
-                meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled)
+                more = examiner.after(step, loss)
+                meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=more)
                 kernels.settle()
                 pace.written(keeper.look())
                 self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)
@@ -358,7 +366,9 @@ class Attempt:
         directory, attend = self.start.directory, partial(self.attend, keeper)
         samples = self._easel(ready, adapters).at_the_end(result, attend=attend)
         write_page(exported, samples=samples, directory=directory, reporter=self.reporter)
-        report(self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter)
+        report(
+            self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter, validated=keeper.validated
+        )
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
@@ -368,6 +378,7 @@ class Attempt:
             "images": images_per_step(self.spec) * self.spec.max_train_steps,
             "pictures": len(captions),
             "seed": self._seed,
+            **validation_of(self.spec, keeper.validated),
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
 
@@ -387,9 +398,3 @@ def _undo(optimizer: Learner, keeper: Keeper) -> None:
     optimizer.forget_gradients()
     without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
     keeper.changed(0, without, last_counts=True)
-
-
-def images_per_step(spec: TrainSpec) -> int:
-    """Pictures that one optimizer step looks at, class pictures included."""
-    halves = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
-    return spec.train_batch_size * spec.gradient_accumulation_steps * halves

@@ -30,12 +30,13 @@ from giornata.engine.workload import Crew, Outcome, Reporter, WorkloadFailed
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.attempt import Attempt, Prepared
+from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import unbounded
 from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
 from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.prepared import Prepared
 from giornata.workloads.train.seat import Rows, Seat
 from giornata.workloads.train.wearing import LAYER, LEAN
 

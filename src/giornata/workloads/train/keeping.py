@@ -44,7 +44,8 @@ class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included, and `newest`
-    that of the last one that was begun; `losses` are those of all steps so far. `history` is that of the checkpoint
+    that of the last one that was begun; `losses` are those of all steps so far, and `validated` those
+    on held-out pictures. `history` is that of the checkpoint
     resumed from, empty at a job's start; `changed` adds to it, before the first step too. As a context manager it
     waits for what is being written, whatever happened to the steps meanwhile.
     """
@@ -68,6 +69,7 @@ class Keeper:
         self._directory, self._reporter, self._clock = directory, reporter, clock
         self.newest = announced
         self.losses: list[float] = []
+        self.validated: list[float] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[float] | None = None
         self._written: list[Path] = []
@@ -79,7 +81,7 @@ class Keeper:
         """
         began_s = self._clock()
         self.settle()
-        snapshot = Snapshot(state_of(adapters, optimizer) | losses_to_keep(self._spec, self.losses))
+        snapshot = Snapshot(state_of(adapters, optimizer) | losses_to_keep(self._spec, self.losses, self.validated))
         held_up_s = self._clock() - began_s
         self.newest = step
         self._writing = self._thread.submit(self._write, self._header(step), snapshot, held_up_s)

@@ -1,7 +1,7 @@
 """When to write a checkpoint, and when to look at the losses. No bit of the result depends on either."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +66,7 @@ class _Pending:
     learning_rate: float
     loss: torch.Tensor
     scaled: torch.Tensor | None
+    more: Mapping[str, float]
 
 
 class Meter:
@@ -94,10 +95,19 @@ class Meter:
         self._pending: list[_Pending] = []
         self._since_s = clock()
 
-    def add(self, step: int, *, learning_rate: float, loss: torch.Tensor, scaled: torch.Tensor | None = None) -> None:
+    def add(
+        self,
+        step: int,
+        *,
+        learning_rate: float,
+        loss: torch.Tensor,
+        scaled: torch.Tensor | None = None,
+        more: Mapping[str, float] | None = None,
+    ) -> None:
         """Step number `step` (from 1) is under way, with this mean loss, and so many layers `scaled` (scalars on the
-        device)."""
-        self._pending.append(_Pending(step=step, learning_rate=learning_rate, loss=loss, scaled=scaled))
+        device). `more` is what else is known of it."""
+        pending = _Pending(step=step, learning_rate=learning_rate, loss=loss, scaled=scaled, more=more or {})
+        self._pending.append(pending)
         if len(self._pending) >= self._limit or self._clock() - self._since_s >= LOSSES_EVERY_S:
             self.flush()
 
@@ -122,10 +132,15 @@ class Meter:
                 "images_per_s": images_per_s,
                 **read,
                 **({NORMS_SCALED: float(counts[number])} if counts else {}),
+                **pending.more,
             }
             self._reporter.progress(pending.step, self._spec.max_train_steps, metrics)
         self._pending.clear()
         self._since_s = self._clock()
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave out of account so much of the time since the last flush."""
+        self._since_s += seconds
 
     def resume(self) -> None:
         """Leave out of account the time since the last flush: it went into something else than steps."""

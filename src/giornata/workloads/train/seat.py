@@ -17,10 +17,11 @@ from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slot
 from giornata.engine.workload import Outcome
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.attempt import Attempt, Prepared
+from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.keeping import Keeper
 from giornata.workloads.train.pace import Meter, Pace
+from giornata.workloads.train.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
