@@ -90,6 +90,21 @@ def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec
     return compose_sheet(rows, groups, title=title, subtitle=_how(base, spec), cell_px=cell_side_px(spec.resolution))
 
 
+def by_step_sheet(
+    steps: Sequence[tuple[str, Sequence[Image.Image]]], base: BaseModel, spec: TrainSpec, *, cell_px: int
+) -> Image.Image:
+    """All steps beside each other: a row for each prompt, a column for each of `steps` with its words over it. A step
+    without pictures has empty cells."""
+    group = Group(heading="After so many steps of training", captions=tuple(words for words, _ in steps))
+    pictures = [found or [None] * len(spec.sample_prompts) for _, found in steps]
+    rows = [
+        SheetRow(label="", text=prompt, pictures=(tuple(of_prompt),))
+        for prompt, of_prompt in zip(spec.sample_prompts, zip(*pictures, strict=True), strict=True)
+    ]
+    title, subtitle = "Samples by step", f"{_how(base, spec)}; the same noise in each row"
+    return compose_sheet(rows, [group], title=title, subtitle=subtitle, cell_px=cell_px)
+
+
 def _how(base: BaseModel, spec: TrainSpec) -> str:
     return f"{spec.sample_steps} steps, guidance {_guidance(base, spec):g}, {spec.resolution} px"
 

@@ -18,6 +18,7 @@ from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
+from giornata.workloads.train.album import to_keep
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.checks import check, header_of, prediction_type_of
 from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels
@@ -38,7 +39,7 @@ from giornata.workloads.train.prepared import Prepared, images_per_step
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import LOSSES, VALIDATED, Errand, losses_to_keep, report, validated_before
+from giornata.workloads.train.tracking import Errand, losses_before, report
 from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
@@ -173,19 +174,20 @@ class Attempt:
 
     def restore(self, adapters: Adapters, optimizer: Learner, keeper: Keeper) -> None:
         """Take over weights, state and losses of the checkpoint that the attempt resumes from, if it does."""
-        resume = self.start.resume
-        if resume is None:
+        if (resume := self.start.resume) is None:
             return
-        validated = [0.0] * validated_before(self.spec, resume.step)
-        wanted = state_of(adapters, optimizer) | losses_to_keep(self.spec, [0.0] * resume.step, validated)
+        wanted = state_of(adapters, optimizer) | losses_before(self.spec, resume.step)
         checkpoint = read_checkpoint(
-            resume.path, step=resume.step, spec=self.spec, data_hash=keeper.data_hash, wanted=wanted
+            resume.path,
+            step=resume.step,
+            spec=self.spec,
+            data_hash=keeper.data_hash,
+            wanted=wanted,
+            welcome=to_keep({}, self.spec, resume.step),
         )
-        weights = {name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters}
-        adapters.load(weights)
+        adapters.load({name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters})
         optimizer.restore(resume.step, checkpoint.tensors)
-        keeper.losses += checkpoint.tensors[LOSSES].tolist() if LOSSES in checkpoint.tensors else []
-        keeper.validated += checkpoint.tensors[VALIDATED].tolist() if VALIDATED in checkpoint.tensors else []
+        keeper.take_up(checkpoint.tensors)
 
     def keeper(self, ready: Prepared) -> Keeper:
         """Who writes the checkpoints, once `begin` has said what their bits depend on."""
@@ -249,7 +251,7 @@ class Attempt:
         first, feeds = ready.first_step, partial(self.feed, supplies)
         self.reporter.phase("training", first, total)
         relief = Relief(stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed)
-        easel = self._easel(ready, adapters)
+        easel = self._easel(ready, adapters, keeper)
 
         examiner = Examiner(
             held_out=ready.held_out,
@@ -330,8 +332,6 @@ class Attempt:
             keeper.settle()
             raise Stopped(step)
 
-    # ---- after the steps
-
     def errand(self, origin: Mapping[str, str], attend: Callable[[], None]) -> Errand:
         """What trackers need besides the curves."""
         return Errand(
@@ -363,12 +363,11 @@ class Attempt:
             data_sha256=keeper.data_hash,
             base_sha256=self.base_sha256,
         )
-        directory, attend = self.start.directory, partial(self.attend, keeper)
-        samples = self._easel(ready, adapters).at_the_end(result, attend=attend)
-        write_page(exported, samples=samples, directory=directory, reporter=self.reporter)
-        report(
-            self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter, validated=keeper.validated
-        )
+        attend = partial(self.attend, keeper)
+        samples = self._easel(ready, adapters, keeper).at_the_end(result, attend=attend)
+        write_page(exported, samples=samples, directory=self.start.directory, reporter=self.reporter)
+        errand = self.errand(exported.origin, attend)
+        report(self.spec, keeper.losses, errand, self.reporter, validated=keeper.validated)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
@@ -382,13 +381,14 @@ class Attempt:
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
 
-    def _easel(self, ready: Prepared, adapters: Adapters) -> Easel:
+    def _easel(self, ready: Prepared, adapters: Adapters, keeper: Keeper) -> Easel:
         return Easel(
             base=self.base,
             spec=self.spec,
             adapters=adapters,
             directory=self.start.directory,
             reporter=self.reporter,
+            album=keeper.album,
             too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
         )
 

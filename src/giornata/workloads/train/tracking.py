@@ -120,9 +120,10 @@ def losses_to_keep(
     return kept | ({VALIDATED: torch.tensor(validated, dtype=torch.float64)} if spec.validation_split else {})
 
 
-def validated_before(spec: TrainSpec, step: int) -> int:
-    """How many losses on held-out pictures there are after so many steps."""
-    return sum(each <= step for each in validated_steps(spec))
+def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
+    """Tensors like those in the checkpoint of this step."""
+    validated = sum(each <= step for each in validated_steps(spec))
+    return losses_to_keep(spec, [0.0] * step, [0.0] * validated)
 
 
 def curves_of(spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = ()) -> Curves:
