@@ -91,7 +91,7 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
     tiny_folder: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    studio = studio_of(tiny_folder, tmp_path, learning_rate=1e-2, network_dropout=0.2)
+    studio = studio_of(tiny_folder, tmp_path, 3, learning_rate=1e-2, network_dropout=0.2)
     whole = studio.run()
     curve = curve_of(whole)
     assert sorted(curve) == [2, 4, 5]
