@@ -13,6 +13,7 @@
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: under an hour on two cores (OUT=…)
+# make gpu       what a GPU shows, in parts that a second call does not repeat: 25 minutes at most (DEVICE=cpu rehearses it)
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.
 
@@ -25,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
 .PHONY: help demo pretrain-demo test check lint format types contracts unit contract sim sim-night system faults \
-        long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes clean
+        long learning pretrain pretrain-cluster fuzz odd-time soak soak-hour mutants tiny-shapes gpu clean
 .DEFAULT_GOAL := help
 
 help:
@@ -127,6 +128,11 @@ soak-hour: $(STAMP)
 
 mutants: $(STAMP)
 	@$(BIN)/python -m tests.contract.model.mutants
+
+DEVICE ?= cuda
+SCRIPT ?= fetch
+gpu: $(STAMP)
+	@PYTHONPATH=benchmarks $(BIN)/python -m gpu --device $(DEVICE) --script $(SCRIPT) $(GPU_FLAGS)
 
 OUT ?= build/tiny-shapes
 tiny-shapes: $(STAMP)

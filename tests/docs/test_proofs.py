@@ -8,7 +8,8 @@ from giornata.protocol.specs import TrainSpec
 ROOT = Path(__file__).parents[2]
 # What a weight does not depend on: when checkpoints are written, and what is written beside the weights.
 CHANGE_NO_WEIGHT = {
-    *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
+    *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every", "latent_memory_bytes"),
+    "caption_extension",  # captions lie in the dataset when a job begins
     *("output_formats", "output_name", "model_card", "report_to"),
     *("sample_prompts", "sample_steps", "sample_guidance_scale", "validation_steps"),
     "validate_every_n_steps",

@@ -228,6 +228,26 @@ def test_what_could_not_begin_is_changed_and_begun_at_the_same_place(tool):
     assert (place / "objects" / "job.json").exists()
 
 
+def test_an_engine_that_dies_before_it_is_ready_is_tried_again(tool, tmp_path):
+    """Nothing is wrong with the job: a driver, a full memory, a bad cable."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'giornata.engine' in sys.orig_argv:\n"
+        "    os.write(2, b'CUDA error: unknown error\\n')\n"
+        "    os._exit(3)\n"
+    )
+    tool.environment["PYTHONPATH"] = str(tmp_path)
+    failed = tool.start(str(tool.home / "place"))
+    said, errors = failed.communicate(timeout=PATIENCE_S)
+    assert failed.returncode == ExitCode.CRASHED, errors + said
+    error = json.loads(said)["error"]
+    assert error["reason"] == "crashed"
+    assert error["message"] == (
+        "the engine ended with exit code 3 before it was ready; its last words: CUDA error: unknown error"
+    )
+    assert "try again: the same command goes on from the beginning" in errors
+
+
 def test_every_fault_of_the_input_comes_at_once_before_anything_is_computed(tool):
     began_s = time.monotonic()
     said = tool.run(

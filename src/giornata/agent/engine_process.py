@@ -40,6 +40,15 @@ LAST_WORDS_S = 5.0  # for what is still in the pipes when the process has ended
 Sink = Callable[[Event], None]
 
 
+class EngineLost(InvalidInput):
+    """An engine that was started, and ended or stayed silent before its hello: the command may be good, and the next
+    start may go well. `exit_code` is None for one that was silent, and `last_words` is what it wrote last."""
+
+    def __init__(self, fault: Fault, *, exit_code: int | None) -> None:
+        super().__init__([fault])
+        self.exit_code, self.last_words = exit_code, fault.hint
+
+
 class EngineProcess:
     """Starts `command` in a process group of its own and speaks the pipe protocol with it.
 
@@ -83,23 +92,28 @@ class EngineProcess:
         return self._process.pid
 
     def await_hello(self, timeout_s: float) -> Hello:
-        """The engine's first message. Raises InvalidInput, and ends the process, when it does not come in time or
-        speaks another protocol."""
+        """The engine's first message. Raises EngineLost, and ends the process, when it does not come in time, and
+        InvalidInput when the engine speaks another protocol."""
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
             self.kill()
-            raise self._unusable(f"said no hello within {timeout_s:g} s") from None
+            raise EngineLost(self._fault(f"said no hello within {timeout_s:g} s"), exit_code=None) from None
         if hello is None:
-            raise self._unusable(f"ended with {self.exit_code} before it said hello")
+            ended = self._fault(f"ended with {self.exit_code} before it said hello")
+            raise EngineLost(ended, exit_code=self.exit_code)
         if hello.protocol != VERSION:
             self.kill()
-            raise self._unusable(f"speaks protocol {hello.protocol}; this node speaks {VERSION}")
+            raise InvalidInput([self._fault(f"speaks protocol {hello.protocol}; this node speaks {VERSION}")])
         return hello
 
-    def _unusable(self, message: str) -> InvalidInput:
-        last = " | ".join(list(self.tail)[-5:])
-        return InvalidInput([Fault(where=f"engine {' '.join(self.command)}", message=message, hint=last)])
+    def _fault(self, message: str) -> Fault:
+        return Fault(where=f"engine {' '.join(self.command)}", message=message, hint=self.last_words)
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that the engine wrote and that are no messages."""
+        return " | ".join(list(self.tail)[-5:])
 
     def attach(self, attempt: str, sink: Sink) -> None:
         """Pass the events of this attempt to `sink` from now on; at once, when the engine is gone already."""

@@ -38,10 +38,10 @@ class Watchdog:
         return None
 
 
-def crash_of(exit_code: int) -> AttemptFailed:
+def crash_of(exit_code: int, when: str = "in the middle of the job") -> AttemptFailed:
     """The failure of an attempt whose engine ended by itself. Negative codes are signals."""
     if exit_code >= 0:
-        message = f"the engine ended with exit code {exit_code} in the middle of the job"
+        message = f"the engine ended with exit code {exit_code} {when}"
     else:
         message = f"the engine was killed by {_signal_name(-exit_code)}"
         if -exit_code == signal.SIGKILL:

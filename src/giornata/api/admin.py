@@ -14,6 +14,7 @@ from giornata.control import list_nodes as listing_nodes
 from giornata.control import list_projects as listing_projects
 from giornata.control import revoke_key as revoking_key
 from giornata.control import set_budget as budgeting
+from giornata.control import set_limits as limiting
 from giornata.protocol.admin import (
     CreatedKey,
     CreateKey,
@@ -24,6 +25,7 @@ from giornata.protocol.admin import (
     Project,
     ProjectPage,
     SetBudget,
+    SetLimits,
 )
 from giornata.protocol.strict_json import Json
 
@@ -66,6 +68,14 @@ def set_budget(
     project = budgeting.set_project_budget(ctx, caller, project_id, body)
     wakeup.notify()
     return project
+
+
+@router.put("/projects/{project_id}/limits", responses=USER_ITEM)
+def set_limits(
+    ctx: Ctx, caller: User, project_id: Annotated[str, Path(max_length=64)], body: Json[SetLimits]
+) -> Project:
+    """How many pictures a dataset of the project may have."""
+    return limiting.set_project_limits(ctx, caller, project_id, body)
 
 
 @router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)

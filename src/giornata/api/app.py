@@ -128,6 +128,7 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
         Middleware(
             Intake,
             max_json_bytes=settings.max_json_bytes,
+            max_dataset_bytes=settings.max_dataset_bytes,
             pace=Pace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
         ),
     ]

@@ -12,6 +12,7 @@ from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
 
 BLOBS_PATH = "/v1/blobs/"
+DATASETS_PATH = "/v1/datasets"
 DRAINED_BYTES = 32 * 2**20
 # Nothing but these bytes can make a JSON document that Python reads and that the standard, or a database, does not.
 _SUSPECTS = (b"\\u0000", b"\\ud", b"\\uD", b"NaN", b"Infinity", b"\x00")
@@ -23,12 +24,15 @@ _LARGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
 class Intake:
     """ASGI middleware. Reads the whole body, at most `max_json_bytes`, before the app sees the request.
 
+    The list of a dataset's pictures may have `max_dataset_bytes`.
+
     Bytes for `/v1/blobs/` pass by: they are streamed, and bounded by what their URL was signed for. All of them have
     to keep the `pace`.
     """
 
-    def __init__(self, app: ASGIApp, *, max_json_bytes: int, pace: Pace) -> None:
-        self._app, self._max_json_bytes, self._pace = app, max_json_bytes, pace
+    def __init__(self, app: ASGIApp, *, max_json_bytes: int, max_dataset_bytes: int, pace: Pace) -> None:
+        self._app, self._pace = app, pace
+        self._max_json_bytes, self._max_dataset_bytes = max_json_bytes, max_dataset_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with the problem that it has."""
@@ -39,13 +43,14 @@ class Intake:
             _check_address(scope)
             receive = self._pace.kept(receive)
             if not scope["path"].startswith(BLOBS_PATH):
-                receive = await self._bounded(receive)
+                most = self._max_dataset_bytes if scope["path"] == DATASETS_PATH else self._max_json_bytes
+                receive = await self._bounded(receive, most)
         except GiornataError as error:
             await respond(problem_of(error), {"Connection": "close"})(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _bounded(self, receive: Receive) -> Receive:
+    async def _bounded(self, receive: Receive, most_bytes: int) -> Receive:
         body, more = bytearray(), True
         while more:
             message = await receive()
@@ -53,9 +58,9 @@ class Intake:
                 return replayed(message, receive)
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._max_json_bytes:
+            if len(body) > most_bytes:
                 await drain(receive, more=more)
-                raise TooLarge(f"the body is larger than {self._max_json_bytes} bytes; send less at once")
+                raise TooLarge(f"the body is larger than {most_bytes} bytes; send less at once")
         check_json_text(bytes(body))
         return replayed({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
 

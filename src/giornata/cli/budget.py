@@ -109,13 +109,14 @@ def _budget_of_project(
         if changes:
             project = client.set_project_budgets(project_id, SetBudget(**changes))
         else:
-            project = _found(client, project_id)
+            project = find_project(client, project_id)
     for line in budget_lines(project):
         out.say(line)
     out.result(project)
 
 
-def _found(client: Client, project_id: str) -> Project:
+def find_project(client: Client, project_id: str) -> Project:
+    """Raises NotFound, also for one that the key may not see."""
     for project in client.projects():
         if project.id == project_id:
             return project

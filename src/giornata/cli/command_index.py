@@ -51,7 +51,7 @@ COMMANDS = (
         "Server",
         ("server", "serve", "Run a server without nodes."),
         ("key", "keys", "Make, list and revoke API keys."),
-        ("project", "keys", "Make and list projects (tenants), and limit what they cost."),
+        ("project", "keys", "Make and list projects (tenants), and limit what they may have."),
         ("secrets", "secrets", "Keep tokens that jobs need, such as for gated models."),
     ),
     _section(

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from giornata.cli.completion import job_ids
 from giornata.cli.connection import connect
 from giornata.cli.find_job import find_job
 from giornata.cli.model import run_model_code
-from giornata.cli.options import JobId, JsonFlag, settings_of
+from giornata.cli.options import JOB_HELP, JobId, JsonFlag, settings_of
 from giornata.cli.output import Output, reporting
 from giornata.cli.results import fetch_results, folder_faults
 from giornata.cli.words import ago, size
@@ -26,6 +27,15 @@ class Format(StrEnum):
     DIFFUSERS = "diffusers"
 
 
+JobAtStep = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB[@STEP]",
+        help=f"{JOB_HELP} With @STEP: the files of the checkpoint at that step.",
+        show_default=False,
+        autocompletion=job_ids,
+    ),
+]
 NAME_INSIDE = "lora-kohya"
 """What the file's metadata call it, whatever the file is called: equal checkpoints make equal files."""
 
@@ -47,7 +57,7 @@ def checkpoints(context: typer.Context, job_id: JobId, as_json: JsonFlag = False
 
 def download(
     context: typer.Context,
-    job_id: JobId,
+    job_id: JobAtStep,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to put the files.", show_default=False)],
     checkpoint: Annotated[
         int | None, typer.Option(help="Make the files from the checkpoint of this step.", show_default=False)
@@ -64,10 +74,12 @@ def download(
 ) -> None:
     """Fetch a job's results, verified.
 
-    With --checkpoint they are made from one of its checkpoints, also while the job runs.
+    With JOB@STEP, or --checkpoint STEP, they are made from the checkpoint of that step, also while the job runs.
     """
     with reporting(as_json) as out:
-        _check(output, formats, checkpoint)
+        job_id, step = _with_step(job_id)
+        _check(output, formats, checkpoint, step)
+        checkpoint = step if checkpoint is None else checkpoint
         with connect(settings_of(context)) as client:
             found = find_job(client, job_id)
             if checkpoint is None:
@@ -77,10 +89,19 @@ def download(
             out.result({"files": [str(file) for file in files]})
 
 
-def _check(output: Path, formats: list[Format] | None, checkpoint: int | None) -> None:
+def _with_step(word: str) -> tuple[str, int | None]:
+    """`JOB@500` in its two parts; None where there is no step."""
+    job, at, step = word.rpartition("@")
+    return (job, int(step)) if at and job and step.isascii() and step.isdigit() else (word, None)
+
+
+def _check(output: Path, formats: list[Format] | None, checkpoint: int | None, step: int | None) -> None:
     faults = []
-    if formats and checkpoint is None:
-        hint = "give --checkpoint STEP; which there are: giornata checkpoints JOB"
+    if step is not None and checkpoint not in {None, step}:
+        message = f"is {checkpoint}, and JOB@{step} names another step"
+        faults.append(Fault(where="--checkpoint", message=message, hint="give the step once"))
+    if formats and checkpoint is None and step is None:
+        hint = "give JOB@STEP or --checkpoint STEP; which there are: giornata checkpoints JOB"
         faults.append(Fault(where="--format", message="is for files that are made from a checkpoint", hint=hint))
     faults += folder_faults(output)
     if faults:

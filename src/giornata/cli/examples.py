@@ -21,7 +21,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         f"giornata train ./my-dog {_PROMPT} \\\n    --model stabilityai/stable-diffusion-xl-base-1.0 --follow",
         "giornata train ./my-dog --preset subject --set instance_prompt='a sks dog' \\\n"
         "    --model ./sd_xl_base_1.0.safetensors --max-cost 0.50 --estimate",
-        f"giornata train ./my-dog --standalone -o ./lora \\\n    --model ./sd_xl_base_1.0.safetensors {_PROMPT}",
+        "giornata train --from config.toml --from dataset.toml \\\n    --standalone -o ./lora --checkpoint-to ./safe",
     ),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
@@ -33,6 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "checkpoints": ("giornata checkpoints JOB",),
     "download": (
         "giornata download JOB -o ./my-lora",
+        "giornata download JOB@500 -o ./my-lora",
         "giornata download JOB -o ./my-lora --checkpoint 500 --format kohya",
     ),
     "cancel": ("giornata cancel JOB",),
@@ -70,6 +71,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "key revoke": ("giornata key revoke KEY",),
     "project create": ("giornata project create art --name 'Art department'",),
     "project list": ("giornata project list",),
+    "project limits": ("giornata project limits art", "giornata project limits art --max-pictures 5000"),
     "project budget": (
         "giornata project budget art",
         "giornata project budget art 50 --monthly 20",

@@ -4,14 +4,15 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.budget import NEGATIVE, micro_usd, money, monthly_money, project_budget
+from giornata.cli.budget import NEGATIVE, find_project, micro_usd, money, monthly_money, project_budget
 from giornata.cli.connection import connect, target_of
 from giornata.cli.hints import giornata
 from giornata.cli.join import Invitation
 from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.output import reporting
 from giornata.cli.words import ago
-from giornata.protocol.admin import CreateKey, CreateProject, Scope
+from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.admin import CreateKey, CreateProject, Scope, SetLimits
 
 ProjectOption = Annotated[
     str | None, typer.Option("--project", help="Another project than your own.", show_default=False)
@@ -25,9 +26,12 @@ def register(app: typer.Typer) -> None:
     key.command("list")(list_keys)
     key.command("revoke")(revoke_key)
     app.add_typer(key, name="key")
-    project = typer.Typer(no_args_is_help=True, help="Make and list projects (tenants), and limit what they cost.")
+    project = typer.Typer(
+        no_args_is_help=True, help="Make and list projects (tenants), and limit what they may have."
+    )
     project.command("create")(create_project)
     project.command("list")(list_projects)
+    project.command("limits")(project_limits)
     project.command("budget", context_settings=NEGATIVE)(project_budget)
     app.add_typer(project, name="project")
 
@@ -125,3 +129,42 @@ def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
         headers = ("id", "name", "made", "budget", "spent", "set aside", "a month", "spent in it")
         out.table(headers, rows, right=(2, 3, 4, 5, 6, 7), spare=(2, 1))
         out.result({"items": [each.model_dump(mode="json") for each in projects]})
+
+
+def project_limits(
+    context: typer.Context,
+    project_id: Annotated[str, typer.Argument(metavar="ID", help="The project's id.", show_default=False)],
+    max_pictures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|default",
+            help="Most pictures that a dataset may have; default: as many as the server's setting max_pictures says.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a project may have besides money, or set it.
+
+    Datasets that exist stay as they are. Without an option the limits are shown.
+    """
+    with reporting(as_json, see=("project", "list")) as out:
+        most = None if max_pictures is None else _most_pictures(max_pictures)
+        with connect(settings_of(context)) as client:
+            if max_pictures is None:
+                project = find_project(client, project_id)
+            else:
+                project = client.set_project_limits(project_id, max_pictures=most)
+        shown = "unknown: the server is older" if project.max_pictures is None else str(project.max_pictures)
+        out.say(f"{project.id}: most pictures of a dataset: {shown}")
+        out.result(project)
+
+
+def _most_pictures(text: str) -> int | None:
+    if text == "default":
+        return None
+    if not text.isascii() or not text.isdigit():
+        message, hint = f"{text!r} is not a number of pictures", "such as 5000, or: default"
+        raise InvalidInput([Fault(where="--max-pictures", message=message, hint=hint)])
+    check_message(SetLimits, max_pictures=("--max-pictures", int(text)))
+    return int(text)

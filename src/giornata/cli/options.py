@@ -24,6 +24,7 @@ def flag(setting: str, *names: str, metavar: str | None = None) -> Any:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object last.")]
+CLASS_FOLDER = "--class-data-dir"
 JOB_HELP = "Its id, the beginning of its id, its name, or: last."
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)]
 DataOption = Annotated[Path | None, flag("data")]

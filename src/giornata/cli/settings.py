@@ -13,6 +13,7 @@ from pydantic_settings import (
 )
 
 from giornata.cli.fleet_settings import FleetName, FleetTable
+from giornata.domain.dataset import MAX_DATASET_ITEMS
 from giornata.domain.errors import Fault, InvalidInput
 
 
@@ -66,8 +67,14 @@ class Settings(BaseSettings):
     cors_origins: tuple[str, ...] = Field((), description="Web origins that may call the API from a browser.")
     lease_s: float = Field(90.0, ge=1, le=3600, description="How long a node may be silent.")
     max_at_risk_s: float = Field(60.0, ge=1, description="Most seconds of work between two checkpoints (auto).")
-    min_pictures: int = Field(3, ge=1, description="Fewest pictures that a dataset may have.")
-    max_pictures: int = Field(1000, ge=1, description="Most pictures that a dataset may have.")
+    min_pictures: int = Field(1, ge=1, description="Fewest pictures that a dataset may have.")
+    max_pictures: int = Field(
+        1000,
+        ge=1,
+        le=MAX_DATASET_ITEMS,
+        description="Most pictures that a dataset of a project may have, where `giornata project limits` says "
+        "nothing else. A run without a server (--standalone) has no such limit.",
+    )
     upload_url_s: float = Field(900.0, ge=1, le=604_800, description="How long a URL to upload by is good.")
     garbage_after_s: float = Field(86_400.0, ge=0, description="How long bytes that nobody committed are kept.")
     streams_per_key: int = Field(1000, ge=1, description="Most event streams that a key may have open on a server.")

@@ -16,10 +16,13 @@ import httpx
 from pydantic import SecretStr
 
 from giornata.agent.departure import Departure
+from giornata.agent.engine_process import EngineLost
 from giornata.agent.engines import Engines, KernelRoom
 from giornata.agent.main import launch, monotonic_s
 from giornata.agent.settings import engine_command
+from giornata.agent.watchdog import crash_of
 from giornata.agent.workplace import KERNEL_DIRECTORY, Workplace
+from giornata.cli.folder_words import folder_notes
 from giornata.cli.output import Output
 from giornata.cli.private_folders import NODE, keep_private, private_folder
 from giornata.cli.settings import Settings
@@ -29,6 +32,7 @@ from giornata.cli.words import duration, size
 from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.installing import install_hint
+from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.standalone.bell import Bell, Ringing
 from giornata.standalone.ending import Ending, ExitCode, Failed, Finished, Interrupted, exit_code_of
@@ -52,7 +56,7 @@ def train_alone(
     plan = make_plan(alone, settings, fields, others=others)
     try:
         order = order_of(plan)
-        for note in plan.folder.notes:
+        for note in folder_notes(plan.fields, plan.folder, plan.class_folder):
             out.hint(note)
         return _run(plan, order, settings, out)
     except Unavailable as error:
@@ -113,9 +117,22 @@ def _conduct(run: Run, engines: Engines, view: RunView) -> Ending:
         view.say(f"{record.job_id} {again}: {len(record.pictures)} pictures, seed {record.spec['seed']}")
     try:
         engine = engines.ready("train")
+    except EngineLost as lost:
+        if (lacking := _without_extra(lost)) is not lost:
+            raise lacking from None
+        return _never_began(lost)
     except InvalidInput as error:
         raise _without_extra(error) from None
     return run.conduct(engine, resume)
+
+
+def _never_began(lost: EngineLost) -> Failed:
+    """As the end of an engine in the middle of the job: the machine's fault, or nobody knows whose."""
+    if lost.exit_code is None:
+        message = f"the engine said nothing for {HELLO_S:.0f} s after its start"
+    else:
+        message = crash_of(lost.exit_code, "before it was ready").message
+    return Failed(reason=Reason.CRASHED, message=f"{message}; its last words: {lost.last_words or 'none'}")
 
 
 def _without_extra(error: InvalidInput) -> InvalidInput:
@@ -214,7 +231,10 @@ def _report(
                 raise InvalidInput(ending.faults)
             out.say(f"failed ({ending.reason}): {ending.message}")
             if code is ExitCode.CRASHED:
-                out.hint("the same command goes on from the last checkpoint")
+                where = (
+                    "from the last checkpoint" if stored is not None else "from the beginning: nothing is stored yet"
+                )
+                out.hint(f"try again: the same command goes on {where}")
     out.result(
         {
             "job_id": record.job_id,

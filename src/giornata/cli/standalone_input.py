@@ -12,16 +12,20 @@ import httpx
 
 from giornata.blobs import open_blobs
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
-from giornata.cli.class_folder import read_class_folder, with_prior
+from giornata.cli.caption_lengths import lengths_of
+from giornata.cli.class_folder import read_class_pictures, with_prior
+from giornata.cli.folder_words import caption_ending_of
 from giornata.cli.options import misplaced
 from giornata.cli.results import folder_faults
 from giornata.cli.settings import Settings
 from giornata.cli.spec_words import with_model_option
 from giornata.cli.storage import s3_credentials_of, storage_url
 from giornata.cli.world import RandomNames, SystemClock
-from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
+from giornata.control.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.pictures.subsets import Subset
 from giornata.protocol.webhooks import key_of
 from giornata.standalone.order import Order, make_order, spec_faults
 from giornata.standalone.shelf import Shelf
@@ -37,6 +41,13 @@ class Alone:
     webhook: str | None
     class_directory: Path | None = None
     model_cache_bytes: int | None = None
+    subsets: tuple[Subset, ...] = ()
+    class_subsets: tuple[Subset, ...] = ()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the pictures; the first, where there are several."""
+        return self.subsets[0].path if self.subsets else self.directory
 
     def misplaced(self) -> list[Fault]:
         """A fault for each option that was given and means nothing without --standalone."""
@@ -75,20 +86,17 @@ def make_plan(
     with collecting(faults):
         given = with_prior(alone.class_directory, fields())
         faults += [*with_model_option(_spec_faults(given, alone), given), *_model_faults(given)]
+        faults += lengths_of(given).of_texts(prompts_of(given))
     with collecting(faults):
-        if alone.directory is None:
-            raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
-        folder = read_training_folder(
-            alone.directory, instance_prompt=given.get("instance_prompt"), minimum=settings.min_pictures
-        )
+        folder = _folder(alone, given, minimum=settings.min_pictures)
     class_folder: TrainingFolder | None = None
     with collecting(faults):
-        if alone.class_directory is not None:
-            class_folder = read_class_folder(alone.class_directory, given, minimum=settings.min_pictures)
+        minimum = settings.min_pictures
+        class_folder = read_class_pictures(alone.class_directory, alone.class_subsets, given, minimum=minimum)
     with collecting(faults):
         shelf = _shelf(alone.checkpoint_to, settings)
     faults += [*_output_faults(alone.output), *_webhook_faults(alone.webhook, settings.webhook_secret)]
-    if faults or folder is None or shelf is None or alone.output is None or alone.directory is None:
+    if faults or folder is None or shelf is None or alone.output is None or alone.folder is None:
         raise InvalidInput(faults)
     webhook = (alone.webhook, settings.webhook_secret) if alone.webhook and settings.webhook_secret else None
     return Plan(
@@ -98,12 +106,27 @@ def make_plan(
         shelf=shelf,
         out=alone.output,
         webhook=webhook,
-        called=alone.directory.resolve().name,
+        called=alone.folder.resolve().name,
+    )
+
+
+def _folder(alone: Alone, spec: dict[str, Any], *, minimum: int) -> TrainingFolder:
+    prompt, check = spec.get("instance_prompt"), lengths_of(spec).of_captions
+    if alone.subsets:
+        return read_training_subsets(alone.subsets, instance_prompt=prompt, minimum=minimum, captions_check=check)
+    if alone.directory is None:
+        raise InvalidInput([Fault(where="DIR", message="no pictures are named", hint="name their folder")])
+    return read_training_folder(
+        alone.directory,
+        instance_prompt=prompt,
+        minimum=minimum,
+        caption_ending=caption_ending_of(spec),
+        captions_check=check,
     )
 
 
 def _spec_faults(fields: dict[str, Any], alone: Alone) -> list[Fault]:
-    return spec_faults(fields, own_classes=alone.class_directory is not None)
+    return spec_faults(fields, own_classes=alone.class_directory is not None or bool(alone.class_subsets))
 
 
 def _model_faults(fields: dict[str, Any]) -> list[Fault]:

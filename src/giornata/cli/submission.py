@@ -11,22 +11,29 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from giornata.cli.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.budget import micro_usd
-from giornata.cli.class_folder import OPTION, read_class_folder, with_prior
+from giornata.cli.caption_lengths import lengths_of
+from giornata.cli.class_folder import read_class_pictures, with_prior
 from giornata.cli.connection import target_of
 from giornata.cli.find_job import find_job
-from giornata.cli.options import check_job_name, misplaced
+from giornata.cli.folder_words import caption_ending_of, folder_notes
+from giornata.cli.options import CLASS_FOLDER, check_job_name, misplaced
 from giornata.cli.output import Output
 from giornata.cli.settings import Settings
 from giornata.cli.sizes import parse_size
 from giornata.cli.spec_words import with_model_option
 from giornata.client import Client
-from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
+from giornata.control.length_faults import prompts_of
 from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
+from giornata.pictures.subsets import Subset
+from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.datasets import Dataset
 from giornata.protocol.jobs import Job
 
+SOON_SENT = 100
+"""Pictures that are sent without asking how many the project may have: the server says so soon enough."""
 OF_THE_OLD_JOB = "(the instance_prompt of the job that is continued; the server looks whether it has one)"
 
 
@@ -42,6 +49,8 @@ class Submission:
     priority: int | None = None
     max_cost: str | None = None
     min_vram: str | None = None
+    subsets: tuple[Subset, ...] = ()
+    class_subsets: tuple[Subset, ...] = ()
 
     def misplaced(self) -> list[Fault]:
         """A fault for each option that was given with --standalone and means something to a server only."""
@@ -58,8 +67,14 @@ class Submission:
 
     @property
     def called(self) -> str | None:
-        """The name of the folder with the pictures."""
-        return None if self.directory is None else self.directory.resolve().name
+        """The name of the folder with the pictures; of the first, where there are several."""
+        folder = self.subsets[0].path if self.subsets else self.directory
+        return None if folder is None else folder.resolve().name
+
+    @property
+    def own_classes(self) -> bool:
+        """Whether class pictures are sent."""
+        return self.class_directory is not None or bool(self.class_subsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +106,7 @@ def check(
     with collecting(faults):
         spec = with_prior(asked.class_directory, fields())
         faults += _spec_faults(asked, spec)
+        faults += lengths_of(spec).of_texts(prompts_of(spec))
         faults += _model_faults(spec, settings)
     faults += _option_faults(asked, spec)
     memory: int | None = None
@@ -106,8 +122,8 @@ def check(
         folder = _folder(asked, spec, minimum=settings.min_pictures, copies=copies)
     class_folder: TrainingFolder | None = None
     with collecting(faults):
-        if asked.class_directory is not None:
-            class_folder = read_class_folder(asked.class_directory, spec, minimum=settings.min_pictures)
+        minimum = settings.min_pictures
+        class_folder = read_class_pictures(asked.class_directory, asked.class_subsets, spec, minimum=minimum)
     if faults:
         raise InvalidInput(faults)
     terms: dict[str, Any] = {
@@ -135,7 +151,11 @@ def send(client: Client, job: Checked, out: Output) -> Job:
 
 
 def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
-    """Upload what the server does not have. Returns the spec that names it."""
+    """Say what there is to say of the pictures, and upload what the server does not have. Returns the spec that names
+    it. Raises InvalidInput when the project may not have as many pictures."""
+    for note in folder_notes(job.spec, job.folder, job.class_folder):
+        out.hint(note)
+    _check_limit(client, job)
     spec = dict(job.spec)
     if job.folder is not None:
         spec["dataset"] = _send_folder(client, job.folder, out).id
@@ -150,7 +170,7 @@ def _spec_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
     """Nothing for a job that is continued: only the server knows the fields that are not given."""
     if asked.continued is not None:
         return []
-    own = {} if asked.class_directory is None else {"class_dataset": NO_DATASET}
+    own = {"class_dataset": NO_DATASET} if asked.own_classes else {}
     _, faults = parse_spec("train", {**spec, "dataset": NO_DATASET, **own})
     return with_model_option(faults, spec)
 
@@ -169,14 +189,14 @@ def _model_faults(spec: dict[str, Any], settings: Settings) -> list[Fault]:
 
 def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
     faults = []
-    if asked.continued is None and asked.directory is None:
+    if asked.continued is None and asked.directory is None and not asked.subsets:
         hint = "a folder with at least a handful of them; or go on with --continue JOB"
         faults.append(Fault(where="DIR", message="no pictures are named", hint=hint))
     if asked.init_lora is not None and not asked.init_lora.is_file():
         faults.append(Fault(where="--init-lora", message=f"there is no file {asked.init_lora}"))
-    if asked.class_directory is not None and "class_dataset" in spec:
+    if asked.own_classes and "class_dataset" in spec:
         message = "is sent as the class_dataset, which is given too"
-        faults.append(Fault(where=OPTION, message=message, hint="choose one"))
+        faults.append(Fault(where=CLASS_FOLDER, message=message, hint="choose one"))
     if asked.continued is not None and asked.init_lora is not None:
         message = "starts from a file, and --continue from a job"
         faults.append(Fault(where="--init-lora", message=message, hint="choose one"))
@@ -184,14 +204,47 @@ def _option_faults(asked: Submission, spec: dict[str, Any]) -> list[Fault]:
 
 
 def _folder(asked: Submission, spec: dict[str, Any], *, minimum: int, copies: Path) -> TrainingFolder | None:
+    masks_into = copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None
+    prompt = spec.get("instance_prompt") or (OF_THE_OLD_JOB if asked.continued else None)
+    check = lengths_of(spec).of_captions
+    if asked.subsets:
+        return read_training_subsets(
+            asked.subsets, instance_prompt=prompt, minimum=minimum, masks_into=masks_into, captions_check=check
+        )
     if asked.directory is None:
         return None
     return read_training_folder(
         asked.directory,
-        instance_prompt=spec.get("instance_prompt") or (OF_THE_OLD_JOB if asked.continued else None),
+        instance_prompt=prompt,
         minimum=minimum,
-        masks_into=copies if spec.get("masked_loss", spec.get("alpha_mask")) is True else None,
+        caption_ending=caption_ending_of(spec),
+        masks_into=masks_into,
+        captions_check=check,
     )
+
+
+def _check_limit(client: Client, job: Checked) -> None:
+    """Before anything is uploaded, that the server would refuse afterwards."""
+    counts = {"DIR": job.folder, CLASS_FOLDER: job.class_folder}
+    counted = {where: len(folder.items) for where, folder in counts.items() if folder is not None}
+    folders = {where: count for where, count in counted.items() if count > SOON_SENT}
+    most = _most_pictures(client) if folders else None
+    hint = "choose the best of them: 5 to 50 are usual; an operator raises the limit: giornata project limits"
+    faults = [
+        Fault(where=where, message=f"holds {count} pictures; the project may have {most} in a dataset", hint=hint)
+        for where, count in folders.items()
+        if most is not None and count > most
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _most_pictures(client: Client) -> int | None:
+    """Of the caller's project; None where an older server does not say. A root admin sees all projects, and has its
+    own among them."""
+    projects = {project.id: project for project in client.projects()}
+    own = next(iter(projects.values()), None) if len(projects) == 1 else projects.get(ROOT_PROJECT)
+    return None if own is None else own.max_pictures
 
 
 def _send_folder(client: Client, folder: TrainingFolder, out: Output) -> Dataset:

@@ -12,6 +12,16 @@ from giornata.cli.base_models import sent_name
 from giornata.cli.connection import connect
 from giornata.cli.estimate import estimate_job
 from giornata.cli.follow import finish
+from giornata.cli.foreign import (
+    Sources,
+    beside_file,
+    end_of_look,
+    read_foreign,
+    tell,
+    with_file,
+    with_options,
+    without_file,
+)
 from giornata.cli.hints import giornata
 from giornata.cli.options import JsonFlag, misplaced, settings_of
 from giornata.cli.output import Output, reporting
@@ -69,7 +79,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any field of the spec, as in docs/training.md; may be repeated.",
+            help="Any field of the spec, as in docs/training.md; a list with commas, or as JSON; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -88,6 +98,28 @@ def train(
             "--init-lora", "--network-weights", metavar="FILE", help="Start from this LoRA.", show_default=False
         ),
     ] = None,
+    configs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Configuration of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
+            "translated; may be repeated, as for sd-scripts' options and datasets. Other options win over it.",
+            show_default=False,
+        ),
+    ] = None,
+    ignored: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="KEY",
+            help="With --from: train without this key, which is refused; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    shown: Annotated[
+        bool, typer.Option("--show", help="With --from: say what becomes of every key; submit nothing.")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="A name for people.", show_default=False)] = None,
     priority: Annotated[
         int | None, typer.Option(metavar="N", min=-100, max=100, help="Higher goes first.", show_default=False)
@@ -146,22 +178,32 @@ def train(
 
     With --standalone there is no server: started again with the same command, a run that was killed goes on from
     its last checkpoint in storage, and ends with the same bytes.
+
+    With --from, every key of the file is taken, refused or said to mean nothing here. A key that is refused stops the
+    command unless --ignore names it. Paths in the file hold from the working directory.
     """
     with reporting(as_json) as out:
         settings = settings_of(context, webhook_secret=webhook_secret, model_cache_bytes=model_cache_bytes)
+        reading = read_foreign(configs, ignored or ()) if configs else None
+        named = Sources(directory=directory, class_directory=class_directory, init_lora=init_lora)
+        sources = with_file(reading, named)
         alone = Alone(
-            directory=directory,
-            class_directory=class_directory,
+            directory=sources.directory,
+            class_directory=sources.class_directory,
+            subsets=sources.subsets,
+            class_subsets=sources.class_subsets,
             checkpoint_to=checkpoint_to,
             output=output,
             webhook=webhook,
             model_cache_bytes=model_cache_bytes,
         )
         queued = Submission(
-            directory=directory,
-            class_directory=class_directory,
+            directory=sources.directory,
+            class_directory=sources.class_directory,
+            subsets=sources.subsets,
+            class_subsets=sources.class_subsets,
             continued=continued,
-            init_lora=init_lora,
+            init_lora=sources.init_lora,
             name=name,
             priority=priority,
             max_cost=max_cost,
@@ -170,12 +212,24 @@ def train(
         fields = partial(
             _spec, preset, model=model, instance_prompt=instance_prompt, steps=steps, assignments=assignments
         )
+        others = []
+        if reading is None:
+            others += without_file({"--ignore": ignored or None, "--show": shown or None})
+        else:
+            others += beside_file(reading, {"--preset": preset, "--continue": continued})
+            fields = partial(with_options, reading, fields())
+            tell(reading, fields(), sources, out)
+            if shown:
+                raise typer.Exit(end_of_look(reading, fields(), sources, others, out))
         if estimated:
-            estimate_job(queued, settings, fields, out, others=[*alone.misplaced(), *_misplaced(standalone, follow)])
+            others += [*alone.misplaced(), *_misplaced(standalone, follow)]
+            estimate_job(queued, settings, fields, out, others=others)
             return
         if standalone:
-            raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=queued.misplaced(), out=out))
-        status = _queue(queued, settings, fields, out, others=alone.misplaced(), follow=follow, output=output)
+            others += queued.misplaced()
+            raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=others, out=out))
+        others += alone.misplaced()
+        status = _queue(queued, settings, fields, out, others=others, follow=follow, output=output)
         if status:
             raise typer.Exit(status)
 
@@ -200,8 +254,6 @@ def _queue(
     with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
         job_sent = check(asked, settings, fields, copies=Path(copies), others=others)
         folder = job_sent.folder
-        for note in folder.notes if folder is not None else ():
-            out.hint(note)
         with connect(settings) as client:
             job = send(client, job_sent, out)
             pictures = "" if folder is None else f"{count(len(folder.items), 'picture')}, "

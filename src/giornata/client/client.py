@@ -20,6 +20,7 @@ from giornata.client.trust import trusted
 from giornata.client.uploads import Progress, UploadedFile, local_files, upload
 from giornata.domain.errors import NotFound, Unavailable
 from giornata.domain.job import TERMINAL, JobState
+from giornata.pictures.folder import CAPTION_ENDING
 from giornata.protocol.admin import (
     CreatedKey,
     CreateKey,
@@ -30,6 +31,7 @@ from giornata.protocol.admin import (
     ProjectPage,
     Scope,
     SetBudget,
+    SetLimits,
 )
 from giornata.protocol.costs import Costs
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem, DatasetPage
@@ -57,6 +59,10 @@ from giornata.protocol.secrets import Secret, SecretPage, SetSecret
 PAGE = 500
 LONGEST_MARK = 6
 """Of a job's id, so many last characters tell its files from those of another job with the same name."""
+KEPT_CHECKPOINTS = (
+    "A job keeps its latest checkpoints (checkpoints_keep_latest, by default 2). To keep chosen steps, submit "
+    "it with: --set checkpoints_keep_every=500"
+)
 STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
@@ -104,15 +110,18 @@ class Client(OperatorCalls):
         progress: Progress | None = None,
         *,
         masks: bool = False,
+        caption_extension: str = CAPTION_ENDING,
     ) -> Dataset:
         """Check the folder, send what is missing, and make the dataset. `masks`: use those beside the pictures, for a
-        job with masked_loss.
+        job with masked_loss. `caption_extension`: ending of the caption files.
 
         Raises InvalidInput with every fault of the folder and of all pictures, before a byte is sent.
         """
         with tempfile.TemporaryDirectory(prefix="giornata-masks-") as copies:
             into = Path(copies) if masks else None
-            read = read_training_folder(folder, instance_prompt=instance_prompt, masks_into=into)
+            read = read_training_folder(
+                folder, instance_prompt=instance_prompt, masks_into=into, caption_ending=caption_extension
+            )
             return self.send_folder(read, progress)
 
     def send_folder(self, folder: TrainingFolder, progress: Progress | None = None) -> Dataset:
@@ -309,7 +318,7 @@ class Client(OperatorCalls):
         found = {each.step: each for each in self.checkpoints(job_id)}
         if step not in found:
             steps = ", ".join(map(str, sorted(found))) or "none yet"
-            raise NotFound(f"{job_id} has no checkpoint of step {step}; there are: {steps}")
+            raise NotFound(f"{job_id} has no checkpoint of step {step}; there are: {steps}", hint=KEPT_CHECKPOINTS)
         path = directory / (name or f"checkpoint-{step}.safetensors")
         return download_file(self._http, found[step], path, progress=progress)
 
@@ -335,6 +344,11 @@ class Client(OperatorCalls):
     def set_project_budgets(self, project_id: str, body: SetBudget) -> Project:
         """The budgets that are given in `body`; the other one stays. For an admin of the installation."""
         return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/budget", Project, body=body)
+
+    def set_project_limits(self, project_id: str, *, max_pictures: int | None) -> Project:
+        """Most pictures of a dataset; None: as the installation says. For an admin of the installation."""
+        body = SetLimits(max_pictures=max_pictures)
+        return self._connection.call("PUT", f"/v1/projects/{quoted(project_id)}/limits", Project, body=body)
 
     def create_project(self, project_id: str, *, name: str | None = None) -> Project:
         """A new tenant."""

@@ -10,6 +10,7 @@ from giornata.control.instants import instant
 from giornata.control.item_faults import item_faults, missing_faults
 from giornata.control.permissions import require_user
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
+from giornata.control.project_reply import max_pictures_of
 from giornata.control.texts import label_faults
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem
@@ -22,7 +23,9 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
     project does not have, pictures that cannot be trained on.
     """
     require_user(caller)
-    faults = [*item_faults(ctx.policy, request.items), *label_faults(request.labels)]
+    with ctx.store.read() as tx:
+        most = max_pictures_of(ctx, tx.projects.get(caller.project_id))
+    faults = [*item_faults(ctx.policy, request.items, max_pictures=most), *label_faults(request.labels)]
     items = list(dict.fromkeys(request.items))
     blobs = _blobs(ctx, caller, items)
     faults += missing_faults(ctx.policy, items, blobs)

@@ -11,6 +11,7 @@ from giornata.control.context import Context
 from giornata.control.ports.pictures import Inspection
 from giornata.control.ports.records import BlobRecord
 from giornata.domain.errors import BlobMissing, Fault
+from giornata.domain.picture_notes import picture_notes
 from giornata.protocol.datasets import DatasetItem
 
 BATCH = 16  # pictures that lie on the server's disk at one time
@@ -42,7 +43,7 @@ def inspect_blobs(
                 tx.uploads.note_inspection(project_id, blob.sha256, _remembered(inspection))
     return (
         [replace(fault, where=item.name) for item in items for fault in faults.get(item.sha256, ())],
-        [f"{item.name}: {note}" for item in items for note in notes.get(item.sha256, ())],
+        picture_notes((item.name, notes.get(item.sha256, ())) for item in items),
     )
 
 

@@ -9,9 +9,13 @@ from giornata.domain.errors import Fault
 from giornata.protocol.datasets import DatasetItem
 
 
-def item_faults(policy: Policy, items: Sequence[DatasetItem]) -> Iterable[Fault]:
+def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: int) -> Iterable[Fault]:
     """Counts, captions, and names that mean two things."""
-    yield from count_faults(policy, len({item.sha256 for item in items}), where="items")
+    count = len({item.sha256 for item in items})
+    yield from few_faults(policy, count, where="items")
+    if count > max_pictures:
+        hint = "leave some out, or ask the operator for a higher limit: giornata project limits"
+        yield Fault(where="items", message=f"{count} pictures are more than {max_pictures}", hint=hint)
     seen: dict[str, DatasetItem] = {}
     for item in items:
         yield from _caption_faults(item)
@@ -24,14 +28,11 @@ def item_faults(policy: Policy, items: Sequence[DatasetItem]) -> Iterable[Fault]
             yield Fault(where=item.name, message="is given twice with different repeats", hint="keep one of them")
 
 
-def count_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:
-    """Too few different pictures, or too many."""
+def few_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:
+    """Too few different pictures."""
     if count < policy.min_pictures:
         hint = "add more; a subject is learned well from 5 to 50"
         yield Fault(where=where, message=f"{count} pictures are fewer than {policy.min_pictures}", hint=hint)
-    if count > policy.max_pictures:
-        hint = "leave some out; a subject is learned well from 5 to 50"
-        yield Fault(where=where, message=f"{count} pictures are more than {policy.max_pictures}", hint=hint)
 
 
 def missing_faults(policy: Policy, items: Sequence[DatasetItem], blobs: Mapping[str, BlobRecord]) -> Iterable[Fault]:

@@ -21,8 +21,8 @@ class Policy:
     node_gone_after_s: float = 120.0
     max_crashed_machines: int = 3  # crashes without progress between them, on as many machines or on fewer
     max_fruitless: int = 10
-    min_pictures: int = 3
-    max_pictures: int = 1000
+    min_pictures: int = 1
+    max_pictures: int = 1000  # unless the project has a limit of its own
     max_picture_bytes: int = 50 * 2**20
     max_upload_bytes: int = 8 * 2**30
     min_picture_side_px: int = 64

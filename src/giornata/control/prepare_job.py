@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Caller, Context
-from giornata.control.item_faults import count_faults
+from giornata.control.item_faults import few_faults
 from giornata.control.keep_secrets import secret_value
+from giornata.control.length_faults import length_check, prompts_of, within
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
@@ -17,12 +18,16 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.joint import joint_key_of
+from giornata.protocol.model import Message
 from giornata.protocol.secrets import NAME_PATTERN
 from giornata.protocol.shape import shape_key_of
 from giornata.protocol.specs import PRETRAIN_KIND, TrainSpec, canonical_names, input_files, model_key, total_steps
 from giornata.protocol.training.file_names import output_name_of
 
 SHOWN = 5
+MOST_COUNTED_CHARS = 500_000
+"""Characters of a dataset's captions whose tokens are counted in a request, which takes a tenth of a second. The node
+counts the rest."""
 SECRET_FIELDS = ("hub_token_secret", "wandb_api_key_secret")
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -39,7 +44,7 @@ def prepare_job(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJo
     parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
     faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
-    faults += _dataset_faults(ctx, tx, caller, request)
+    faults += _dataset_faults(ctx, tx, caller, request, parsed)
     faults += _file_faults(tx, caller, request)
     faults += _secret_faults(ctx, tx, caller, request)
     if faults or parsed is None:
@@ -96,18 +101,26 @@ def _size_faults(ctx: Context, request: SubmitJob) -> Iterable[Fault]:
         yield Fault(where="spec", message=message, hint=hint)
 
 
-def _dataset_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
+def _dataset_faults(
+    ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob, parsed: Message | None
+) -> Iterable[Fault]:
     """Looks at the raw spec, so that a fault of another field does not hide these."""
     if request.kind != "train":
         return
     items = _items(tx, caller, request.spec, "dataset")
     if items is not None:
-        yield from count_faults(ctx.policy, len({item.sha256 for item in items}), where="spec.dataset")
+        yield from few_faults(ctx.policy, len({item.sha256 for item in items}), where="spec.dataset")
         yield from _caption_faults(request.spec, items)
     elif _is_text(request.spec, "dataset"):
         yield _no_dataset(request.spec, "dataset")
-    if _is_text(request.spec, "class_dataset") and _items(tx, caller, request.spec, "class_dataset") is None:
+    classes = _items(tx, caller, request.spec, "class_dataset")
+    if classes is None and _is_text(request.spec, "class_dataset"):
         yield _no_dataset(request.spec, "class_dataset")
+    check = length_check(request.spec, parsed if isinstance(parsed, TrainSpec) else None)
+    if check.spec is not None:
+        yield from check.of_texts(prompts_of(request.spec))
+        yield from check.of_captions(within(_captions(items), most_chars=MOST_COUNTED_CHARS))
+        yield from check.of_texts(within(_captions(classes), most_chars=MOST_COUNTED_CHARS))
 
 
 def _file_faults(tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:
@@ -141,6 +154,10 @@ def _items(tx: Transaction, caller: Caller, spec: Mapping[str, Any], field: str)
     if tx.datasets.get(spec[field], project_id=caller.project_id) is None:
         return None
     return tx.datasets.items(spec[field], project_id=caller.project_id)
+
+
+def _captions(items: Sequence[ItemRecord] | None) -> list[tuple[str, str]]:
+    return [(item.name, item.caption) for item in items or () if item.caption is not None]
 
 
 def _is_text(spec: Mapping[str, Any], field: str) -> bool:

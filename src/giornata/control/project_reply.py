@@ -1,7 +1,7 @@
 """A project as those who may see it do."""
 
 from giornata.control.budgets import project_spent
-from giornata.control.context import Foundations
+from giornata.control.context import Context
 from giornata.control.instants import instant
 from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
@@ -10,9 +10,14 @@ from giornata.domain.errors import NotFound
 from giornata.protocol.admin import Project
 
 
-def project_reply(tx: Transaction, ctx: Foundations, project: ProjectRecord) -> Project:
+def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Project:
     """With its money as of now, if it has a budget."""
-    made = Project(id=project.id, name=project.name, created_at=instant(project.created_at_ms))
+    made = Project(
+        id=project.id,
+        name=project.name,
+        created_at=instant(project.created_at_ms),
+        max_pictures=max_pictures_of(ctx, project),
+    )
     if project.budget_micro_usd is None and project.monthly_budget_micro_usd is None:
         return made
     now_ms = ctx.clock.now_ms()
@@ -31,7 +36,13 @@ def project_reply(tx: Transaction, ctx: Foundations, project: ProjectRecord) -> 
     return made.model_copy(update=money)
 
 
-def read_project(tx: Transaction, ctx: Foundations, project_id: str) -> Project:
+def max_pictures_of(ctx: Context, project: ProjectRecord | None) -> int:
+    """Most pictures of a dataset: the project's own limit, or else the installation's."""
+    own = None if project is None else project.max_pictures
+    return ctx.policy.max_pictures if own is None else own
+
+
+def read_project(tx: Transaction, ctx: Context, project_id: str) -> Project:
     """As this transaction sees it. Raises NotFound."""
     project = tx.projects.get(project_id)
     if project is None:

@@ -1,4 +1,4 @@
-"""The layers that a job's adapter is put on, and whether the lean layer can carry it."""
+"""The layers that a job's adapter is put on, and which of them the lean layer can carry."""
 
 from dataclasses import dataclass
 
@@ -55,16 +55,26 @@ def public_name(prefix: str, key: str) -> str:
 
 
 def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
-    """Every reason why the job's adapter needs peft's layers; empty when the lean layer
-    (`giornata.diffusion.slot_layer`) can carry it. The adapter and the base decide, and nothing else of the job.
+    """Every reason why layers of the job's adapter need peft's layers; empty when the lean layer
+    (`giornata.diffusion.slot_layer`) can carry all. The adapter and the base decide, and nothing else of the job.
 
     The lean layer is the product of two matrices on a linear layer. LoKr has other factors, DoRA the norm of the
     whole weight, and the A of a convolution is a convolution.
     """
-    reasons = [] if spec.adapter_type is AdapterType.LORA else [f"adapter_type {spec.adapter_type}"]
-    reasons += ["use_dora"] if spec.use_dora else []
     others = {suffix(each.name) for each in adapted_layers(base, spec) if type(each.layer) not in CARRIED}
-    return (*reasons, *(f"{name} is not a plain linear layer" for name in sorted(others)))
+    return (*_why_none_is_lean(spec), *(f"{name} is not a plain linear layer" for name in sorted(others)))
+
+
+def lean_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
+    """Those of the adapted layers that the lean layer can carry."""
+    if _why_none_is_lean(spec):
+        return ()
+    return tuple(each for each in adapted_layers(base, spec) if type(each.layer) in CARRIED)
+
+
+def _why_none_is_lean(spec: TrainSpec) -> list[str]:
+    reasons = [] if spec.adapter_type is AdapterType.LORA else [f"adapter_type {spec.adapter_type}"]
+    return reasons + (["use_dora"] if spec.use_dora else [])
 
 
 def lean_shapes(base: BaseModel, spec: TrainSpec) -> dict[str, tuple[int, ...]]:

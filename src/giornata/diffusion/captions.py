@@ -1,10 +1,16 @@
 """Captions to what the UNet attends to.
 
-Shapes: B captions; L = 77 tokens; D the UNet's cross-attention width (2048 for SDXL: 768 + 1280 side by side; 768
-for Stable Diffusion 1.5); P the width of the pooled embedding (1280), where there is one.
+Shapes: B captions; N chunks of a caption; L = 75 N + 2 tokens; D the UNet's cross-attention width (2048 for SDXL:
+768 + 1280 side by side; 768 for Stable Diffusion 1.5); P the width of the pooled embedding (1280), where there is
+one.
 
-Captions are used to the letter: quotes, spaces and any script. Nothing is ever cut for an adapter: a caption that
-does not fit into the text encoders is refused, by name and number of tokens.
+Captions are used to the letter: quotes, spaces and any script. Only what asks for it is cut: otherwise a caption that
+has too many tokens is refused, by name and number of tokens.
+
+CLIP's text encoders read 75 tokens between their marks. A caption of up to 150 or 225 is read in chunks, as kohya's
+sd-scripts do it (`library/strategy_base.py` and `library/strategy_sdxl.py`): each chunk of 75 tokens is read as a
+caption of its own, with marks and padding. Their hidden states stand side by side between the first chunk's start and
+the last chunk's end. The pooled output is that of the first chunk.
 """
 
 import hashlib
@@ -17,6 +23,8 @@ import torch
 from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.order import Role
 from giornata.diffusion.randomness import permutation, uniform
+from giornata.domain import caption_length
+from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
 
 
@@ -28,17 +36,17 @@ class Embedding:
     pooled_BP: torch.Tensor | None
 
 
-def too_long(captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any]) -> list[Fault]:
-    """A fault for every (where, caption) that has more tokens than fit, start and end marks included."""
-    faults = []
-    for where, caption in captions:
-        for number, tokenizer in enumerate(tokenizers, start=1):
-            count, limit = len(tokenizer(caption, verbose=False).input_ids), tokenizer.model_max_length
-            if count > limit:
-                message = f"the caption has {count} tokens for text encoder {number}, and {limit} fit"
-                faults.append(Fault(where=where, message=message, hint="shorten it; captions are never cut silently"))
-                break
-    return faults
+def token_count(caption: str, tokenizers: Sequence[Any]) -> int:
+    """Tokens between the marks of start and end; of the tokenizer that makes the most of them."""
+    return max(len(_tokens(tokenizer, caption)) for tokenizer in tokenizers)
+
+
+def too_long(
+    captions: Iterable[tuple[str, str]], tokenizers: Sequence[Any], *, max_token_length: int = CHUNK
+) -> list[Fault]:
+    """Faults for every (where, caption) that has more tokens than fit; see `caption_length.too_long`."""
+    limit = max_token_length // CHUNK * (min(tokenizer.model_max_length for tokenizer in tokenizers) - 2)
+    return caption_length.too_long(captions, count=lambda text: token_count(text, tokenizers), limit=limit)
 
 
 def encode(
@@ -47,30 +55,64 @@ def encode(
     captions: Sequence[str],
     *,
     family: Family = SDXL,
+    max_token_length: int = CHUNK,
     truncation: bool = False,
 ) -> Embedding:
     """As `encode_prompt` of the family's pipeline: the hidden layers that it uses of all encoders side by side, and
     the pooled, projected output of the last, if it uses that. Gradients flow if the caller lets them.
 
     With `truncation` captions that do not fit are cut, as pre-training does it with texts that nobody wrote for a
-    text encoder; adapters' captions never are.
+    text encoder; adapters' captions are only where the job asks for it.
     """
     hidden, pooled_BP = [], None
+    chunks = max_token_length // CHUNK
     for tokenizer, encoder in zip(tokenizers, text_encoders, strict=True):
-        tokens_BL = tokenizer(
-            list(captions),
-            padding="max_length",
-            max_length=tokenizer.model_max_length,
-            truncation=truncation,
-            return_tensors="pt",
-        ).input_ids
+        if chunks == 1:
+            tokens_BL = tokenizer(
+                list(captions),
+                padding="max_length",
+                max_length=tokenizer.model_max_length,
+                truncation=truncation,
+                return_tensors="pt",
+            ).input_ids
+        else:
+            tokens_BL = _in_chunks(tokenizer, captions, chunks, truncation=truncation)
         output = encoder(_moved(tokens_BL, encoder.device), output_hidden_states=True)
         layer = family.hidden_layer
-        hidden.append(output.last_hidden_state if layer is None else output.hidden_states[layer])
-        pooled_BP = output[0] if family.pooled else None
+        states_BLD = output.last_hidden_state if layer is None else output.hidden_states[layer]
+        hidden.append(_joined(states_BLD, chunks))
+        pooled_BP = output[0][::chunks] if family.pooled else None
     if family.pooled and (pooled_BP is None or pooled_BP.ndim != 2):
         raise TypeError(f"the last text encoder gives no pooled output; {family.title} needs one with a projection")
     return Embedding(prompt_BLD=torch.cat(hidden, dim=-1), pooled_BP=pooled_BP)
+
+
+def _tokens(tokenizer: Any, caption: str) -> list[int]:
+    return list(tokenizer(caption, add_special_tokens=False, verbose=False).input_ids)
+
+
+def _in_chunks(tokenizer: Any, captions: Sequence[str], chunks: int, *, truncation: bool) -> torch.Tensor:
+    """tokens of (B N) x 77: the chunks of the first caption, then those of the next. Each has the marks of start and
+    end; an empty one is as an empty caption. Raises ValueError when a caption does not fit and is not to be cut."""
+    length = tokenizer.model_max_length
+    room, rows = length - 2, []
+    for caption in captions:
+        tokens = _tokens(tokenizer, caption)
+        if len(tokens) > chunks * room and not truncation:
+            raise ValueError(f"a caption has {len(tokens)} tokens, and {chunks * room} fit")
+        for first in range(0, chunks * room, room):
+            row = [tokenizer.bos_token_id, *tokens[first : first + room], tokenizer.eos_token_id]
+            rows.append(row + [tokenizer.pad_token_id] * (length - len(row)))
+    return torch.tensor(rows, dtype=torch.long)
+
+
+def _joined(states_BLD: torch.Tensor, chunks: int) -> torch.Tensor:
+    """Hidden states of the chunks, (B N) x 77 x D, as one row for each caption: B x (75 N + 2) x D."""
+    if chunks == 1:
+        return states_BLD
+    states_BNLD = states_BLD.unflatten(0, (-1, chunks))
+    inner_BLD = states_BNLD[:, :, 1:-1].flatten(1, 2)
+    return torch.cat([states_BNLD[:, 0, :1], inner_BLD, states_BNLD[:, -1, -1:]], dim=1)
 
 
 def _moved(tokens_BL: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -105,7 +147,7 @@ class Wording:
         parts = [part.strip() for part in caption.split(self.separator)]
         first, rest = parts[: self.kept], parts[self.kept :]
         order = permutation(self.seed, "caption-order", *key, n=len(rest))
-        return f"{self.separator} ".join([*first, *(rest[place] for place in order)])
+        return caption_length.joined([*first, *(rest[place] for place in order)], self.separator)
 
     def all_of(self, captions: Iterable[str]) -> list[str] | None:
         """Everything that may ever be said, in a fixed order; None when that is too much to list."""
@@ -127,9 +169,11 @@ class EmbeddingCache:
         text_encoders: Sequence[Any],
         encoder_key: str,
         family: Family = SDXL,
+        max_token_length: int = CHUNK,
+        truncation: bool = False,
     ) -> None:
         self._tokenizers, self._text_encoders, self._encoder_key = tokenizers, text_encoders, encoder_key
-        self._family = family
+        self._family, self._max_token_length, self._truncation = family, max_token_length, truncation
         self._entries: dict[tuple[str, str], Embedding] = {}
 
     def __len__(self) -> int:
@@ -141,8 +185,18 @@ class EmbeddingCache:
         for caption in captions:
             key = self._key(caption)
             if key not in self._entries:
-                self._entries[key] = encode(self._tokenizers, self._text_encoders, [caption], family=self._family)
+                self._entries[key] = self._encoded(caption)
                 tick()
+
+    def _encoded(self, caption: str) -> Embedding:
+        return encode(
+            self._tokenizers,
+            self._text_encoders,
+            [caption],
+            family=self._family,
+            max_token_length=self._max_token_length,
+            truncation=self._truncation,
+        )
 
     def put(self, caption: str, embedding: Embedding) -> None:
         """Take over what was encoded before: an embedding of one caption, on any device."""

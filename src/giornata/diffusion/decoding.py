@@ -1,4 +1,5 @@
-"""From a picture file, or its bytes, to the picture as a viewer shows it. Loads PIL and numpy, nothing heavier."""
+"""From a picture file, or its bytes, to the picture as a viewer shows it. Loads PIL, pillow-heif and numpy,
+nothing heavier."""
 
 import io
 import struct
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from giornata.diffusion import heif  # noqa: F401  (importing it makes Pillow read HEIC)
 from giornata.diffusion.colours import has_alpha, in_srgb, over_white
 
 _ORIENTATION_TAG = 0x0112
@@ -91,7 +93,7 @@ def _readable() -> Iterator[None]:
     except Image.DecompressionBombError:
         raise TooManyPixels("has more pixels than any picture needs") from None
     except _ANYTHING as error:
-        raise Undecodable(f"is damaged: {error}") from error
+        raise Undecodable(f"is damaged: {str(error).strip()}") from error
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -6,7 +6,7 @@ A weight w of output o is held as a number v of 8 bits beside one float32 scale 
 v = w / s_o rounded to the nearest number of the format, ties to even, where M is the largest that the format has: 127
 of int8 (symmetric, by channel: Krishnamoorthi, 2018, arXiv 1806.08342), 448 of the 8-bit float e4m3 (Micikevicius et
 al., 2022, arXiv 2209.05433). The layer computes with v · s_o, multiplied in float32 and rounded once to the precision
-of the job.
+of the job, without a float32 copy of the weight on a GPU.
 
 Left to itself autograd keeps what a product was made with, which is the wide weight, of every layer at once. These
 layers keep the 8 bits and widen them anew in the backward pass, so only one layer's weight is wide at a time. They
@@ -31,7 +31,6 @@ FORMATS: Mapping[BaseQuantization, torch.dtype] = MappingProxyType(
 LARGEST = MappingProxyType({torch.int8: 127.0, torch.float8_e4m3fn: 448.0})
 KEPT_WHOLE = frozenset({"conv_in", "conv_out", "time_embedding", "add_embedding"})
 """The parts of a UNet through which everything goes, and which are small."""
-WIDE_BYTES = 4
 
 
 class Held(nn.Module):
@@ -118,8 +117,14 @@ def narrowed(weight: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def widened(numbers: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """numbers · scale in `dtype`, rounded once."""
-    return numbers.float().mul_(scale).to(dtype)
+    """numbers · scale in `dtype`. Each product is computed in float32 and rounded once.
+
+    On CUDA no float32 tensor of the weight's size is made: the kernels convert while they read and write. int8 takes
+    one kernel. torch does not promote 8-bit floats, so e4m3 takes two; the conversion before the product is exact.
+    """
+    if numbers.dtype.is_floating_point:
+        return numbers.to(dtype).mul_(scale)
+    return torch.mul(numbers, scale, out=torch.empty_like(numbers, dtype=dtype))
 
 
 def hold(unet: nn.Module, kind: BaseQuantization) -> None:
@@ -147,9 +152,9 @@ def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> 
 
 
 def working_bytes(unet: nn.Module) -> int:
-    """What the largest weight takes while it is wide: in float32 and in the job's precision. 0 without 8 bits."""
+    """What the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8 bits."""
     held = (module for module in unet.modules() if isinstance(module, Held))
-    return max((each.numbers.numel() * (WIDE_BYTES + each.dtype.itemsize) for each in held), default=0)
+    return max((each.numbers.numel() * each.dtype.itemsize for each in held), default=0)
 
 
 def _held(layer: nn.Module, kind: BaseQuantization) -> nn.Module | None:

@@ -1,6 +1,6 @@
 """What there is to say about one picture file before it is trained on: faults, and notes of how it will be treated.
 
-Only PIL and the standard library are loaded; the bytes are a stranger's (see giornata.diffusion.inspect).
+Only PIL, pillow-heif and the standard library are loaded. The bytes are a stranger's: see giornata.diffusion.inspect.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image, ImageCms, UnidentifiedImageError
 
+from giornata.diffusion import heif
 from giornata.diffusion.signatures import SAVE_ANEW, jpeg_has_end, webp_size, what_instead
 
 ACCEPTED = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF")
@@ -100,7 +101,7 @@ def _read(path: Path, look: Look, bounds: Bounds) -> bytes | None:
 
 
 def _short(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:MESSAGE_CHARS]
+    return (str(error).strip() or type(error).__name__)[:MESSAGE_CHARS]
 
 
 @contextmanager
@@ -156,6 +157,8 @@ def _examine_header(data: bytes, look: Look, bounds: Bounds) -> bool:
         if picture.format == "MPO":
             # Phones put gain maps and depth behind the picture, in the same file; viewers show the first.
             _note(look, "holds further pictures behind the first, which are ignored")
+        elif picture.format == heif.FORMAT and picture.n_frames > 1:
+            _note(look, "holds further pictures beside the main one, which are ignored")
         elif getattr(picture, "is_animated", False):
             look.fault(f"has several {'pages' if look.format == 'TIFF' else 'frames'}", ONE_FRAME)
             return False
@@ -223,6 +226,8 @@ def _note_orientation(picture: Any, look: Look) -> None:
 
 
 def _note_colours(picture: Any, look: Look, *, is_16_bit: bool) -> None:
+    for note in heif.heif_notes(picture.info) if look.format == heif.FORMAT else ():
+        _note(look, note)
     if is_16_bit:
         _note(look, "16 bits per channel, trained with 8")
     if picture.mode in MODE_NOTES:

@@ -7,7 +7,7 @@ says how one that is fine will be treated.
 
 The bytes are a stranger's, and decoders are native code: this runs in a process of its own that takes limits on
 memory and processor time upon itself and holds nothing worth stealing. `giornata.pictures.inspection` starts it, and
-starts it anew when a picture has killed it. Only PIL and the standard library are loaded.
+starts it anew when a picture has killed it. Only PIL, pillow-heif and the standard library are loaded.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The VAE's view of every picture, encoded once.
 
-Shapes: B = 1 while encoding; C = 4 latent channels; H, W = pixels / 8.
+Shapes: C = 4 latent channels; H, W = pixels / 8.
 
 What is kept is the mean and the standard deviation of the posterior, not a sample of it, so that every draw still
 takes a sample of its own: latents = (mean + std · noise) · scaling_factor, as if the picture had been encoded anew
@@ -9,10 +9,11 @@ at every step, without the 5 TFLOP that this costs at 1024 x 1024.
 Random crops: each picture has CROP_VARIANTS crops that the seed chose, with and without mirroring, and every draw
 picks one of them. Endlessly many crops would mean encoding at every draw; the posterior's noise varies the latents
 at every draw anyway. Only what the remaining steps will really draw is encoded, so a short job on many pictures
-encodes no more than it would on demand. Pictures are encoded one at a time: the bits of a latent do not depend on
-its neighbours, nor on where an attempt began.
+encodes no more than it would on demand. The bits of a latent do not depend on its neighbours, nor on where an attempt
+began; giornata.diffusion.latent_batches says how many pictures are encoded together.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -22,11 +23,18 @@ import torch
 from PIL import Image
 
 from giornata.diffusion import masks, pixels, randomness
-from giornata.diffusion.buckets import Size, bucket_sizes, nearest
+from giornata.diffusion.buckets import Size, bucket_sizes, target_size
+from giornata.diffusion.entry_store import Entry, EntryStore
+from giornata.diffusion.latent_batches import LatentBatches, RowsOf, one_row
 from giornata.diffusion.pixels import Placement
 from giornata.protocol.specs import TrainSpec
 
+__all__ = ["CROP_VARIANTS", "Crop", "Entry", "EntryKey", "Framing", "LatentCache", "View", "sample"]
+
 CROP_VARIANTS = 4
+
+Tick = Callable[[], None]
+"""Called after each view that is encoded; may raise to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +59,13 @@ class EntryKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """Posterior of one view, and its mask when the job uses masks and the picture has one; float32 on the CPU."""
+class Crop:
+    """A view cut out of its picture, ready for the VAE. Views with equal keys share their pixels."""
 
-    mean_CHW: torch.Tensor
-    std_CHW: torch.Tensor
+    view: View
+    key: EntryKey
+    placement: Placement
+    pixels_HWC: np.ndarray
     mask_HW: torch.Tensor | None = None
 
 
@@ -63,7 +73,8 @@ class Entry:
 class Framing:
     """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number).
 
-    Without `buckets` every picture becomes a square. Sizes are (height, width).
+    Without `buckets` every picture becomes a square. With `no_upscale_steps` no picture is enlarged: its bucket is
+    made of its own size (see `buckets.shrunk`). Sizes are (height, width).
     """
 
     seed: int
@@ -72,6 +83,7 @@ class Framing:
     random_flip: bool
     buckets: tuple[Size, ...] = ()
     masked: bool = False
+    no_upscale_steps: int | None = None
 
     @classmethod
     def of(cls, spec: TrainSpec, *, seed: int) -> Self:
@@ -89,11 +101,14 @@ class Framing:
             random_flip=spec.random_flip,
             buckets=buckets if spec.enable_bucket else (),
             masked=spec.masked_loss,
+            no_upscale_steps=spec.bucket_reso_steps if spec.bucket_no_upscale else None,
         )
 
     def target(self, original: Size) -> Size:
         """The size that a picture of this size is trained at."""
-        return nearest(original, self.buckets) if self.buckets else (self.resolution, self.resolution)
+        return target_size(
+            original, resolution=self.resolution, buckets=self.buckets, no_upscale_steps=self.no_upscale_steps
+        )
 
     def draw(self, picture_sha256: str, purpose: str, *counters: int) -> View:
         """The view of one draw, named by `purpose` and `counters`."""
@@ -121,29 +136,82 @@ class Framing:
 
 
 class LatentCache:
-    """Encodings of the pictures of one job, in memory: 0.5 MB per entry at 1024 x 1024."""
+    """Encodings of the pictures of one job: 0.5 MB per entry at 1024 x 1024. `entries` decides where they are kept;
+    `rows_of` how many crops of one size go through the VAE at a time."""
 
-    def __init__(self, *, vae: Any, vae_key: str, framing: Framing) -> None:
+    def __init__(
+        self,
+        *,
+        vae: Any,
+        vae_key: str,
+        framing: Framing,
+        entries: EntryStore | None = None,
+        rows_of: RowsOf = one_row,
+    ) -> None:
         self._vae, self._vae_key, self._framing = vae, vae_key, framing
-        self._entries: dict[EntryKey, Entry] = {}
+        self._entries = EntryStore() if entries is None else entries
+        self._batches = LatentBatches(vae, rows_of)
         self._views: dict[View, tuple[EntryKey, Placement]] = {}
+        self._waiting: dict[Size, dict[EntryKey, list[tuple[Crop, Tick]]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, image: Image.Image, views: Iterable[View], tick: Callable[[], None] = lambda: None) -> None:
-        """Encode these views of one decoded picture. `tick` is called after each; it may raise to stop."""
+    @property
+    def waiting(self) -> int:
+        """How many different crops wait until a batch of their size is full."""
+        return sum(map(len, self._waiting.values()))
+
+    def crops(self, image: Image.Image, views: Iterable[View]) -> list[Crop]:
+        """These views of one decoded picture. Changes nothing: another thread may call it."""
         colours, alpha = masks.split(image)
         resized = pixels.resize(colours, self._framing.target((image.height, image.width)))
+        found: dict[EntryKey, Crop] = {}
+        crops = []
         for view in views:
             placement = self._place(image, view)
             key = self._key(view, placement)
-            if key not in self._entries:
-                entry = encode(self._vae, pixels.cut(resized, placement))
+            if key not in found:
                 mask_HW = None if alpha is None else self._mask(alpha, placement)
-                self._entries[key] = replace(entry, mask_HW=mask_HW)
-            self._views[view] = key, placement
-            tick()
+                pixels_HWC = pixels.cut(resized, placement)
+                found[key] = Crop(view=view, key=key, placement=placement, pixels_HWC=pixels_HWC, mask_HW=mask_HW)
+            crops.append(replace(found[key], view=view))
+        return crops
+
+    def add(self, crops: Iterable[Crop], tick: Tick = lambda: None) -> None:
+        """Encode these crops, as soon as there are enough of their size. `tick` is called for each once it is in."""
+        for crop in crops:
+            if crop.key in self._entries:
+                self._views[crop.view] = crop.key, crop.placement
+                tick()
+                continue
+            size = crop.placement.target_size
+            waiting = self._waiting[size]
+            waiting.setdefault(crop.key, []).append((crop, tick))
+            if len(waiting) >= self._batches.rows(size):
+                self._encode(size)
+
+    def flush(self) -> None:
+        """Encode what still waits for a batch to be full."""
+        for size in tuple(self._waiting):
+            self._encode(size)
+
+    def close(self) -> None:
+        """Give back what the entries take, on the disk too."""
+        self._entries.close()
+        self._views.clear()
+        self._waiting.clear()
+
+    def _encode(self, size: Size) -> None:
+        waiting = self._waiting.pop(size)
+        entries = self._batches.encode([same[0][0].pixels_HWC for same in waiting.values()])
+        for (key, same), entry in zip(waiting.items(), entries, strict=True):
+            self._entries[key] = replace(entry, mask_HW=same[0][0].mask_HW)
+            for crop, _ in same:
+                self._views[crop.view] = key, crop.placement
+        for same in waiting.values():
+            for _, tick in same:
+                tick()
 
     def shows_nothing(self, image: Image.Image, picture_sha256: str) -> bool:
         """Whether the picture has a mask of which no view shows anything."""
@@ -156,7 +224,8 @@ class LatentCache:
     def put(self, view: View, placement: Placement, entry: Entry) -> None:
         """Take over what was encoded before. Entries of equal views are shared."""
         key = self._key(view, placement)
-        self._entries.setdefault(key, entry)
+        if key not in self._entries:
+            self._entries[key] = entry
         self._views[view] = key, placement
 
     def __contains__(self, view: View) -> bool:
@@ -184,17 +253,6 @@ class LatentCache:
             masked=self._framing.masked,
             vae_key=self._vae_key,
         )
-
-
-@torch.no_grad()
-def encode(vae: Any, pixels_HWC: np.ndarray) -> Entry:
-    """Mean and standard deviation of the VAE's posterior, for one rectangle of uint8 pixels."""
-    pixels_BCHW = pixels.to_model_range(pixels_HWC).to(device=vae.device, dtype=vae.dtype)
-    posterior = vae.encode(pixels_BCHW).latent_dist
-    return Entry(
-        mean_CHW=posterior.mean[0].to(device="cpu", dtype=torch.float32),
-        std_CHW=posterior.std[0].to(device="cpu", dtype=torch.float32),
-    )
 
 
 def sample(entry: Entry, noise_CHW: torch.Tensor, vae_config: Any) -> torch.Tensor:

@@ -7,7 +7,7 @@ Shapes: r rank, I inputs, O outputs of the adapted layer. A is r × I (r × I ×
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -71,7 +71,7 @@ class Adapters:
         rates."""
         groups: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.parameters.items():
-            groups.setdefault(_group_of(name), []).append(parameter)
+            groups.setdefault(group_of(name), []).append(parameter)
         return groups
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -102,8 +102,11 @@ class Adapters:
         self.remove()
 
 
-def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
-    """Put freshly initialised adapters on the base. Raises WorkloadFailed (BAD_SPEC) for unknown targets.
+def add_adapters(
+    base: BaseModel, spec: TrainSpec, layers: Collection[str] | None = None, *, dropping: Dropping | None = None
+) -> Adapters:
+    """Put freshly initialised adapters on the base, or on those of its layers that have these public names. They look
+    at `dropping`, or at one of their own. Raises WorkloadFailed (BAD_SPEC) for unknown targets.
 
     The weights are a function of (spec.seed, name): the device, other adapters and the base's dtype have no
     part in it. When it fails, the base is left as it was.
@@ -120,11 +123,13 @@ def add_adapters(base: BaseModel, spec: TrainSpec) -> Adapters:
     try:
         named: dict[str, nn.Parameter] = {}
         for prefix, model in models.items():
-            _put_on(model, _sizes(prefix, model, spec), spec)
+            sizes = _sizes(prefix, model, spec, layers)
+            if sizes or layers is None:  # peft refuses a model in which it finds nothing
+                _put_on(model, sizes, spec)
             named |= {public_name(prefix, key): parameter for key, parameter in adapter_parameters(model)}
         parameters = {name: named[name] for name in sorted(named)}
         initialise(parameters, seed)
-        dropping = Dropping()
+        dropping = Dropping() if dropping is None else dropping
         for prefix, model in models.items():
             dora.measure(model, ADAPTER)
             if has_dropout(spec):
@@ -174,13 +179,14 @@ def take_off(model: nn.Module) -> None:
         del model.peft_config
 
 
-def _sizes(prefix: str, model: nn.Module, spec: TrainSpec) -> dict[str, Size]:
-    """The model's layers to be adapted, by their names in it."""
+def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, Size]:
+    """The model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
     if prefix == UNET:
         names = chosen_layers(model, spec.target_modules, spec.lora_unet_blocks)
     else:
         names = chosen_layers(model, spec.text_encoder_target_modules)
-    return {name: size_of(spec, public_name(prefix, name)) for name in names}
+    public = {name: public_name(prefix, name) for name in names}
+    return {name: size_of(spec, each) for name, each in public.items() if layers is None or each in layers}
 
 
 def _config(sizes: Mapping[str, Size], spec: TrainSpec) -> PeftConfig:
@@ -208,7 +214,8 @@ def _config(sizes: Mapping[str, Size], spec: TrainSpec) -> PeftConfig:
     )
 
 
-def _group_of(name: str) -> str:
+def group_of(name: str) -> str:
+    """The group of a parameter of this name: those of a group learn at one rate."""
     kind = name.partition(".")[0]
     return kind if kind in {UNET, "tokens"} else "text_encoders"
 

@@ -84,7 +84,7 @@ class AdapterOptimizer:
             found |= {f"{STATE}{key}.{name}": state[key] for key in self._kind.tensors if key in state}
         for number, group in enumerate(self._torch.param_groups):
             for key in self._kind.numbers:
-                found[f"{GROUP}{number}.{key}"] = torch.tensor(group[key], dtype=torch.float64)
+                found[f"{GROUP}{number}.{key}"] = torch.as_tensor(group[key], dtype=torch.float64)
         if self.average is not None or self._kind.result is not None:
             found |= {EMA + name: tensor for name, tensor in self._result().items()}
         return found
@@ -134,6 +134,10 @@ class AdapterOptimizer:
     def scaled(self) -> torch.Tensor | None:
         """How many layers the last step left too long, and were scaled; None for jobs without such a bound."""
         return None if self._settle is None else self._settle.scaled
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Where the passes of a step add up gradients: tensors that stay where they are."""
+        return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
 
     def forget_gradients(self) -> None:
         """Set them to zero."""

@@ -1,7 +1,5 @@
 """The optimizers that a job may choose: how each is made, and what its state consists of."""
 
-import contextlib
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -9,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from giornata.diffusion import adamw_8bit, came
+from giornata.diffusion import adafactor, adamw_8bit, came, prodigy
 from giornata.diffusion.came import Came
 from giornata.diffusion.lion import Lion
 from giornata.protocol.specs import TrainSpec
@@ -35,9 +33,12 @@ class Begin(Protocol):
 class Kind:
     """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
     first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
-    is not the parameter. `package` is where it comes from, if not from torch. `first_numbers` are the first values
-    that a spec wants otherwise. `factored` are tensors that are rows or columns of a matrix only,
-    `of_vectors` those that only parameters of one dimension have.
+    is not the parameter. `package` is where it comes from, if not from torch. `revision` counts changes of code of
+    ours that changed its rounding. `first_numbers` are the first values that a spec wants otherwise.
+
+    `on_rows`: it may be given a row of numbers instead of the tensors in it, for it treats each number for itself, or
+    sums over all. `flat` are those of `tensors` that have one dimension whatever the parameter has. `factored` are
+    those that are rows or columns of a matrix only, `of_vectors` those that only parameters of one dimension have.
     """
 
     make: Make
@@ -46,6 +47,9 @@ class Kind:
     numbers: Mapping[str, float | int] = field(default_factory=dict)
     result: Callable[[torch.nn.Parameter, State, TrainSpec], torch.Tensor] | None = None
     package: str | None = None
+    revision: int = 1
+    on_rows: bool = False
+    flat: frozenset[str] = frozenset()
     first_numbers: Callable[[TrainSpec], Mapping[str, float | int]] | None = None
     factored: tuple[str, ...] = ()
     of_vectors: tuple[str, ...] = ()
@@ -62,7 +66,7 @@ def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
-    """What all but Adafactor are told alike."""
+    """What AdamW and schedule-free AdamW are told alike."""
     return {
         "lr": spec.learning_rate,
         "betas": argument(spec, "betas"),
@@ -88,62 +92,6 @@ def _begin_adamw(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> 
     del on_cuda
     count = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
     return {"step": count, "exp_avg": _zeros(parameter), "exp_avg_sq": _zeros(parameter)}
-
-
-# ---- Prodigy (Mishchenko & Defazio, 2023, arXiv 2306.06101)
-
-
-def _make_prodigy(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    del fused
-    import prodigyopt
-
-    # It tells on standard output, where the engine speaks its protocol, what it was told itself.
-    with contextlib.redirect_stdout(io.StringIO()):
-        made: torch.optim.Optimizer = prodigyopt.Prodigy(
-            groups,
-            **_as_in_adam(spec),
-            **{name: argument(spec, name) for name in ("decouple", "use_bias_correction", "safeguard_warmup")},
-            **_given(spec, "beta3", "d0", "d_coef", "growth_rate"),
-        )
-    return made
-
-
-def _first_of_prodigy(spec: TrainSpec) -> dict[str, float | int]:
-    d0 = argument(spec, "d0")
-    return {"d": d0, "d_max": d0}
-
-
-def _begin_prodigy(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
-    del on_cuda
-    first = parameter.detach().flatten().clone()
-    moments = {"exp_avg": _zeros(parameter), "exp_avg_sq": _zeros(parameter)}
-    return {"step": step, "s": torch.zeros_like(first), "p0": first, **moments}
-
-
-# ---- Adafactor (Shazeer & Stern, 2018, arXiv 1804.04235), with a learning rate of the job's
-
-
-def _make_adafactor(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
-    del fused
-    from transformers.optimization import Adafactor
-
-    return Adafactor(
-        groups,
-        lr=spec.learning_rate,
-        weight_decay=argument(spec, "weight_decay"),
-        scale_parameter=argument(spec, "scale_parameter"),
-        relative_step=False,
-        **_given(spec, "clip_threshold", "decay_rate", "eps"),
-    )
-
-
-def _begin_adafactor(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
-    del on_cuda
-    if parameter.ndim < 2:  # such as DoRA's magnitudes
-        return {"step": step, "RMS": 0, "exp_avg_sq": _zeros(parameter)}
-    rows, columns = parameter.shape[:-1], parameter.shape[:-2] + parameter.shape[-1:]
-    sums = {"exp_avg_sq_row": parameter.new_zeros(rows), "exp_avg_sq_col": parameter.new_zeros(columns)}
-    return {"step": step, "RMS": 0, **sums}
 
 
 # ---- schedule-free AdamW (Defazio et al., 2024, arXiv 2405.15682)
@@ -203,25 +151,21 @@ def _begin_came(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> S
 
 
 KINDS: Mapping[Optimizer, Kind] = {
-    Optimizer.ADAMW: Kind(make=_make_adamw, begin=_begin_adamw, tensors=("exp_avg", "exp_avg_sq")),
+    Optimizer.ADAMW: Kind(make=_make_adamw, begin=_begin_adamw, tensors=("exp_avg", "exp_avg_sq"), on_rows=True),
     Optimizer.ADAMW_8BIT: Kind(
         make=adamw_8bit.make, begin=adamw_8bit.begin, tensors=adamw_8bit.TENSORS, package="bitsandbytes"
     ),
     Optimizer.PRODIGY: Kind(
-        make=_make_prodigy,
-        begin=_begin_prodigy,
-        tensors=("s", "p0", "exp_avg", "exp_avg_sq"),
-        numbers={"d": 1e-6, "d_max": 1e-6, "d_numerator": 0.0, "k": 0},
-        package="prodigyopt",
-        first_numbers=_first_of_prodigy,
+        make=prodigy.make,
+        begin=prodigy.begin,
+        tensors=prodigy.TENSORS,
+        numbers=prodigy.NUMBERS,
+        revision=2,
+        on_rows=True,
+        flat=prodigy.FLAT,
+        first_numbers=prodigy.first_numbers,
     ),
-    Optimizer.ADAFACTOR: Kind(
-        make=_make_adafactor,
-        begin=_begin_adafactor,
-        tensors=("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"),
-        of_vectors=("exp_avg_sq",),
-        package="transformers",
-    ),
+    Optimizer.ADAFACTOR: Kind(make=adafactor.make, begin=adafactor.begin, tensors=adafactor.TENSORS, revision=2),
     Optimizer.SCHEDULE_FREE: Kind(
         make=_make_schedule_free,
         begin=_begin_schedule_free,
@@ -229,8 +173,9 @@ KINDS: Mapping[Optimizer, Kind] = {
         numbers={"k": 0, "weight_sum": 0.0, "lr_max": -1.0},
         result=_averaged,
         package="schedulefree",
+        on_rows=True,
     ),
-    Optimizer.LION: Kind(make=_make_lion, begin=_begin_lion, tensors=("exp_avg",)),
+    Optimizer.LION: Kind(make=_make_lion, begin=_begin_lion, tensors=("exp_avg",), on_rows=True),
     Optimizer.CAME: Kind(
         make=_make_came, begin=_begin_came, tensors=came.TENSORS, factored=came.FACTORED, of_vectors=(came.SQUARES,)
     ),
@@ -238,6 +183,7 @@ KINDS: Mapping[Optimizer, Kind] = {
 
 
 def optimizer_fingerprint(optimizer: Optimizer) -> dict[str, str]:
-    """The version of the package that it comes from, where that is one of its own."""
-    package = KINDS[optimizer].package
-    return {} if package is None else {package: version(package)}
+    """What its rounding depends on: the version of a package of its own, and the revision of code of ours."""
+    kind = KINDS[optimizer]
+    found = {} if kind.package is None else {kind.package: version(kind.package)}
+    return found if kind.revision == 1 else {**found, "optimizer": f"{optimizer}, revision {kind.revision}"}

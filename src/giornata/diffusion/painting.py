@@ -11,7 +11,9 @@ import torch
 from diffusers import EulerDiscreteScheduler
 
 from giornata.diffusion import randomness
+from giornata.diffusion.captions import Embedding, encode
 from giornata.diffusion.models import BaseModel
+from giornata.domain.caption_length import CHUNK
 
 
 def _nothing() -> None:
@@ -24,7 +26,7 @@ class Brush:
 
     `scheduler` holds settings that are other than the base's, such as `prediction_type`. `between` is called before
     each denoising step and may raise to stop. With `mixed` the UNet and the text encoders run in bf16 as they do in
-    training.
+    training. A prompt is cut after `max_token_length` tokens.
     """
 
     side_px: int
@@ -33,6 +35,7 @@ class Brush:
     scheduler: dict[str, Any] | None = None
     mixed: bool = False
     between: Callable[[], None] = _nothing
+    max_token_length: int = CHUNK
 
 
 @torch.no_grad()
@@ -54,7 +57,7 @@ def paint(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, brush: Brush) 
     brush.between()
     with torch.autocast(base.device.type, dtype=torch.bfloat16, enabled=brush.mixed):
         latents_BCHW = pipeline(
-            prompt=prompt,
+            **_said(base, pipeline, prompt, brush),
             latents=noise_BCHW.to(device=base.device, dtype=base.dtype),
             height=brush.side_px,
             width=brush.side_px,
@@ -68,6 +71,30 @@ def paint(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, brush: Brush) 
     pixels_CHW = base.vae.decode(scaled_BCHW, return_dict=False)[0][0].float()
     levels_CHW = pixels_CHW.add(1.0).mul(127.5).round().clamp(0.0, 255.0)
     return levels_CHW.permute(1, 2, 0).to(device="cpu", dtype=torch.uint8).contiguous()
+
+
+def _said(base: BaseModel, pipeline: Any, prompt: str, brush: Brush) -> dict[str, Any]:
+    """The prompt as the pipeline takes it: the text itself, or embeddings where it would cut too early."""
+    if brush.max_token_length == CHUNK:
+        return {"prompt": prompt}
+
+    def heard(text: str) -> Embedding:
+        return encode(
+            base.tokenizers,
+            base.text_encoders,
+            [text],
+            family=base.family,
+            max_token_length=brush.max_token_length,
+            truncation=True,
+        )
+
+    positive = heard(prompt)
+    said = {"prompt_embeds": positive.prompt_BLD.to(base.dtype), "pooled_prompt_embeds": positive.pooled_BP}
+    if not pipeline.config.get("force_zeros_for_empty_prompt", False):
+        negative = heard("")
+        said |= {"negative_prompt_embeds": negative.prompt_BLD.to(base.dtype)}
+        said |= {"negative_pooled_prompt_embeds": negative.pooled_BP}
+    return {name: tensor for name, tensor in said.items() if tensor is not None}
 
 
 def initial_noise(base: BaseModel, seed: int, purpose: str, *counters: int, side_px: int) -> torch.Tensor:

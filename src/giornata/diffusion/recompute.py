@@ -9,9 +9,11 @@ same operations run twice on the same numbers.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import Any
 
 from diffusers import UNet2DConditionModel
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Recompute(StrEnum):
@@ -34,12 +36,18 @@ def set_recompute(unet: UNet2DConditionModel, wanted: Recompute) -> None:
     if wanted is Recompute.OFF:
         unet.disable_gradient_checkpointing()
         return
-    unet.enable_gradient_checkpointing()
+    unet.enable_gradient_checkpointing(_again)
     if wanted is Recompute.SELECTIVE:
         for block in lowest_blocks(unet):
             for module in block.modules():
                 if hasattr(module, "gradient_checkpointing"):
                     module.gradient_checkpointing = False
+
+
+def _again(module: nn.Module, *inputs: Any) -> Any:
+    """As diffusers' own, but without saving the state of torch's random numbers, which no layer draws from. To read
+    that state is refused while a CUDA graph is captured."""
+    return checkpoint(module.__call__, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def lowest_blocks(unet: UNet2DConditionModel) -> tuple[nn.Module, ...]:

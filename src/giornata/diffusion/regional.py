@@ -82,6 +82,19 @@ def compiled(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> Iterator
             torch._dynamo.reset()
 
 
+@contextmanager
+def plainly(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> Iterator[None]:
+    """Within `compiled`: regions run without their kernels for a while, and keep them."""
+    found = [(region, region._compiled_call_impl) for region in regions(unet, kinds)]
+    for region, _ in found:
+        region._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for region, kernels in found:
+            region._compiled_call_impl = kernels
+
+
 def compiler_of(device: torch.device, which: Which = shutil.which) -> str | None:
     """Name and version of what makes kernels for the device; None where that is not installed."""
     if device.type == "cuda":

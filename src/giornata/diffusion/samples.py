@@ -19,8 +19,8 @@ from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compos
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.painting import Brush, initial_noise, paint
-from giornata.diffusion.tokens import spoken
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import spoken
 
 PURPOSE = "sample"
 
@@ -130,6 +130,7 @@ def _brushes(
             guidance_scale=_guidance(base, spec),
             scheduler=scheduler,
             mixed=spec.mixed_precision == "bf16",
+            max_token_length=spec.max_token_length,
             between=partial(tick, done),
         )
 

@@ -4,9 +4,9 @@ SAVE_ANEW = "open it in an image editor and save it anew as PNG or JPEG, or leav
 
 # (bytes, where they are, what such a file is, what to do about it)
 SIGNATURES: tuple[tuple[bytes, int, str, str], ...] = (
-    (b"ftyphei", 4, "a HEIC picture, which is not supported here", "export it as JPEG"),
-    (b"ftyphev", 4, "a HEIC picture, which is not supported here", "export it as JPEG"),
-    (b"ftypmif1", 4, "a HEIF picture, which is not supported here", "export it as JPEG"),
+    (b"ftyphei", 4, "a HEIC picture that is damaged or of a rare kind", "export it as JPEG"),
+    (b"ftyphev", 4, "a HEIC picture that is damaged or of a rare kind", "export it as JPEG"),
+    (b"ftypmif1", 4, "a HEIF picture that is damaged or of a rare kind", "export it as JPEG"),
     (b"ftypavi", 4, "an AVIF picture that is damaged or not supported here", "export it as PNG or JPEG"),
     (b"ftyp", 4, "a video", "export single frames as PNG or JPEG"),
     (b"8BPS", 0, "a Photoshop document", "export it as PNG or JPEG"),
@@ -36,7 +36,7 @@ def what_instead(data: bytes) -> tuple[str, str]:
         return "is a web page and not a picture", "download the picture itself"
     if head.startswith((b"<svg", b"<?xml", b"<!--")) and b"<svg" in data[:65536].lower():
         return "is an SVG drawing, which is not supported", "export it as PNG"
-    return "is not a picture", "use JPEG, PNG, WebP, BMP, TIFF or a still GIF"
+    return "is not a picture", "use JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or a still GIF"
 
 
 def webp_size(data: bytes) -> tuple[int, int] | None:

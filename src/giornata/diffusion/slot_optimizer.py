@@ -1,52 +1,56 @@
-"""The optimizer of one job in its place: the same one as alone, over whole rows instead of single tensors.
+"""The optimizer of one job over whole rows instead of single tensors: those of its place, and what lies in no place.
 
-Only for optimizers that treat each number for itself (`giornata.protocol.joint.OPTIMIZERS`): padding is zeros without
-a gradient, no zero moves another number, and it makes no difference where one tensor ends and the next begins. What
-it remembers has the names and shapes of a job that trains alone.
+Only for optimizers whose kind is `on_rows`: padding is zeros without a gradient, no zero moves another number, and it
+makes no difference where one tensor ends and the next begins. What the optimizer remembers has the names and shapes
+of a job without rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from giornata.diffusion.flat_rows import FlatRows
 from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
-from giornata.diffusion.rates import Rate
-from giornata.diffusion.slot_layout import Layout
+from giornata.diffusion.optimizer_kinds import KINDS
+from giornata.diffusion.rates import TOKENS, by_rate, rate_of
 from giornata.diffusion.slots import Slot
+from giornata.diffusion.tokens import NewTokens
 from giornata.protocol.specs import TrainSpec
 
 
 class SlotOptimizer:
     """Has the interface of `giornata.diffusion.optimizer.AdapterOptimizer`, and does its work by one.
 
-    That one knows a parameter for each group of a row. To the outside its tensors are cut into those of the layers.
+    That one knows a parameter for each row, and each new token's tensor. To the outside a row's tensors are cut into
+    those of the layers.
     """
 
-    def __init__(self, slot: Slot, spec: TrainSpec) -> None:
-        self._slot = slot
-        rows: dict[Rate, dict[str, torch.nn.Parameter]] = {}
-        for name, (rate, _, _) in slot.segments.items():
-            rows.setdefault(rate, {})[name] = slot.rows[name]
-        groups = [
-            Group(learning_rate=rate.learning_rate, parameters=parameters, stop_step=rate.stop_step)
-            for rate, parameters in rows.items()
-        ]
-        self._rows = AdapterOptimizer(groups, spec, settle=norm_limit(slot.adapters.parameters, spec))
-        slot.bind()  # the optimizer gave the rows gradients of their own
+    def __init__(
+        self, slot: Slot | None, spec: TrainSpec, *, apart: FlatRows | None = None, tokens: NewTokens | None = None
+    ) -> None:
+        self._slot, self._apart = slot, FlatRows({}, spec) if apart is None else apart
+        self._flat = KINDS[spec.optimizer].flat
+        self._named = {**({} if slot is None else slot.rows), **self._apart.rows}
+        parameters = ({} if slot is None else slot.adapters.parameters) | self._apart.parameters
+        settle = norm_limit(parameters, spec)
+        self._rows = AdapterOptimizer(self._groups(spec, sorted(parameters), tokens), spec, settle=settle)
+        if slot is not None:
+            slot.bind()  # the optimizer gave the rows gradients of their own
+        self._apart.bind()
 
     def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """See AdapterOptimizer.restore."""
         kept = dict(tensors)
         for key, row in self._rows.state().items():
             prefix, name = _split(key)
-            if name not in self._slot.segments:
+            if name not in self._named:
                 continue
             filled = torch.zeros_like(row, device="cpu")
             views = self._views(name, filled)
             if all(prefix + each in tensors for each in views):
                 for each, view in views.items():
-                    view.copy_(tensors[prefix + each])
+                    view.copy_(tensors[prefix + each].view_as(view))
                 kept[key] = filled
         self._rows.restore(step, kept)
 
@@ -67,29 +71,45 @@ class SlotOptimizer:
         """See AdapterOptimizer.scaled."""
         return self._rows.scaled
 
+    def gradients(self) -> list[torch.Tensor]:
+        """See AdapterOptimizer.gradients."""
+        return self._rows.gradients()
+
     def forget_gradients(self) -> None:
         """See AdapterOptimizer.forget_gradients."""
         self._rows.forget_gradients()
 
-    @property
-    def _layout(self) -> Layout:
-        return self._slot.layout
+    def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[Group]:
+        """In the order that they have without rows: checkpoints number them. `names` are those of the adapter's
+        tensors, sorted."""
+        rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
+        rates |= self._apart.rates
+        found = []
+        for rate in by_rate(spec, names):
+            rows = {name: row for name, row in self._named.items() if rates[name] == rate}
+            found.append(Group(learning_rate=rate.learning_rate, parameters=rows, stop_step=rate.stop_step))
+        if tokens is not None and tokens.rows:
+            words, rate = dict(tokens.rows), rate_of(spec, f"{TOKENS}.")
+            stop, settle = rate.stop_step, tokens.settle
+            found.append(Group(learning_rate=rate.learning_rate, parameters=words, stop_step=stop, settle=settle))
+        return found
 
     def _cut(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
         for key, row in rows.items():
             prefix, name = _split(key)
-            if name in self._slot.segments:
-                found |= {prefix + each: view for each, view in self._views(name, row).items()}
-            else:
+            if name not in self._named:
                 found[key] = row
+                continue
+            flat = any(prefix.endswith(f".{each}.") for each in self._flat)
+            for each, view in self._views(name, row).items():
+                found[prefix + each] = view.flatten() if flat else view
         return found
 
-    def _views(self, group: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
-        _, start, end = self._slot.segments[group]
-        inside = [place for place in self._layout.places if start <= place.start < end]
-        ranks = self._slot.ranks
-        return {place.name: place.shifted(-start).view(row, ranks[place.layer]) for place in inside}
+    def _views(self, name: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
+        if name in self._apart.rows:
+            return self._apart.views(name, row)
+        return {} if self._slot is None else self._slot.cut(name, row)
 
 
 def _split(key: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ warnings.filterwarnings("ignore", message="grad and param do not obey the gradie
 
 
 class Slots:
-    """`count` places for adapters on the layers of `base` that `spec` adapts.
+    """`count` places for adapters on the layers of `base` that `spec` adapts, or on `layers` of these.
 
     Each has room for an adapter of `rank`, or without it for one as large as `spec` has it there; whoever sits here
     has the targets and patterns of `spec`. The layers do nothing outside of `on()`: pictures and captions are
@@ -46,9 +46,17 @@ class Slots:
     at the end.
     """
 
-    def __init__(self, base: BaseModel, spec: TrainSpec, *, count: int, rank: int | None = None) -> None:
+    def __init__(
+        self,
+        base: BaseModel,
+        spec: TrainSpec,
+        *,
+        count: int,
+        rank: int | None = None,
+        layers: tuple[AdaptedLayer, ...] | None = None,
+    ) -> None:
         self.count, self.device = count, base.device
-        chosen = adapted_layers(base, spec)
+        chosen = adapted_layers(base, spec) if layers is None else layers
         sizes = {each.public: size_of(spec, each.public) for each in chosen}
         self.ranks = {name: size.rank if rank is None else rank for name, size in sizes.items()}
         related = _replaced(chosen, sizes)
@@ -219,6 +227,13 @@ class Slot:
     def leave(self) -> None:
         """Empty the place. The adapter is of no use afterwards."""
         self._slots.clear(self.place)
+
+    def cut(self, name: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A tensor that has a number for each of those of `rows[name]`, cut into the adapter's tensors, without
+        padding."""
+        _, start, end = self.segments[name]
+        inside = [place for place in self.layout.places if start <= place.start < end]
+        return {place.name: place.shifted(-start).view(row, self.ranks[place.layer]) for place in inside}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

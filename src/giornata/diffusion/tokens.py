@@ -24,6 +24,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import words_of
 
 TOKENS = "tokens."
 BUNDLE = "bundle_emb."
@@ -31,24 +32,6 @@ ENCODERS = ("clip_l", "clip_g")
 """What the ecosystem calls SDXL's two text encoders in files of embeddings; that of SD 1.5 is the first of them."""
 PULL = 0.1
 """How far each step takes the rows back to the spread of the base's embeddings: diffusers' and cog-sdxl's number."""
-
-
-def words_of(spec: TrainSpec) -> dict[str, tuple[str, ...]]:
-    """What each abstraction stands for: TOK → (<s0>, <s1>); empty when there are no new tokens."""
-    if not spec.train_text_encoder_ti:
-        return {}
-    each = spec.num_new_tokens_per_abstraction
-    return {
-        word: tuple(f"<s{number}>" for number in range(place * each, (place + 1) * each))
-        for place, word in enumerate(spec.token_abstraction)
-    }
-
-
-def spoken(spec: TrainSpec, caption: str) -> str:
-    """The caption as the text encoders hear it."""
-    for word, tokens in words_of(spec).items():
-        caption = caption.replace(word, "".join(tokens))
-    return caption
 
 
 def unsaid(spec: TrainSpec, captions: Sequence[str]) -> list[Fault]:

@@ -5,7 +5,7 @@ Shapes: per picture, N is the number of places (latent height x width at the lay
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
 from giornata.diffusion.eight_bits import EightBitConv2d
+from giornata.domain.caption_length import CHUNK
 
 PROMPT_TOKENS = 77
 LATENT_SCALE = 8
@@ -66,15 +67,16 @@ class Layer:
         return self.multiplies // self.weights
 
 
-def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
-    """All layers that count, for squares of `resolution` pixels. An adapter that is on the UNet is left out."""
+def layers_of(unet: UNet2DConditionModel, resolution: int, *, max_token_length: int = CHUNK) -> tuple[Layer, ...]:
+    """All layers that count, for squares of `resolution` pixels and prompts of `max_token_length` tokens. An adapter
+    that is on the UNet is left out."""
     modules = dict(unet.named_modules())
     units = [name for name, module in modules.items() if isinstance(module, UNITS)]
     found: list[Layer] = []
     for name, module in modules.items():
         if LORA_INFIX in name:
             continue
-        place = _place(unet, name, resolution // LATENT_SCALE)
+        place = replace(_place(unet, name, resolution // LATENT_SCALE), prompt_tokens=max_token_length + 2)
         unit = next((each for each in units if name.startswith(each + ".")), "")
         found += _layers(name.replace(".base_layer", ""), module, place, unit)
     return tuple(found)
@@ -84,6 +86,7 @@ def layers_of(unet: UNet2DConditionModel, resolution: int) -> tuple[Layer, ...]:
 class _Place:
     block: int
     places: int
+    prompt_tokens: int = PROMPT_TOKENS
 
 
 def _place(unet: UNet2DConditionModel, name: str, side: int) -> _Place:
@@ -115,7 +118,7 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
             common["eight_bits"] = isinstance(module, EightBitConv2d)
             yield Layer(name=name, kind=Kind.CONV, places=n, multiplies=weights * out, **sizes, **common)
         case nn.Linear():
-            n = _linear_places(name, n)
+            n = _linear_places(name, place)
             sizes = {"inputs": module.in_features, "outputs": module.out_features}
             multiplies = n * module.in_features * module.out_features
             yield Layer(name=name, kind=Kind.LINEAR, places=n, multiplies=multiplies, **sizes, **common)
@@ -125,7 +128,7 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
             sizes = {"inputs": width, "outputs": width, "multiplies": 0, "activated": activated}
             yield Layer(name=name, kind=Kind.NORM, places=n, **sizes, **common)
         case Attention():
-            keys = PROMPT_TOKENS if module.is_cross_attention else n
+            keys = place.prompt_tokens if module.is_cross_attention else n
             width = module.inner_dim
             sizes = {"inputs": width, "outputs": width, "keys": keys, "multiplies": 2 * n * keys * width}
             yield Layer(name=name, kind=Kind.ATTENTION, places=n, **sizes, **common)
@@ -135,10 +138,10 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
             yield Layer(name=name, kind=Kind.GATE, places=n, **sizes, **common)
 
 
-def _linear_places(name: str, places: int) -> int:
+def _linear_places(name: str, place: _Place) -> int:
     if ".attn2.to_k" in name or ".attn2.to_v" in name:
-        return PROMPT_TOKENS
-    return 1 if "time_emb" in name or name.startswith("add_embedding") else places
+        return place.prompt_tokens
+    return 1 if "time_emb" in name or name.startswith("add_embedding") else place.places
 
 
 def _linear(layer: Any) -> nn.Linear:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from giornata.domain.errors import Fault
-from giornata.pictures.folder import PictureFile, read_folder
+from giornata.domain.picture_notes import picture_notes
+from giornata.pictures.folder import CAPTION_ENDING, PictureFile, read_folder
 from giornata.pictures.inspection import DEFAULT_LIMITS, Inspection, PictureLimits, inspect
 from giornata.pictures.masks import fold_masks
 
@@ -24,7 +25,8 @@ def check_folder(
     directory: Path,
     *,
     instance_prompt: str | None,
-    minimum: int = 3,
+    minimum: int = 1,
+    caption_ending: str = CAPTION_ENDING,
     limits: PictureLimits = DEFAULT_LIMITS,
     python: str = sys.executable,
     masks_into: Path | None = None,
@@ -34,7 +36,11 @@ def check_folder(
     With `masks_into` masks beside pictures are used: pictures that have one are exchanged for copies in that folder.
     """
     found = read_folder(
-        directory, instance_prompt=instance_prompt, minimum=minimum, max_file_bytes=limits.max_file_bytes
+        directory,
+        instance_prompt=instance_prompt,
+        minimum=minimum,
+        max_file_bytes=limits.max_file_bytes,
+        caption_ending=caption_ending,
     )
     inspections = inspect([(item.name, item.path) for item in found.items], limits=limits, python=python)
     masks = found.masks if masks_into is not None else {}
@@ -52,5 +58,5 @@ def check_folder(
         items=items,
         inspections=tuple(inspections),
         faults=tuple(dict.fromkeys(faults)),
-        notes=(*notes, *(f"{one.name}: {note}" for one in inspections for note in one.notes)),
+        notes=(*notes, *picture_notes((one.name, one.notes) for one in inspections)),
     )

@@ -1,41 +1,32 @@
 """Reads a user's training folder: pictures, and captions beside them. Opens no picture.
 
-Captions come from `<stem>.txt` (as the Kohya scripts have it) or from rows of `metadata.jsonl` (as the `datasets`
-library's imagefolder has it: {"file_name", and one of "text", "prompt", "caption"}; also "repeats").
+Captions come from `<stem>.txt` (as the Kohya scripts have it; the ending can be chosen) or from rows of
+`metadata.jsonl` (see `giornata.pictures.metadata`).
 
-A folder that holds no picture itself, but subfolders named as kohya's (`10_sks dog`), is read with these: see
-`giornata.pictures.kohya_folders`.
+Subfolders are read when they say what their pictures are: those named as kohya's (`10_sks dog`, see
+`giornata.pictures.kohya_folders`) in a folder that holds no picture itself, those with a `metadata.jsonl`, and those
+whose pictures a `metadata.jsonl` above names.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from giornata.domain.errors import Fault
-from giornata.pictures.captions import METADATA_NAME, Captions, printable, read_captions, same_name
-from giornata.pictures.kohya_folders import KohyaFolder, kohya_folders
+from giornata.domain.picture_notes import some_names
+from giornata.pictures.caption_text import printable, same_name
+from giornata.pictures.captions import Captions, no_such_picture, read_captions
+from giornata.pictures.kohya_folders import kohya_folders
+from giornata.pictures.listing import MASK_ENDING, Listing, list_below, list_folder
+from giornata.pictures.metadata import MetadataRow, read_metadata
 
-# Also kinds that inspection will refuse: to skip somebody's photographs in silence would be worse.
-READABLE_SUFFIXES = (
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".png",
-    ".apng",
-    ".webp",
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".gif",
-    ".avif",
-)
-PICTURE_SUFFIXES = frozenset((*READABLE_SUFFIXES, ".heic", ".heif", ".jxl", ".jp2", ".svg"))
-LITTER = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "__macosx"})
 MAX_FILE_BYTES = 50 * 2**20
-MASK_ENDING = "-masklabel"
-LISTED_NAMES = 5
+CAPTION_ENDING = ".txt"
+
+Rows = Mapping[str, Sequence[tuple[str, MetadataRow]]]
+"""(name in the folder, row) by the folder's path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,86 +55,99 @@ class FolderDataset:
     masks: Mapping[str, Path] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reading:
-    """What has been found out so far. `kohya` says what the folder's name says of its pictures, if anything."""
-
-    pictures: list[Path]
-    masks: list[Path]
-    texts: list[Path]
-    metadata: Path | None
-    folders: list[Path]
-    faults: list[Fault]
-    notes: list[str]
-    kohya: KohyaFolder | None = None
-
-    def fault(self, where: str, message: str, hint: str = "") -> None:
-        self.faults.append(Fault(where=where, message=message, hint=hint))
-
-    def name_of(self, name: str) -> str:
-        """How a file in here is called when people and the platform are told of it."""
-        return name if self.kohya is None else f"{self.kohya.path.name} - {name}"
-
-
 def read_folder(
     directory: Path,
     *,
     instance_prompt: str | None,
-    minimum: int = 3,
-    maximum: int = 1000,
+    minimum: int = 1,
+    maximum: int | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
+    caption_ending: str = CAPTION_ENDING,
 ) -> FolderDataset:
     """Everything there is to upload, and everything that is wrong with it, at once. Bad input raises nothing.
 
     `minimum` and `maximum` bound the number of pictures; equal bytes count once towards the minimum.
     """
-    reading = _list(directory)
-    parts = [] if reading is None else _parts(reading)
+    top = list_folder(directory, caption_ending=caption_ending)
+    parts, rows = ([], {}) if top is None else _parts(top, caption_ending)
     count = sum(len(part.pictures) for part in parts)
-    if reading is None or count > maximum:
-        return _refused(directory, reading, count, maximum)
-    files = [file for part in parts for file in _read_part(directory, part, instance_prompt, max_file_bytes)]
-    reading.faults += [fault for part in parts if part is not reading for fault in part.faults]
-    reading.notes += [note for part in parts if part is not reading for note in part.notes]
-    items = _without_duplicates([file for file in files if file is not None], reading)
+    if top is None or (maximum is not None and count > maximum):
+        return _refused(directory, top, count, maximum)
+    captions = [_captions(directory, part, rows, instance_prompt) for part in parts]
+    files = [
+        _read_file(path, of_part, max_file_bytes, part)
+        for part, of_part in zip(parts, captions, strict=True)
+        for path in part.pictures
+    ]
+    top.faults += [fault for part in parts if part is not top for fault in part.faults]
+    top.notes += [note for part in parts if part is not top for note in part.notes]
+    if cut := sum(of_part.cut for of_part in captions):
+        top.notes.append(_several_lines(cut))
+    items = _without_duplicates([file for file in files if file is not None], top)
     dropped = sum(file is not None for file in files) - len(items)
-    _check_count(directory, count, count - dropped, minimum, reading)
-    faults = sorted(reading.faults, key=lambda fault: (fault.where != printable(str(directory)), fault.where))
+    _check_count(directory, count, count - dropped, minimum, top)
+    faults = sorted(top.faults, key=lambda fault: (fault.where != printable(str(directory)), fault.where))
     masks = {name: mask for part in parts for name, mask in _masks(part).items()}
-    return FolderDataset(items=tuple(items), faults=tuple(faults), notes=tuple(reading.notes), masks=masks)
+    return FolderDataset(items=tuple(items), faults=tuple(faults), notes=tuple(top.notes), masks=masks)
 
 
-def _masks(part: _Reading) -> dict[str, Path]:
+def _several_lines(count: int) -> str:
+    if count == 1:
+        return "1 caption has several lines; the first is used"
+    return f"{count} captions have several lines; the first of each is used"
+
+
+def _masks(part: Listing) -> dict[str, Path]:
     """Masks by the names of their pictures."""
     by_stem = {same_name(path.stem.removesuffix(MASK_ENDING)): path for path in part.masks}
     found = {part.name_of(picture.name): by_stem.get(same_name(picture.stem)) for picture in part.pictures}
     return {printable(name): mask for name, mask in found.items() if mask is not None}
 
 
-def _parts(reading: _Reading) -> list[_Reading]:
-    """The folder, or its subfolders if they are kohya's and hold all of its pictures."""
-    named = [] if reading.pictures else kohya_folders(reading.folders)
-    parts = []
-    for folder in named:
-        part = _list(folder.path)
-        if part is None:
-            reading.fault(printable(folder.path.name), "cannot be listed", "check its permissions")
-        else:
-            part.kohya = folder
-            parts.append(part)
-    rest = [path.name for path in reading.folders if path not in {folder.path for folder in named}]
-    rest += [path.name for part in parts for path in part.folders]
+def _parts(top: Listing, caption_ending: str) -> tuple[list[Listing], Rows]:
+    """The folders whose pictures are read, and what metadata say of these."""
+    below = list(list_below(top, caption_ending=caption_ending))
+    kohyas = {} if top.pictures else {folder.path: folder for folder in kohya_folders(top.folders)}
+    for listing in below:
+        listing.kohya = kohyas.get(listing.path)
+    rows = _rows_of([top, *below], top)
+    parts = [each for each in below if each.kohya or each.metadata or _key(each.path) in rows]
+    read = {part.path for part in parts}
+    unread = [each for each in below if each.path not in read]
+    lead_there = {above for path in read for above in path.parents}
+    # A folder that only holds those that are read has nothing in it that is passed over.
+    rest = [
+        printable(each.prefix.removesuffix(" - ")) for each in unread if each.pictures or each.path not in lead_there
+    ]
     if rest:
-        reading.notes.insert(0, f"subfolders are not read: {_some(rest)}")
-    return parts or [reading]
+        top.notes.insert(0, f"subfolders are not read: {some_names(rest)}")
+    is_read = top.pictures or _key(top.path) in rows or not parts
+    return ([top, *parts] if is_read else parts), rows
 
 
-def _read_part(
-    directory: Path, part: _Reading, instance_prompt: str | None, max_file_bytes: int
-) -> list[PictureFile | None]:
-    """One entry for each picture; None, and a fault, for those that cannot be uploaded."""
-    captions = read_captions(part.pictures, part.texts, part.metadata)
-    part.faults += [replace(fault, where=part.name_of(fault.where)) for fault in captions.faults]
+def _rows_of(listings: Sequence[Listing], top: Listing) -> dict[str, list[tuple[str, MetadataRow]]]:
+    """Rows of all metadata, by the folder of the picture that they name; faults go to `top`."""
+    folders = {_key(listing.path) for listing in listings}
+    found: dict[str, list[tuple[str, MetadataRow]]] = defaultdict(list)
+    for listing in listings:
+        metadata = listing.metadata
+        for row in [] if metadata is None else read_metadata(metadata, prefix=listing.prefix, faults=top.faults):
+            picture = listing.path / row.file_name
+            if _key(picture.parent) in folders:
+                found[_key(picture.parent)].append((picture.name, row))
+            else:
+                top.faults.append(no_such_picture(row))
+    return found
+
+
+def _key(folder: Path) -> str:
+    return same_name(str(folder))
+
+
+def _captions(directory: Path, part: Listing, rows: Rows, instance_prompt: str | None) -> Captions:
+    """What is said of the part's pictures; faults are added to the part's."""
+    captions = read_captions(part.pictures, part.texts, rows.get(_key(part.path), ()), prefix=part.prefix)
+    part.faults += captions.faults
     stems = {same_name(picture.stem) for picture in part.pictures}
     for mask in part.masks:
         if same_name(mask.stem.removesuffix(MASK_ENDING)) not in stems:
@@ -151,51 +155,16 @@ def _read_part(
             part.fault(printable(part.name_of(mask.name)), "is a mask without a picture", hint)
     if part.kohya is None:
         _check_captions(directory, captions, instance_prompt, part)
-    return [_read_file(path, captions, max_file_bytes, part) for path in part.pictures]
+    return captions
 
 
-def _list(directory: Path) -> _Reading | None:
-    """Sorts the folder's names into what they are. None when it cannot be listed."""
-    try:
-        paths = sorted(directory.iterdir(), key=lambda path: path.name)
-    except OSError:
-        return None
-    reading = _Reading(pictures=[], masks=[], texts=[], metadata=None, folders=[], faults=[], notes=[])
-    others = []
-    for path in paths:
-        suffix = path.suffix.lower()
-        if path.name.startswith(".") or path.name.lower() in LITTER:
-            continue
-        if path.is_dir():
-            reading.folders.append(path)
-        elif suffix == ".png" and path.stem.endswith(MASK_ENDING):
-            reading.masks.append(path)
-        elif suffix in PICTURE_SUFFIXES:
-            reading.pictures.append(path)
-        elif suffix == ".txt":
-            reading.texts.append(path)
-        elif path.name.lower() == METADATA_NAME:
-            reading.metadata = path
-        else:
-            others.append(path.name)
-    if others:
-        reading.notes.append(f"neither pictures nor captions (.txt, {METADATA_NAME}), and not read: {_some(others)}")
-    return reading
-
-
-def _some(names: Sequence[str]) -> str:
-    """`a, b, c, d, e and 7 more`."""
-    more = len(names) - LISTED_NAMES
-    return ", ".join(map(printable, names[:LISTED_NAMES])) + (f" and {more} more" if more > 0 else "")
-
-
-def _refused(directory: Path, reading: _Reading | None, count: int, maximum: int) -> FolderDataset:
+def _refused(directory: Path, listing: Listing | None, count: int, maximum: int | None) -> FolderDataset:
     """The whole folder is at fault; nothing in it was read."""
     where = printable(str(directory))
-    if reading is not None:
+    if listing is not None:
         message = f"holds {count} pictures; at most {maximum} are allowed"
         fault = Fault(where=where, message=message, hint="choose the best of them: 5 to 50 are usual")
-        return FolderDataset(items=(), faults=(fault,), notes=tuple(reading.notes))
+        return FolderDataset(items=(), faults=(fault,), notes=tuple(listing.notes))
     if directory.is_dir():
         fault = Fault(where=where, message="cannot be listed", hint="check its permissions")
     elif directory.exists():
@@ -205,26 +174,26 @@ def _refused(directory: Path, reading: _Reading | None, count: int, maximum: int
     return FolderDataset(items=(), faults=(fault,), notes=())
 
 
-def _read_file(path: Path, captions: Captions, max_file_bytes: int, reading: _Reading) -> PictureFile | None:
+def _read_file(path: Path, captions: Captions, max_file_bytes: int, listing: Listing) -> PictureFile | None:
     """Size and hash of one picture; None, and a fault, when it cannot be uploaded."""
-    where = printable(reading.name_of(path.name))
-    if where != reading.name_of(path.name):
-        reading.fault(where, "has a name that is not text (UTF-8)", "rename it")
+    where = printable(listing.name_of(path.name))
+    if where != listing.name_of(path.name):
+        listing.fault(where, "has a name that is not text (UTF-8)", "rename it")
         return None
     try:
         if not path.is_file():
-            reading.fault(where, "is a link that leads nowhere" if path.is_symlink() else "is not a regular file")
+            listing.fault(where, "is a link that leads nowhere" if path.is_symlink() else "is not a regular file")
             return None
         size_bytes = path.stat().st_size
         if size_bytes > max_file_bytes:
             message = f"is {size_bytes / 2**20:.1f} MiB; at most {max_file_bytes / 2**20:g} MiB are allowed"
-            reading.fault(where, message, "save it smaller, as JPEG or PNG")
+            listing.fault(where, message, "save it smaller, as JPEG or PNG")
             return None
         sha256 = _sha256(path)
     except OSError as error:
-        reading.fault(where, f"cannot be read: {error.strerror}", "check its permissions")
+        listing.fault(where, f"cannot be read: {error.strerror}", "check its permissions")
         return None
-    kohya = reading.kohya
+    kohya = listing.kohya
     return PictureFile(
         name=where,
         path=path,
@@ -240,7 +209,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _without_duplicates(files: Sequence[PictureFile], reading: _Reading) -> list[PictureFile]:
+def _without_duplicates(files: Sequence[PictureFile], listing: Listing) -> list[PictureFile]:
     """Keeps the first of pictures with equal bytes. Twice with different captions is a fault: which one is meant?"""
     kept: dict[str, PictureFile] = {}
     for file in files:
@@ -250,34 +219,42 @@ def _without_duplicates(files: Sequence[PictureFile], reading: _Reading) -> list
             continue
         if first.caption == file.caption and first.repeats != file.repeats:
             message = f"is the same picture as {first.name}, with other repeats"
-            reading.fault(file.name, message, "delete one of the two")
+            listing.fault(file.name, message, "delete one of the two")
         elif first.caption == file.caption:
-            reading.notes.append(f"{file.name} is the same picture as {first.name}, and is left out")
+            listing.notes.append(f"{file.name} is the same picture as {first.name}, and is left out")
         else:
             message = f"is the same picture as {first.name}, with another caption"
-            reading.fault(file.name, message, "delete one of the two")
+            listing.fault(file.name, message, "delete one of the two")
     return list(kept.values())
 
 
-def _check_count(directory: Path, listed: int, count: int, minimum: int, reading: _Reading) -> None:
+_NO_PICTURES = (
+    "put JPEG, PNG, WebP or HEIC files right into it; of subfolders only those are read that are named as 10_sks "
+    "dog, or that a metadata.jsonl speaks of"
+)
+
+
+def _check_count(directory: Path, listed: int, count: int, minimum: int, listing: Listing) -> None:
     where = printable(str(directory))
     if not listed:
-        reading.fault(where, "holds no pictures", "put JPEG, PNG or WebP files right into it, not into subfolders")
+        listing.fault(where, "holds no pictures", _NO_PICTURES)
     elif count < minimum:
         message = f"holds {count} different {'picture' if count == 1 else 'pictures'}; at least {minimum} are needed"
-        reading.fault(where, message, "add some: 5 to 50 are usual")
+        listing.fault(where, message, "add some: 5 to 50 are usual")
 
 
-def _check_captions(directory: Path, captions: Captions, instance_prompt: str | None, reading: _Reading) -> None:
+def _check_captions(directory: Path, captions: Captions, instance_prompt: str | None, listing: Listing) -> None:
     """Every picture needs a caption of its own, or the job's prompt."""
-    without = [printable(path.name) for path in reading.pictures if path.name not in captions.tried]
+    without = [printable(path.name) for path in listing.pictures if path.name not in captions.tried]
     if instance_prompt is not None and instance_prompt.strip():
         if without and captions.texts:
-            reading.notes.append(f"without a caption of their own, trained with instance_prompt: {_some(without)}")
+            listing.notes.append(
+                f"without a caption of their own, trained with instance_prompt: {some_names(without)}"
+            )
         return
     hint = "give an instance_prompt, or write a caption into a .txt file of the same name"
     if without and not captions.tried:
-        reading.fault(printable(str(directory)), "no picture has a caption, and there is no instance_prompt", hint)
+        listing.fault(printable(str(directory)), "no picture has a caption, and there is no instance_prompt", hint)
     else:
         for name in without:
-            reading.fault(name, "has no caption, and there is no instance_prompt", hint)
+            listing.fault(name, "has no caption, and there is no instance_prompt", hint)

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from giornata.domain.dataset import MAX_DATASET_ITEMS
 from giornata.protocol.model import Label, Message, Reply
 from giornata.protocol.node_checks import NodeVerdict
 
@@ -53,6 +54,16 @@ class SetBudget(Message):
         return self
 
 
+class SetLimits(Message):
+    """`PUT /v1/projects/{id}/limits` (root admin only)."""
+
+    max_pictures: int | None = Field(
+        ge=1,
+        le=MAX_DATASET_ITEMS,
+        description="Most pictures that a dataset of the project may have; null: as many as the installation allows.",
+    )
+
+
 class Project(Reply):
     """A tenant. Its money is shown when it has a budget."""
 
@@ -65,6 +76,7 @@ class Project(Reply):
     monthly_budget_micro_usd: int | None = Field(None, description="Of each calendar month in UTC.")
     month: str | None = Field(None, description="The current one, such as 2026-11, when there is a budget per month.")
     month_spent_micro_usd: int | None = Field(None, description="By all of its jobs in this month.")
+    max_pictures: int | None = Field(None, description="Most pictures that a dataset may have.")
 
 
 class ProjectPage(Reply):

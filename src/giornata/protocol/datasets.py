@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import AliasChoices, Field
 
-from giornata.domain.dataset import MAX_REPEATS
+from giornata.domain.dataset import MAX_DATASET_ITEMS, MAX_REPEATS
 from giornata.protocol.model import FileName, Message, Reply, Sha256
 
 
@@ -26,7 +26,7 @@ class DatasetItem(Message):
 class CreateDataset(Message):
     """`POST /v1/datasets`. The pictures are inspected before the reply; all faults come back at once."""
 
-    items: tuple[DatasetItem, ...] = Field(min_length=1, max_length=10_000)
+    items: tuple[DatasetItem, ...] = Field(min_length=1, max_length=MAX_DATASET_ITEMS)
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
 
 

@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.optimisation import Compile, Optimizer
 
 OWN = frozenset(
     {
         *("dataset", "instance_prompt", "shuffle_caption", "keep_tokens", "caption_separator"),
-        *("caption_dropout_rate", "center_crop", "random_flip"),
+        *("caption_dropout_rate", "truncate_captions", "center_crop", "random_flip", "latent_memory_bytes"),
         *("class_prompt", "class_dataset", "num_class_images", "prior_loss_weight"),
         *("alpha", "use_rslora", "init_lora", "stop_text_encoder_training", "use_ema", "ema_decay"),
         *("prediction_type", "snr_gamma", "debiased_estimation_loss", "loss_type", "huber_schedule", "huber_c"),
@@ -28,6 +29,7 @@ OWN = frozenset(
         *("network_dropout", "rank_dropout", "module_dropout", "scale_weight_norms"),
         *("optimizer_args", "text_encoder_learning_rates", "block_learning_rates"),
         *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed", "compile"),
+        "cuda_graphs",
         *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
         *("output_formats", "output_dtype", "output_name", "model_card", "report_to"),
         *("sample_prompts", "sample_steps", "sample_guidance_scale"),
@@ -42,6 +44,7 @@ SHARED = frozenset(
         *("pretrained_vae_model_name_or_path", "base_quantization"),
         *("resolution", "with_prior_preservation", "train_batch_size", "rank", "target_modules", "lora_unet_blocks"),
         *("train_text_encoder", "text_encoder_target_modules", "mixed_precision", "gradient_checkpointing"),
+        "max_token_length",
     }
 )
 """Fields that decide who shares a batch with whom. Of the rank only its ceiling counts."""
@@ -79,6 +82,8 @@ def joint_key(spec: TrainSpec) -> str | None:
     given = spec.model_dump(mode="json")
     shared = {name: given[name] for name in sorted(SHARED)} | {"rank": rank_ceiling(spec.rank)}
     shared |= {name: given[name] and sorted(given[name]) for name in _UNORDERED}
+    if spec.max_token_length == CHUNK:
+        del shared["max_token_length"]  # keys from before there were others stay as they are
     shared["base"] = model_key("train", given)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode("ascii")).hexdigest()[:32]
 

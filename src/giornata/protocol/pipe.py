@@ -119,7 +119,7 @@ class Phase(Reply):
 
 class Progress(Reply):
     """A step is done. `metrics` are numbers by name (loss, learning_rate, step_ms,
-    images_per_s, data_wait_ms; on a GPU also mfu and vram_peak_bytes)."""
+    images_per_s, data_wait_ms; on a GPU also mfu, vram_peak_bytes and graph_passes)."""
 
     type: Literal["progress"] = "progress"
     attempt: str

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import model_key
 
 STEP_SIZE = (
@@ -17,6 +18,7 @@ STEP_SIZE = (
     "prior_prediction",
     "mixed_precision",
     "compile",
+    "cuda_graphs",
 )
 """What decides how much work one step of training is, besides the base model."""
 
@@ -31,5 +33,7 @@ def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:
         size |= {name: spec.get(name) for name in ("validation_steps", "sample_prompts", "sample_steps")}
     if spec.get("validation_split"):
         size |= {name: spec.get(name) for name in ("validation_split", "validate_every_n_steps")}
+    if (length := spec.get("max_token_length", CHUNK)) != CHUNK:
+        size["max_token_length"] = length
     told = {"kind": kind, "model": model_key(kind, spec), "size": size}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode("ascii")).hexdigest()[:32]

@@ -171,7 +171,8 @@ class Run:
                 engine.send(pipe.CacheAnswer(attempt=ATTEMPT, key=event.key, path=event.path))
             case Gone():
                 crash = crash_of(event.exit_code)
-                return self._interrupted() if stopping else Failed(reason=crash.reason, message=crash.message)
+                message = f"{crash.message}; its last words: {engine.last_words or 'none'}"
+                return self._interrupted() if stopping else Failed(reason=crash.reason, message=message)
         return None
 
     def _obey(self, message: pipe.FromEngine) -> Ending | None:

@@ -53,3 +53,7 @@ class ProjectQueries:
         if before is not None:
             query = query.where(place < before)
         return [record_of(ProjectRecord, row) for row in self._connection.execute(query)]
+
+    def set_max_pictures(self, project_id: str, max_pictures: int | None) -> bool:
+        statement = sa.update(projects).where(projects.c.id == project_id).values(max_pictures=max_pictures)
+        return self._connection.execute(statement).rowcount == 1

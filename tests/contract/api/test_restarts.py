@@ -100,6 +100,8 @@ def test_an_upload_under_way_is_finished_and_a_new_request_not_begun(served: Ser
             timeout=30,
         )
         assert begun.wait(30)
+        # Answered after the first half of the upload was read, which came before.
+        assert httpx.get(f"{front_url}/healthz", timeout=30).status_code == 200
         stopping = pool.submit(front.stop)
         with pytest.raises(httpx.TransportError):
             while True:

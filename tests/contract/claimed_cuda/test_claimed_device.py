@@ -45,5 +45,21 @@ def test_what_would_wait_is_told_and_nothing_else(facts: dict[str, Any], name: s
     assert facts[name]["waits"] == WAITS[name]
 
 
+RECORDED = {
+    "recorded: sums": ([], []),
+    "recorded: added where it is": ([], []),
+    "recorded: a quick copy of pinned memory": (["a copy between cpu and cuda at torch"], []),
+    "recorded: a draw": (["randn draws at torch"], []),
+    "recorded: a number read": (["a number is read at torch"], []),
+    "recorded: a cache": ([], ["mul: (3, 4)"]),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_a_graph_cannot_hold_is_told_and_nothing_else(facts: dict[str, Any], name: str) -> None:
+    assert "error" not in facts[name], facts[name]["error"]
+    assert (facts[name]["faults"], facts[name]["left"]) == RECORDED[name]
+
+
 def test_autocast_is_as_on_a_device(facts: dict[str, Any]) -> None:
     assert facts["learning"]["dtypes"] == ["torch.bfloat16"]

@@ -80,6 +80,16 @@ def test_ties_go_to_the_even_number(kind: BaseQuantization) -> None:
     assert held.float().tolist() == [wanted]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_widened_weights_are_the_products_in_float32_rounded_once(kind: BaseQuantization, dtype: torch.dtype) -> None:
+    """So a job on a base that an earlier version held in 8 bits goes on with the same bits."""
+    held, scale = narrowed(numbers(24, 6, 3, 3) * torch.logspace(-6, 3, 24)[:, None, None, None], FORMATS[kind])
+    found = widened(held, scale, dtype)
+    assert found.dtype is dtype
+    assert torch.equal(found, (held.float() * scale).to(dtype))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_of_zero_stay_zero(kind: BaseQuantization) -> None:
     weight = numbers(3, 2, 3, 3)
@@ -331,9 +341,9 @@ def test_the_fit_counts_the_narrow_weights_and_one_wide_one(tiny_base: BaseModel
     spec = spec_of(tiny_base, resolution=64)
     others = sizes_of(plain, spec).weights_bytes - held_bytes(plain.unet)
     widest = max(layer.weight.numel() for layer in held.unet.modules() if isinstance(layer, EIGHT_BITS))
-    assert working_bytes(held.unet) == widest * (4 + 4)
+    assert working_bytes(held.unet) == widest * 4
     assert working_bytes(plain.unet) == 0
-    assert sizes_of(held, spec).weights_bytes == others + held_bytes(held.unet) + 8 * widest
+    assert sizes_of(held, spec).weights_bytes == others + held_bytes(held.unet) + 4 * widest
 
 
 def test_none_leaves_the_base_as_it_is(tiny_base: BaseModel) -> None:

@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.users import ANN, BOB, NODE, PICTURES, claim, have, move_in, new_dataset
+from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, move_in, new_dataset
 from tests.fixtures.world import FinePicture, FinePictures, ManualClock
 
 from giornata.control.context import Context
 from giornata.control.create_dataset import create_dataset
 from giornata.control.policy import Policy
 from giornata.control.read_datasets import get_dataset, list_datasets
+from giornata.control.set_limits import set_project_limits
 from giornata.control.submit import submit
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
+from giornata.protocol.admin import SetLimits
 from giornata.protocol.datasets import CreateDataset, DatasetItem
 from giornata.protocol.jobs import SubmitJob
 
@@ -99,9 +101,43 @@ def test_every_fault_of_every_picture_is_told_at_once_by_its_name(ctx: Context) 
 
 def test_d37_counts_are_bounded_and_the_same_picture_twice_counts_once(ctx: Context) -> None:
     twins = [item(ctx, PICTURES[0], f"{number}.png") for number in range(3)]
-    assert faults_of(ctx, *twins) == [("items", "1 pictures are fewer than 3")]
+    strict = replace(ctx, policy=Policy(min_pictures=3))
+    assert faults_of(strict, *twins) == [("items", "1 pictures are fewer than 3")]
     many = [item(ctx, data, data.decode()) for data in PICTURES]
     assert faults_of(replace(ctx, policy=Policy(max_pictures=3)), *many) == [("items", "4 pictures are more than 3")]
+
+
+def test_one_picture_makes_a_dataset_and_a_job(ctx: Context) -> None:
+    dataset = create_dataset(ctx, ANN, CreateDataset(items=(item(ctx, PICTURES[0], "one.png"),)))
+    assert _submitted(ctx, dataset.id) == dataset.id
+
+
+def _submitted(ctx: Context, dataset_id: str) -> str:
+    """The dataset of a new job."""
+    spec = {"model": "a/b", "dataset": dataset_id, "instance_prompt": "a dog", "max_train_steps": 1}
+    job, _ = submit(ctx, ANN, SubmitJob(kind="train", spec=spec), None)
+    return str(job.spec["dataset"])
+
+
+def test_an_operator_sets_how_many_pictures_a_project_may_have(ctx: Context) -> None:
+    ctx = replace(ctx, policy=Policy(max_pictures=3))
+    many = [item(ctx, data, data.decode()) for data in PICTURES]
+    assert faults_of(ctx, *many) == [("items", "4 pictures are more than 3")]
+    assert set_project_limits(ctx, ROOT, ANN.project_id, SetLimits(max_pictures=4)).max_pictures == 4
+    made = create_dataset(ctx, ANN, CreateDataset(items=tuple(many)))
+    assert made.picture_count == 4
+    assert set_project_limits(ctx, ROOT, ANN.project_id, SetLimits(max_pictures=None)).max_pictures == 3
+    assert faults_of(ctx, *many) == [("items", "4 pictures are more than 3")]
+    assert _submitted(ctx, made.id) == made.id  # a dataset that exists stays good
+
+
+def test_only_the_operator_sets_limits_and_of_projects_that_exist(ctx: Context) -> None:
+    for caller in (ANN, NODE):
+        with pytest.raises(Forbidden):
+            set_project_limits(ctx, caller, ANN.project_id, SetLimits(max_pictures=4))
+    for nobody in ("nobody", "no\u0000body"):
+        with pytest.raises(NotFound):
+            set_project_limits(ctx, ROOT, nobody, SetLimits(max_pictures=4))
 
 
 def test_a_good_picture_is_inspected_once_and_a_bad_one_again(ctx: Context) -> None:
@@ -115,7 +151,7 @@ def test_a_good_picture_is_inspected_once_and_a_bad_one_again(ctx: Context) -> N
     assert pictures.seen == ["bad.png"]
     dataset = create_dataset(ctx, ANN, CreateDataset(items=tuple(good)))
     assert pictures.seen == ["bad.png"]
-    assert dataset.notes == tuple(f"{number}.png: has a colour profile" for number in range(4))
+    assert dataset.notes == ("4 of 4 pictures: has a colour profile (0.png, 1.png, 2.png, 3.png)",)
 
 
 def test_twins_are_noted(ctx: Context) -> None:

@@ -55,7 +55,8 @@ def test_the_key_knows_everything_the_pictures_depend_on_and_nothing_else(base: 
     assert class_images.cache_key(base, "1" * 64, spec(tiny_folder)) != key
     same = {"seed": 9, "rank": 7, "instance_prompt": "another"}
     assert class_images.cache_key(base, "0" * 64, spec(tiny_folder, **same)) == key
-    for change in ({"class_prompt": "a dog"}, {"num_class_images": 3}, {"resolution": 72}):
+    changes = ({"class_prompt": "a dog"}, {"num_class_images": 3}, {"resolution": 72}, {"max_token_length": 150})
+    for change in changes:
         assert class_images.cache_key(base, "0" * 64, spec(tiny_folder, **change)) != key
 
 

@@ -60,6 +60,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "class_prompt": "a toy",
         "num_class_images": 2,
         "gradient_checkpointing": True,
+        "max_token_length": 150,
     },
     "a base in 8 bits": {"base_quantization": "int8"},
     "EDM style and masks": {"do_edm_style_training": True, "masked_loss": True, "lora_unet_blocks": ("up_blocks",)},

@@ -232,11 +232,13 @@ def test_the_key_knows_everything_the_encodings_depend_on(base: BaseModel, tiny_
     def key(captions: list[str] | None = None, picture: str = "a", **changes: Any) -> str:
         spec = TrainSpec.model_validate(spec_for(tiny_folder, **changes))
         framing = Framing.of(spec, seed=changes.get("seed", 42))
-        return packs.pack_key(base, framing, framing.views(picture), captions)
+        length = spec.max_token_length
+        return packs.pack_key(base, framing, framing.views(picture), captions, max_token_length=length)
 
     others = [
         key(captions=["a toy"]),
         key(captions=["a toy", "b"]),
+        key(captions=["a toy"], max_token_length=150),
         key(picture="b"),
         key(resolution=128),
         key(random_flip=False),
@@ -249,6 +251,7 @@ def test_the_key_knows_everything_the_encodings_depend_on(base: BaseModel, tiny_
     assert len({key(), *others}) == 1 + len(others)
     assert key(captions=["b", "a toy"]) == others[1]
     assert key(center_crop=True, seed=43) == others[-1]  # no crop follows the seed
+    assert key(max_token_length=150) == key()  # no caption is in it
 
 
 def test_a_base_that_changed_under_its_name_has_another_key(tiny_folder: Path) -> None:

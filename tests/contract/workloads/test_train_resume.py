@@ -44,6 +44,7 @@ STOPS = [
     ("lokr", (5, 12)),
     ("from a lora", (3,)),
     ("buckets and repeats", (1, 4, 9)),
+    ("buckets without enlarging", (5,)),
     ("masks and the base's own prediction", (3, 8)),
     ("the base's own prediction, and text encoders", (4, 7)),
     ("Stable Diffusion 1.5, new tokens", (3, 8)),

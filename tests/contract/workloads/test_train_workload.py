@@ -173,7 +173,11 @@ def test_captions_that_do_not_fit_are_named_with_their_tokens(studio: Studio) ->
     long = [file.model_copy(update={"caption": "a " * 90}) for file in studio.inputs[:2]]
     failure = refused(studio, Reason.BAD_DATA, inputs=(*long, studio.inputs[2]))
     assert {fault.where for fault in failure.faults} == {file.name for file in long}
-    assert all("92 tokens" in fault.message for fault in failure.faults)
+    assert all(fault.message == "has 90 tokens; at most 75 fit" for fault in failure.faults)
+    wide = studio.spec | {"max_token_length": 150, "max_train_steps": 1}
+    assert sorted(studio.run(inputs=(*long, studio.inputs[2]), spec=wide).metrics) == [1]
+    cut = studio.spec | {"truncate_captions": True, "max_train_steps": 1}
+    assert sorted(studio.run(inputs=(*long, studio.inputs[2]), spec=cut).metrics) == [1]
 
 
 def test_pictures_without_a_caption_are_named(studio: Studio) -> None:

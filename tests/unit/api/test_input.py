@@ -105,6 +105,12 @@ def test_a_body_that_is_too_large(standing: Served) -> None:
     assert faults(post(standing, b" " * 2**20))
 
 
+def test_the_list_of_a_datasets_pictures_may_be_longer_and_is_bounded_too(standing: Served) -> None:
+    response = post(standing, b" " * (16 * 2**20 + 1), "/v1/datasets")
+    assert (response.status_code, response.json()["code"]) == (413, "too-large")
+    assert faults(post(standing, b" " * 2 * 2**20, "/v1/datasets"))
+
+
 def test_a_body_of_unknown_length_that_is_too_large(standing: Served) -> None:
     headers = {"Content-Type": "application/json"}
     chunks = (b" " * 65536 for _ in range(40))

@@ -66,6 +66,7 @@ USER_ROUTES: dict[str, Route] = {
     "POST /v1/projects": Route(allowed=OPERATOR, body={"id": "third"}),
     "GET /v1/projects": USER,
     "PUT /v1/projects/{project_id}/budget": Route(allowed=OPERATOR, body={"budget_micro_usd": 5}),
+    "PUT /v1/projects/{project_id}/limits": Route(allowed=OPERATOR, body={"max_pictures": 5}),
     "GET /v1/costs": USER,
     "POST /v1/keys": Route(allowed=ADMINS, body={"scope": "member"}),
     "GET /v1/keys": ADMIN,

@@ -140,3 +140,14 @@ def test_an_unknown_project_and_an_empty_change_are_refused(run, served):
     assert "there is no project nowhere" in run("budget", "--project", "nowhere").errors
     empty = served.call("PUT", "/v1/projects/default/budget", served.keys.admin, json={})
     assert (empty.status_code, "monthly_budget_micro_usd" in empty.text) == (400, True)
+
+
+def test_a_projects_limit_of_pictures_is_shown_set_and_lifted(run, client):
+    assert "default: most pictures of a dataset: 1000" in run("project", "limits", "default").output
+    assert run("project", "limits", "default", "--max-pictures", "5", "--json").json["max_pictures"] == 5
+    assert {each.id: each.max_pictures for each in client.projects()}["default"] == 5
+    assert run("project", "limits", "default", "--max-pictures", "default", "--json").json["max_pictures"] == 1000
+    assert "there is no project art" in run("project", "limits", "art", "--max-pictures", "5").errors
+    for wrong in ("0", "many", "20001"):
+        refused = run("project", "limits", "default", "--max-pictures", wrong, "--json")
+        assert [fault["where"] for fault in refused.json["error"]["faults"]] == ["--max-pictures"]

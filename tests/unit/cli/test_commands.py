@@ -63,6 +63,7 @@ BEFORE_A_SERVER = [
     (("machines", "quarantine", "m-1", "--reason", ""), {"--reason"}),
     (("secrets", "set", "HUB"), {"standard input"}),
     (("download", "job_1", "-o", __file__, "--format", "kohya"), {"--output", "--format"}),
+    (("download", "job_1@500", "-o", __file__, "--checkpoint", "400"), {"--output", "--checkpoint"}),
 ]
 
 

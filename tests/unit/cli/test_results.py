@@ -1,6 +1,7 @@
 """Results that are fetched: under the job's name, beside those of other jobs, at the end or later."""
 
 import hashlib
+import json
 import subprocess
 import sys
 import threading
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import save
 from tests.fixtures.served import a_dataset
 
 from giornata.client.node import NodeClient
 from giornata.protocol.uploads import FileToUpload, UploadRequest
-from giornata.protocol.work import Claim, CommitArtifact, CompleteAttempt, NodeInfo
+from giornata.protocol.work import Claim, CommitArtifact, CommitCheckpoint, CompleteAttempt, NodeInfo
 
 SPEC = {"model": "some/model", "instance_prompt": "a photo of sks dog", "max_train_steps": 5}
 
@@ -126,3 +129,41 @@ def test_a_job_that_failed_is_followed_to_its_end_without_results(run, submit, s
     assert done.status == 1
     assert "canceled" in done.output
     assert not (tmp_path / "out").exists()
+
+
+def a_checkpoint(step):
+    """Of a job that has trained one layer."""
+    layer = "unet.mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
+    tensors = {f"adapter.{layer}.lora_A.weight": torch.ones(4, 8), f"adapter.{layer}.lora_B.weight": torch.ones(8, 4)}
+    spec = {**SPEC, "dataset": "ds_1", "seed": 5, "rank": 4, "alpha": 4.0}
+    told = {"step": step, "spec": spec, "fingerprint": {}, "data_sha256": "d" * 64, "base_sha256": "b" * 64}
+    return save(tensors, metadata={"giornata": json.dumps(told)})
+
+
+def test_the_lora_of_a_step_is_made_from_its_checkpoint(run, submit, served, tmp_path):
+    job = submit("dog", output_formats=["kohya"])
+    out = tmp_path / "out"
+    none = run("download", "dog@500", "-o", str(out))
+    assert none.status == 1
+    assert f"{job.id} has no checkpoint of step 500; there are: none yet" in none.errors
+    assert "checkpoints_keep_every" in none.errors
+    data = a_checkpoint(500)
+    sha256 = hashlib.sha256(data).hexdigest()
+    with httpx.Client(base_url=served.url) as http:
+        node = NodeClient(http, node_key=served.keys.node)
+        info = NodeInfo(node_id="node_00000009", machine_id="m-1", name="n-1")
+        lease = node.claim(Claim(request_id="request-9", node=info, kinds=("train",), wait_s=30)).lease
+        wanted = UploadRequest(files=(FileToUpload(sha256=sha256, size_bytes=len(data)),))
+        (ticket,) = node.request_uploads(lease, wanted).items
+        http.put(ticket.put.url, headers=ticket.put.headers, content=data).raise_for_status()
+        commit = CommitCheckpoint(step=500, sha256=sha256, size_bytes=len(data), upload_id=ticket.upload_id)
+        node.commit_checkpoint(lease, commit)
+    other = run("download", f"{job.id}@400", "-o", str(out))
+    assert f"{job.id} has no checkpoint of step 400; there are: 500" in other.errors
+    done = run("download", "dog@500", "-o", str(out), "--json")
+    assert done.status == 0, done.errors
+    assert [Path(file).name for file in done.json["files"]] == [
+        "dog-checkpoint-500.safetensors",
+        "dog-000500.safetensors",
+    ]
+    assert all(Path(file).stat().st_size for file in done.json["files"])

@@ -1,10 +1,12 @@
 """`giornata train`: everything is checked before a byte is sent."""
 
 import hashlib
+import json
 import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.specs import TrainSpec
@@ -125,6 +127,46 @@ def test_a_slip_on_the_command_line_says_what_was_meant(run, pictures, arguments
     done = run("train", str(pictures), *PROMPT, *model, *arguments)
     assert done.status == 2
     assert word in done.errors
+
+
+def test_what_a_person_should_know_of_a_folder_is_said_in_a_line_each(run, tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for number, side_px in enumerate((64, 100, 200, 201)):
+        picture = Image.effect_noise((side_px, side_px), 60 + number).convert("RGB")
+        picture.save(folder / f"{number}.jpg", exif=exif if number < 2 else b"")
+    (folder / "0.caption").write_text("a dog\nasleep")
+    (folder / "notes.doc").write_text("x")
+    asked = ("train", str(folder), *PROMPT, "--model", "some/model", "--set", "resolution=192")
+    done = run(*asked, "--set", "caption_extension=caption")
+    assert done.status == 0, done.errors
+    assert done.output.splitlines()[:5] == [
+        "neither pictures nor captions (.caption, metadata.jsonl), and not read: notes.doc",
+        "without a caption of their own, trained with instance_prompt: 1.jpg, 2.jpg, 3.jpg",
+        "1 caption has several lines; the first is used",
+        "2 of 4 pictures were turned upright",
+        "2 of 4 pictures are enlarged, which blurs what is learned: 0.jpg (3.00 times), 1.jpg (1.92 times); "
+        "use larger ones, a lower resolution, or enable_bucket with bucket_no_upscale",
+    ]
+    kept = run(
+        *asked, "--set", "enable_bucket=true", "--set", "bucket_no_upscale=true", "--set", "bucket_reso_steps=64"
+    )
+    assert kept.status == 0, kept.errors
+    assert "enlarged" not in kept.output
+
+
+def test_more_pictures_than_the_project_may_have_are_refused_before_any_is_sent(run, served, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(102):
+        Image.new("RGB", (64, 64), (number, 0, 0)).save(folder / f"{number}.png")
+    served.client(served.keys.admin).set_project_limits("default", max_pictures=101)
+    done = run("train", str(folder), *PROMPT, "--model", "some/model", "--json")
+    assert done.json["error"]["faults"][0]["where"] == "DIR"
+    assert "holds 102 pictures; the project may have 101" in done.json["error"]["faults"][0]["message"]
+    assert list(served.ctx.blobs.list("")) == []
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -265,3 +307,58 @@ def test_an_estimate_goes_with_no_option_that_means_a_run(run, pictures):
     assert {each["where"] for each in done.json["error"]["faults"]} == {"--follow", "--standalone"}
     continued = run("train", str(pictures), "--continue", "job_1", "--estimate", "--json")
     assert [each["where"] for each in continued.json["error"]["faults"]] == ["--continue"]
+
+
+def test_captions_that_do_not_fit_are_told_with_all_else_before_anything_is_sent(run, served, pictures, tmp_path):
+    folder = tmp_path / "talkative"
+    folder.mkdir()
+    for number, file in enumerate(sorted(pictures.iterdir())):
+        (folder / f"{number}.png").write_bytes(file.read_bytes())
+        (folder / f"{number}.txt").write_text("a photo of sks heart" + ", a house" * (number * 12))
+    (folder / "broken.png").write_bytes(b"no picture")
+    (folder / "broken.txt").write_text("house " * 300)
+    asked = ("train", str(folder), "--model", "some/model", "--set", "rank=0", "--json")
+    asked += ("--set", f"sample_prompts=[{json.dumps('house ' * 76)}]")
+    expected = {
+        ("spec.rank", "input should be greater than or equal to 1; it is 0"),
+        ("spec.sample_prompts.0", "has 76 tokens; at most 75 fit"),
+        ("broken.png", "has 300 tokens; at most 75 fit"),
+        ("2.png", "has 77 tokens; at most 75 fit"),
+        ("3.png", "has 113 tokens; at most 75 fit"),
+    }
+    for more in ((), ("--estimate",), ("--standalone", "--checkpoint-to", str(tmp_path / "s"), "-o", "out")):
+        done = run(*asked, *more)
+        told = {(fault["where"], fault["message"]) for fault in done.json["error"]["faults"]}
+        assert done.status == 2
+        assert expected <= told
+        assert [where for where, _ in told - expected] == ["broken.png"]  # what is wrong with the picture itself
+    assert list(served.ctx.blobs.list("")) == []
+    for name in ("broken.png", "broken.txt"):
+        (folder / name).unlink()
+    done = run("train", str(folder), "--model", "some/model", "--set", "max_token_length=150", "--json")
+    assert (done.status, done.json["spec"]["max_token_length"]) == (0, 150)
+    done = run("train", str(folder), "--model", "some/model", "--set", "truncate_captions=true", "--json")
+    assert done.status == 0
+
+
+def test_captions_of_class_pictures_are_counted_under_the_name_of_the_option(run, pictures, tmp_path):
+    theirs = tmp_path / "hearts"
+    theirs.mkdir()
+    for number, file in enumerate(sorted(pictures.iterdir())[:3]):
+        (theirs / f"{number}.png").write_bytes(file.read_bytes())
+        (theirs / f"{number}.txt").write_text("house " * (70 + 5 * number))
+    asked = ("--class-data-dir", str(theirs), "--set", "class_prompt=a heart", "--json")
+    done = run("train", str(pictures), *PROMPT, "--model", "some/model", *asked)
+    assert [(fault["where"], fault["message"]) for fault in done.json["error"]["faults"]] == [
+        ("--class-data-dir 2.png", "has 80 tokens; at most 75 fit")
+    ]
+
+
+@pytest.mark.parametrize("tokens", [49408, 900])
+def test_a_folder_is_counted_for_when_its_vocabulary_is_clips(run, pictures, tmp_path, tokens):
+    (tmp_path / "model" / "tokenizer").mkdir(parents=True)
+    vocabulary = {f"t{number}": number for number in range(tokens)}
+    (tmp_path / "model" / "tokenizer" / "vocab.json").write_text(json.dumps(vocabulary))
+    asked = ("--instance-prompt", "house " * 76, "--model", str(tmp_path / "model"), "--json")
+    done = run("train", str(pictures), *asked)
+    assert done.status == (2 if tokens == 49408 else 0)

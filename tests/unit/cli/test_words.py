@@ -6,7 +6,9 @@ import pytest
 
 from giornata.cli.spec_words import parse_assignments
 from giornata.cli.words import ago, ahead, cost, duration, size
+from giornata.control.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import InvalidInput
+from giornata.protocol.specs import TrainSpec
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,39 @@ def test_assignments_are_json_where_they_read_as_json():
         ["rank=32", "random_flip=true", "seed=null", "instance_prompt=a dog = good", "x=[1, 2]"]
     )
     assert given == {"rank": 32, "random_flip": True, "seed": None, "instance_prompt": "a dog = good", "x": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "value"),
+    [
+        ("target_modules=to_k, to_q", ["to_k", "to_q"]),
+        ("target_modules=to_k", ["to_k"]),
+        ('target_modules=["to_k", "to_q"]', ["to_k", "to_q"]),
+        ("lora_unet_blocks=up_blocks.0,mid_block", ["up_blocks.0", "mid_block"]),
+        ("lora_unet_blocks=null", None),
+        ("output_formats=kohya,diffusers", ["kohya", "diffusers"]),
+        ("log_with=tensorboard,wandb", ["tensorboard", "wandb"]),
+        ("report_to=all", "all"),
+        ("sample_prompts=a dog, running", "a dog, running"),
+        ("resolution=512,512", "512,512"),
+        ("instance_prompt=a dog, sks", "a dog, sks"),
+    ],
+)
+def test_a_list_may_be_written_with_commas(assignment: str, value: object) -> None:
+    assert parse_assignments([assignment]) == {assignment.partition("=")[0]: value}
+
+
+def test_every_list_of_a_spec_but_prompts_takes_commas() -> None:
+    lists = {name for name, field in TrainSpec.model_fields.items() if "tuple[" in str(field.annotation)}
+    assert "target_modules" in lists
+    for name in lists - {"sample_prompts"}:
+        assert len(parse_assignments([f"{name}=1,2"])[name]) == 2, name
+
+
+def test_a_bad_item_of_a_list_is_refused_by_its_field() -> None:
+    fields = parse_assignments(["output_formats=kohya,onnx", "model=some/model", "instance_prompt=a dog"])
+    _, faults = parse_spec("train", {**fields, "dataset": NO_DATASET, "max_train_steps": 1})
+    assert [fault.where for fault in faults] == ["spec.output_formats.1"]
 
 
 def test_every_broken_assignment_is_named():

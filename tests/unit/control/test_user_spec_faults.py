@@ -115,6 +115,7 @@ ALIASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "model": ("pretrained_model_name_or_path", "some/model", {}),
     "vae": ("pretrained_vae_model_name_or_path", "a/vae", {}),
     "proportion_empty_prompts": ("caption_dropout_rate", 0.1, {}),
+    "caption_extention": ("caption_extension", ".caption", {}),
     "flip_aug": ("random_flip", True, {}),
     "alpha_mask": ("masked_loss", True, {}),
     "network_module": ("adapter_type", "lora", {}),
@@ -183,6 +184,7 @@ def test_every_alias_is_tried() -> None:
         ({"text_encoder_target_modules": ("q_proj",)}, "text_encoder_target_modules"),
         ({"stop_text_encoder_training": 5}, "stop_text_encoder_training"),
         ({"caption_separator": ";"}, "caption_separator"),
+        ({"bucket_no_upscale": True}, "bucket_no_upscale"),
         ({"prior_loss_weight": 0.5}, "prior_loss_weight"),
         ({"num_class_images": 5}, "num_class_images"),
         (

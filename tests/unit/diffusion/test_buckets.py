@@ -4,11 +4,11 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from giornata.diffusion.bucket_order import BucketOrder, by_bucket
-from giornata.diffusion.buckets import bucket_sizes, nearest
+from giornata.diffusion.buckets import bucket_sizes, nearest, shrunk
 
 SDXL = bucket_sizes(resolution=1024, steps=64, least=256, most=2048)
 seeds = st.integers(0, 2**63 - 1)
@@ -63,6 +63,56 @@ def test_no_other_bucket_has_a_ratio_that_is_nearer(height: int, width: int) -> 
     chosen = nearest((height, width), SDXL)
     assert misfit(chosen) == pytest.approx(min(map(misfit, SDXL)), abs=1e-9)
     assert nearest((width, height), SDXL) == chosen[::-1]
+
+
+def kohyas_without_upscaling(width: int, height: int, resolution: int, steps: int) -> tuple[int, int]:
+    """(height, width) as `BucketManager.select_bucket` of sd-scripts computes it with bucket_no_upscale."""
+
+    def round_to_steps(side: float) -> int:
+        whole = int(side + 0.5)
+        return whole - whole % steps
+
+    max_area, aspect_ratio = resolution * resolution, width / height
+    if width * height > max_area:
+        resized_width = math.sqrt(max_area * aspect_ratio)
+        resized_height = max_area / resized_width
+        b_width_rounded = round_to_steps(resized_width)
+        b_height_in_wr = round_to_steps(b_width_rounded / aspect_ratio)
+        ar_width_rounded = b_width_rounded / b_height_in_wr
+        b_height_rounded = round_to_steps(resized_height)
+        b_width_in_hr = round_to_steps(b_height_rounded * aspect_ratio)
+        ar_height_rounded = b_width_in_hr / b_height_rounded
+        if abs(ar_width_rounded - aspect_ratio) < abs(ar_height_rounded - aspect_ratio):
+            resized_size = (b_width_rounded, int(b_width_rounded / aspect_ratio + 0.5))
+        else:
+            resized_size = (int(b_height_rounded * aspect_ratio + 0.5), b_height_rounded)
+    else:
+        resized_size = (width, height)
+    return resized_size[1] - resized_size[1] % steps, resized_size[0] - resized_size[0] % steps
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(64, 5000), st.integers(64, 5000), st.sampled_from([512, 1024]), st.sampled_from([8, 32, 64]))
+def test_without_upscaling_buckets_are_kohyas_and_no_larger_than_the_picture(
+    height: int, width: int, resolution: int, steps: int
+) -> None:
+    assume(max(height, width) <= 8 * min(height, width))  # as the inspection allows
+    bucket = shrunk((height, width), resolution=resolution, steps=steps)
+    assert bucket == kohyas_without_upscaling(width, height, resolution, steps)
+    assert bucket[0] <= height and bucket[1] <= width
+    assert bucket[0] % steps == bucket[1] % steps == 0
+
+
+@pytest.mark.parametrize(
+    ("original", "bucket"),
+    [((300, 500), (256, 448)), ((1024, 1024), (1024, 1024)), ((4000, 3000), (1088, 832)), ((64, 70), (64, 64))],
+)
+def test_a_small_picture_has_a_bucket_of_its_own_size(original: tuple[int, int], bucket: tuple[int, int]) -> None:
+    assert shrunk(original, resolution=1024, steps=64) == bucket
+
+
+def test_a_side_has_at_least_one_step() -> None:
+    assert shrunk((70, 200), resolution=1024, steps=128) == (128, 128)
 
 
 def order(seed: int, counts: list[int], batch: int, repeats: list[int] | None = None) -> BucketOrder:

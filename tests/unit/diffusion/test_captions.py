@@ -64,5 +64,8 @@ def test_what_fits_exactly_is_allowed_and_one_token_more_is_named(tiny_base: Bas
         [("one.png", fits + " a"), ("ok.png", "a toy"), ("two.png", fits + " a a")], tiny_base.tokenizers
     )
     assert [fault.where for fault in faults] == ["one.png", "two.png"]
-    assert "78 tokens" in faults[0].message
-    assert "79 tokens" in faults[1].message
+    assert faults[0].message == "has 76 tokens; at most 75 fit"
+    assert faults[1].message == "has 77 tokens; at most 75 fit"
+    assert "set max_token_length to 150" in faults[0].hint
+    assert "truncate_captions" in faults[0].hint
+    assert captions.too_long([("one.png", fits + " a")], tiny_base.tokenizers, max_token_length=150) == []

@@ -10,9 +10,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pillow_heif
 import pytest
 from PIL import Image, ImageCms
 
+from giornata.diffusion import heif  # noqa: F401  (makes Pillow write HEIC)
 from giornata.diffusion.examine import Bounds, Look, examine
 
 BOUNDS = Bounds()
@@ -58,6 +60,27 @@ def messages(look: Look) -> str:
     return "; ".join(fault["message"] for fault in look.faults)
 
 
+def turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a viewer turns it by 90 degrees
+    return exif.tobytes()
+
+
+def deep_heic(**colours: int) -> bytes:
+    """With 10 bits a channel."""
+    values = random.Random(2).randbytes(2 * 3 * 96 * 80)
+    out = io.BytesIO()
+    pillow_heif.from_bytes("RGB;16", (96, 80), values).save(out, **colours)
+    return out.getvalue()
+
+
+def heic_that_says(width: int, height: int) -> bytes:
+    """A whole picture of 96 x 80 whose header names another size."""
+    data = encoded(noise(), "HEIF")
+    at = data.index(b"ispe") + 8
+    return data[:at] + struct.pack(">II", width, height) + data[at + 8 :]
+
+
 GOOD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "jpeg": (lambda: encoded(noise(), "JPEG"), "JPEG", ""),
     "progressive-jpeg": (lambda: encoded(noise(), "JPEG", progressive=True), "JPEG", ""),
@@ -65,6 +88,17 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "webp": (lambda: encoded(noise(), "WEBP"), "WEBP", ""),
     "webp-lossless": (lambda: encoded(noise(), "WEBP", lossless=True), "WEBP", ""),
     "avif": (lambda: encoded(noise(), "AVIF"), "AVIF", ""),
+    "heic": (lambda: encoded(noise(), "HEIF"), "HEIF", ""),
+    "heic-alpha": (lambda: encoded(noise(mode="RGBA"), "HEIF"), "HEIF", "transparent"),
+    "heic-turned": (lambda: encoded(noise(), "HEIF", exif=turned()), "HEIF", "turned as its EXIF orientation says"),
+    "heic-10-bit": (deep_heic, "HEIF", "10 bits per channel, trained with 8"),
+    "heic-hdr": (lambda: deep_heic(transfer_characteristics=16), "HEIF", "HDR brightness (PQ)"),
+    "heic-primaries": (lambda: deep_heic(color_primaries=9), "HEIF", "primaries 9 of H.273"),
+    "heic-burst": (
+        lambda: encoded(noise(), "HEIF", save_all=True, append_images=[noise(64, 64)]),
+        "HEIF",
+        "beside the main one",
+    ),
     "bmp": (lambda: encoded(noise(), "BMP"), "BMP", ""),
     "tiff": (lambda: encoded(noise(), "TIFF"), "TIFF", ""),
     "tiff-lzw": (lambda: encoded(noise(), "TIFF", compression="tiff_lzw"), "TIFF", ""),
@@ -112,7 +146,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "web-page": (lambda: b"\n<!DOCTYPE html><html>404</html>", "is a web page"),
     "svg": (lambda: b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "is an SVG"),
     "lfs": (lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "Git LFS pointer"),
-    "heic": (lambda: b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99), "HEIC"),
+    "heic": (lambda: b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99), "a HEIC picture that is damaged"),
+    "heic-cut": (lambda: encoded(noise(400, 400), "HEIF")[:-4000], "damaged or cut off"),
+    "heic-other-size": (lambda: heic_that_says(200, 160), "damaged or cut off"),
+    "bomb-heic": (lambda: heic_that_says(60_000, 60_000), "at most 64 million"),
     "video": (lambda: b"\0\0\0\x18ftypmp42\0\0\0\0isomiso2" + bytes(99), "a video"),
     "pdf": (lambda: encoded(noise(), "PDF"), "a PDF"),
     "icon": (lambda: encoded(noise(64, 64), "ICO"), "an icon"),
@@ -276,7 +313,7 @@ def test_the_process_answers_line_by_line(tmp_path: Path) -> None:
         {
             "where": "bad.jpg",
             "message": "is not a picture",
-            "hint": "use JPEG, PNG, WebP, BMP, TIFF or a still GIF",
+            "hint": "use JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or a still GIF",
         }
     ]
 

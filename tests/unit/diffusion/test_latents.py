@@ -60,10 +60,10 @@ def test_equal_views_share_one_entry(tiny_base: BaseModel) -> None:
     vae = CountingVae(tiny_base.vae)
     cache = LatentCache(vae=vae, vae_key="v", framing=frame)
     ticks: list[int] = []
-    cache.add(picture(80, 80), frame.views(SHA), lambda: ticks.append(1))
+    cache.add(cache.crops(picture(80, 80), frame.views(SHA)), lambda: ticks.append(1))
     assert len(cache) == 1
     assert len(ticks) == CROP_VARIANTS
-    cache.add(picture(80, 200), frame.views("b" * 64))
+    cache.add(cache.crops(picture(80, 200), frame.views("b" * 64)))
     assert len(cache) == vae.encoded == 1 + CROP_VARIANTS
 
 
@@ -71,7 +71,7 @@ def test_what_is_cached_is_what_the_vae_says(tiny_base: BaseModel) -> None:
     frame = framing(center_crop=True, random_flip=True)
     cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
     image = picture(64, 100)
-    cache.add(image, frame.views(SHA))
+    cache.add(cache.crops(image, frame.views(SHA)))
     noise_CHW = randomness.normal(1, "posterior", 0, shape=(4, 8, 8))
     drawn = []
     for view in frame.views(SHA):
@@ -103,4 +103,5 @@ def test_ticks_may_stop_the_caching(tiny_base: BaseModel) -> None:
 
     frame = framing()
     with pytest.raises(Enough):
-        LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame).add(picture(64, 64), frame.views(SHA), stop)
+        cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+        cache.add(cache.crops(picture(64, 64), frame.views(SHA)), stop)

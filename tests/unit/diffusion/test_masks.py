@@ -147,8 +147,8 @@ def test_masks_are_kept_beside_the_encodings(tiny_base: BaseModel) -> None:
     image = Image.new("RGB", (64, 200), "red")
     plain = image.copy()
     image.putalpha(noise_alpha(200, 64))
-    cache.add(image, frame.views(SHA))
-    cache.add(plain, frame.views("b" * 64))
+    cache.add(cache.crops(image, frame.views(SHA)))
+    cache.add(cache.crops(plain, frame.views("b" * 64)))
     for view in frame.views(SHA):
         entry, placement = cache[view]
         assert entry.mask_HW is not None

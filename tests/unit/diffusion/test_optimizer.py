@@ -8,9 +8,11 @@ import torch
 from diffusers.optimization import get_scheduler
 from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor
 
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
@@ -164,6 +166,95 @@ def test_adafactor_is_that_of_transformers() -> None:
     like(reference, theirs, spec)
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-7)
+
+
+SHAPES = ((16, 640), (640, 16), (16, 640), (32,), (8, 16, 3, 3), (1, 8, 1, 1))
+
+
+def of_every_shape() -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(normal(1, number, shape=shape) * 0.1) for number, shape in enumerate(SHAPES)]
+
+
+def test_adafactor_takes_tensors_of_a_shape_together_without_changing_a_bit() -> None:
+    """Matrices, convolutions, magnitudes, vectors."""
+    ours, theirs = of_every_shape(), of_every_shape()
+    reference = Adafactor(theirs, lr=1e-2, weight_decay=0.01, scale_parameter=False, relative_step=False)
+    spec = spec_with(optimizer="adafactor", learning_rate=1e-2, adam_weight_decay=0.01, max_grad_norm=1e6)
+    parameters = {str(number): each for number, each in enumerate(ours)}
+    optimizer = AdapterOptimizer([Group(learning_rate=1e-2, parameters=parameters)], spec)
+    for step in range(6):
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert one.grad is not None
+            other.grad = normal(2, number, step, shape=SHAPES[number])
+            one.grad.copy_(other.grad)
+        optimizer.step(step)
+        reference.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(ours[0], of_every_shape()[0])
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of(optimizer: str, tensors: int) -> int:
+    """Those of one step over so many tensors of one shape."""
+    spec = spec_with(optimizer=optimizer, learning_rate=1.0)
+    parameters = {str(number): torch.nn.Parameter(torch.ones(4, 8)) for number in range(tensors)}
+    made = KINDS[spec.optimizer].make([{"params": list(parameters.values()), "lr": 1.0}], spec, fused=False)
+    for parameter in parameters.values():
+        parameter.grad = torch.ones(4, 8)
+        made.state[parameter] = KINDS[spec.optimizer].begin(parameter, 0, on_cuda=False)
+    with Counting() as counting:
+        made.step()
+    return counting.operations
+
+
+def test_operations_of_a_step_do_not_grow_with_the_tensors_of_a_job() -> None:
+    """On a GPU each is a launch. Prodigy is given rows."""
+    assert operations_of("adafactor", 40) == operations_of("adafactor", 2) <= 40
+    assert operations_of("prodigy", 1) <= 80
+
+
+@pytest.mark.parametrize("in_one_row", [False, True])
+def test_prodigy_finds_the_rate_that_its_package_finds(in_one_row: bool) -> None:
+    """After steps without any gradient, from 1e-6 on until it has found one. Sums are in float64, and over rows in
+    another order, and the rate comes back into every weight: 1e-5 is some hundred roundings of float32."""
+    theirs = of_every_shape()
+    ours = [torch.nn.Parameter(torch.cat([each.detach().flatten() for each in theirs]))]
+    ours = ours if in_one_row else of_every_shape()
+    betas = (0.9, 0.95)
+    reference = Prodigy(theirs, betas=betas, weight_decay=0.01, use_bias_correction=True, safeguard_warmup=True)
+    fields = {"adam_beta2": 0.95, "adam_weight_decay": 0.01, "max_grad_norm": 1e6}
+    spec = spec_with(optimizer="prodigy", learning_rate=1.0, **fields)
+    parameters = {str(number): each for number, each in enumerate(ours)}
+    optimizer = AdapterOptimizer([Group(learning_rate=1.0, parameters=parameters)], spec)
+    found = []
+    for step in range(60):
+        gradients = [each.detach() * (0.0 if step < 2 else 1.0) + 0.01 * (step > 1) for each in theirs]
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient
+        for parameter, gradient in zip(ours, gradients, strict=False):
+            assert parameter.grad is not None
+            flat = torch.cat([each.flatten() for each in gradients])
+            parameter.grad.copy_(flat if in_one_row else gradient)
+        optimizer.step(step)
+        reference.step()
+        state = optimizer.state()
+        found.append(float(state["optimizer.group.0.d"]))
+        assert found[-1] == pytest.approx(reference.param_groups[0]["d"], rel=1e-5)
+        assert int(state["optimizer.group.0.k"]) == reference.param_groups[0]["k"]
+    assert found[1] == 1e-6 < 1e-3 < found[-1]
+    flat = torch.cat([each.detach().flatten() for each in ours])
+    wanted = torch.cat([each.detach().flatten() for each in theirs])
+    torch.testing.assert_close(flat, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_schedule_frees_result_is_what_its_package_calls_eval() -> None:

@@ -16,10 +16,11 @@ from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.tokens import add_tokens, learning_steps, spoken, taught, unsaid, words_of
+from giornata.diffusion.tokens import add_tokens, learning_steps, taught, unsaid
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import spoken, words_of
 
 PLAIN = "a photo of a dog"
 SAID = "a photo of TOK, a dog"

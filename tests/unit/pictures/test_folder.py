@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def read(folder: Path, prompt: str | None = PROMPT, **bounds: int) -> FolderDataset:
+def read(folder: Path, prompt: str | None = PROMPT, **bounds: Any) -> FolderDataset:
     return read_folder(folder, instance_prompt=prompt, **bounds)
 
 
@@ -143,13 +144,14 @@ def test_litter_is_skipped_and_the_rest_is_noted(folder: Path) -> None:
     assert read(folder).notes == ()
     (folder / "sub").mkdir()
     (folder / "sub" / "deep.png").write_bytes(b"deep")
-    for number in range(7):
-        (folder / f"{number}.pdf").write_bytes(b"x")
+    for number in range(22):
+        (folder / f"{number:02}.pdf").write_bytes(b"x")
     found = read(folder)
     assert found.faults == ()
     assert len(found.items) == 3
     assert found.notes[0] == "subfolders are not read: sub"
-    assert found.notes[1].endswith("not read: 0.pdf, 1.pdf, 2.pdf, 3.pdf, 4.pdf and 2 more")
+    named = ", ".join(f"{number:02}.pdf" for number in range(20))
+    assert found.notes[1].endswith(f"not read: {named} and 2 more")
 
 
 def test_equal_pictures_with_equal_captions_count_once(folder: Path) -> None:
@@ -298,3 +300,90 @@ def test_a_folder_with_pictures_of_its_own_is_read_alone(folder: Path) -> None:
     found = read(folder)
     assert [item.repeats for item in found.items] == [1, 1, 1]
     assert found.notes == ("subfolders are not read: 10_sks dog",)
+
+
+def test_one_picture_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"a")
+    assert read(tmp_path).faults == ()
+
+
+def test_of_several_lines_the_first_is_taken_and_this_is_said_once(folder: Path) -> None:
+    (folder / "a.txt").write_bytes(b"  a dog \r\nasleep\r\n")
+    (folder / "b.txt").write_text("a cat\n\n")
+    write_rows(folder, {"file_name": "ç é.webp", "text": "a bird\non a wire\nsinging"})
+    found = read(folder, None)
+    assert found.faults == ()
+    assert [item.caption for item in found.items] == ["a dog", "a cat", "a bird"]
+    assert found.notes == ("2 captions have several lines; the first of each is used",)
+
+
+def test_only_the_first_line_is_held_to_the_bound(folder: Path) -> None:
+    (folder / "a.txt").write_text("a dog\n" + "x" * 3000)
+    found = read(folder)
+    assert (found.faults, found.items[0].caption) == ((), "a dog")
+    assert "1 caption has several lines; the first is used" in found.notes
+
+
+def test_captions_have_the_ending_that_was_asked_for(folder: Path) -> None:
+    (folder / "a.caption").write_text("a dog")
+    (folder / "b.CAPTION").write_text("a cat")
+    (folder / "b.txt").write_text("another cat")
+    found = read(folder, caption_ending=".caption")
+    assert [item.caption for item in found.items] == ["a dog", "a cat", None]
+    assert "neither pictures nor captions (.caption, metadata.jsonl), and not read: b.txt" in found.notes
+
+
+def test_metadata_in_a_subfolder_speak_of_its_pictures(folder: Path) -> None:
+    inner = folder / "asleep" / "at night"
+    inner.mkdir(parents=True)
+    (inner / "d.png").write_bytes(b"d")
+    write_rows(inner, {"file_name": "d.png", "text": "a dog at night", "repeats": 3})
+    found = read(folder)
+    assert (found.faults, found.notes) == ((), ())
+    assert [(item.name, item.caption, item.repeats) for item in found.items][-1] == (
+        "asleep - at night - d.png",
+        "a dog at night",
+        3,
+    )
+
+
+def test_metadata_above_name_pictures_in_subfolders(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "d.png").write_bytes(b"d")
+    (folder / "other").mkdir()
+    rows = [{"file_name": "./sub/d.png", "text": "deep"}, {"file_name": "a.png", "text": "here"}]
+    write_rows(folder, *rows, {"file_name": "none/e.png", "text": "x"}, {"file_name": "../f.png", "text": "x"})
+    found = read(folder)
+    assert {item.name: item.caption for item in found.items if item.caption} == {
+        "a.png": "here",
+        "sub - d.png": "deep",
+    }
+    assert faults(found) == [
+        ("metadata.jsonl:3", "names a picture that is not there: none/e.png"),
+        ("metadata.jsonl:4", "names a picture that is not there: ../f.png"),
+    ]
+    assert found.notes[0] == "subfolders are not read: other"
+
+
+def test_a_folder_of_subfolders_with_metadata_is_read(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(name.encode())
+        write_rows(tmp_path / name, {"file_name": "a.png", "text": name})
+    found = read(tmp_path, None)
+    assert [(item.name, item.caption) for item in found.items] == [("one - a.png", "one"), ("two - a.png", "two")]
+    assert (found.faults, found.notes) == ((), ())
+
+
+def test_faults_of_metadata_in_a_subfolder_name_it(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "d.png").write_bytes(b"d")
+    write_rows(folder / "sub", "no row", {"file_name": "e.png", "text": "x"})
+    assert [where for where, _ in faults(read(folder))] == ["sub - metadata.jsonl:1", "sub - metadata.jsonl:2"]
+
+
+def test_a_folder_without_a_bound_takes_any_number(tmp_path: Path) -> None:
+    for number in range(1001):
+        (tmp_path / f"{number}.png").write_bytes(str(number).encode())
+    found = read(tmp_path)
+    assert (len(found.items), found.faults) == (1001, ())

@@ -34,6 +34,7 @@ OWN_CHANGES = [
     {"report_to": ("wandb",), "wandb_project": "p", "wandb_api_key_secret": "W", "wandb_entity": "e"},
     {"sample_prompts": ("a toy",), "sample_steps": 9, "sample_guidance_scale": 3.0},
     {"compile": "off"},  # as a shared batch is in any case
+    {"truncate_captions": True},
 ]
 
 
@@ -57,6 +58,8 @@ SHARED_CHANGES = [
     {"base_quantization": "int8"},
     {"gradient_checkpointing": True},
     {"with_prior_preservation": True, "class_prompt": "a toy"},
+    {"max_token_length": 150},
+    {"max_token_length": 225},
 ]
 
 
@@ -100,6 +103,11 @@ def test_what_nobody_has_thought_of_trains_alone() -> None:
     later = LaterSpec.model_validate(given | {"new_option": True})
     assert why_solo(LaterSpec.model_validate(given)) == ()
     assert why_solo(later) == ("new_option is not offered in a shared batch",)
+
+
+def test_the_key_of_a_job_from_before_there_were_longer_captions_is_as_it_was() -> None:
+    """Jobs wait in the queue with their keys while the server is replaced."""
+    assert joint_key(spec_of()) == "feaabb55a36370313510f63fd436c11c"
 
 
 def test_other_kinds_know_no_shared_batch() -> None:

@@ -26,6 +26,7 @@ def test_every_field_that_sizes_a_step_is_one_of_the_spec() -> None:
         {"compile": "off"},
         {"model": "another/model"},
         {"base_quantization": "int8"},
+        {"max_token_length": 150},
         {"validation_steps": 5, "sample_prompts": ["a toy"]},
     ],
 )

@@ -17,7 +17,9 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work
 from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.kernel_cache import READY, KernelCache, kernel_key, sealed
+from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 TABLE = Speeds(saved_s=0.001, made_s=3.0, found_s=0.5)
@@ -260,6 +262,46 @@ def test_auto_makes_the_first_step_again_without_kernels(base: BaseModel, tmp_pa
     ((name, data),) = reporter.notices
     assert name == COMPILER_FAILED
     assert "no space left" in data["message"]
+
+
+class Differing:
+    """Fails at its first call, as the check of the first pass does."""
+
+    def __init__(self) -> None:
+        self.calls, self.undone = 0, 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise KernelsDiffer("the loss of the first pass by compiled kernels differs")
+
+    def undo(self) -> None:
+        self.undone += 1
+
+
+@pytest.mark.parametrize(("before", "entry"), [(None, {}), (header({KERNELS: "g++ 1.2 for cpu"}), {KERNELS: None})])
+def test_kernels_that_differ_are_given_up_by_a_job_that_begins_and_by_one_that_goes_on(
+    base: BaseModel, tmp_path: Path, before: Header | None, entry: dict[str, None]
+) -> None:
+    reporter = RecordingReporter()
+    kernels = kernels_of(base, reporter, tmp_path, header=before, max_train_steps=MANY)
+    steps = Differing()
+    kernels.carry_out(steps, undo=steps.undo)
+    assert (steps.calls, steps.undone) == (2, 1)
+    assert kernels.entry == entry
+    ((name, data),) = reporter.notices
+    assert name == COMPILER_FAILED
+    assert "differs" in data["message"]
+
+
+def test_only_kernels_that_auto_chose_are_checked(base: BaseModel, tmp_path: Path) -> None:
+    def checked(**changes: Any) -> bool:
+        kernels = kernels_of(base, RecordingReporter(), tmp_path, **changes)
+        return isinstance(kernels.checked(Pass.plainly, list), Trial)
+
+    assert checked(max_train_steps=MANY)
+    assert not checked(max_train_steps=FEW)  # plain
+    assert not checked(max_train_steps=MANY, compile="on")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ class ProjectRecord:
     budget_warned_at_ms: int | None = None
     monthly_budget_micro_usd: int | None = None
     monthly_budget_warned_at_ms: int | None = None
+    max_pictures: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

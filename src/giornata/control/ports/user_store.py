@@ -61,6 +61,9 @@ class Projects(Protocol):
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
         """All projects, or `only` that one."""
 
+    def set_max_pictures(self, project_id: str, max_pictures: int | None) -> bool:
+        """False when there is no such project."""
+
 
 class Keys(Protocol):
     """Keys, by the hash of their secret."""

@@ -1,15 +1,15 @@
-"""CLIP's tokenizer, from the byte-pair merges that OpenAI published it with (`clip/`, MIT licence).
+"""CLIP's tokenizer, from the byte-pair merges that OpenAI published it with (`domain/clip`, MIT licence).
 
 Both families use the one vocabulary: 256 bytes, the same at a word's end, 48894 merges, a mark for each end.
 """
 
 import gzip
-from pathlib import Path
 
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPTokenizer
 
-MERGES = Path(__file__).with_name("clip") / "merges.txt.gz"
+from giornata.domain.clip import MERGES
+
 MAX_TOKENS = 77
 START, END = "<|startoftext|>", "<|endoftext|>"
 

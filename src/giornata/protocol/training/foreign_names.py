@@ -12,7 +12,6 @@ _RESUME = "a job goes on from its last checkpoint by itself; remove it"
 _CACHED = "latents, and captions that do not change, are encoded once anyway; remove it"
 _ATTENTION = "attention is torch's scaled_dot_product_attention anyway; remove it"
 _LOADING = "pictures are encoded before the first step, and nothing is loaded in between; remove it"
-_PROMPTS_ARE_SHORT = "a prompt has at most 77 tokens; remove it"
 _FIELDS = "each is a field of its own here, such as use_dora, decompose_factor, rank_dropout; give these"
 _RATES = "give a rate for each text encoder: text_encoder_learning_rates"
 _BLOCK_RATES = "give the rates themselves by block: block_learning_rates"
@@ -42,10 +41,8 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         # kohya's sd-scripts
         "train_data_dir": _FOLDER,
         "reg_data_dir": _CLASS_FOLDER,
-        "caption_extension": "captions lie in .txt files, or in metadata.jsonl; remove it",
         "v_parameterization": "prediction_type=v_prediction; by default what the base model says of itself",
         "clip_skip": "text encoders are read as the base model's pipeline reads them; remove it",
-        "max_token_length": _PROMPTS_ARE_SHORT,
         "cache_latents": _CACHED,
         "cache_latents_to_disk": _CACHED,
         "cache_text_encoder_outputs": _CACHED,

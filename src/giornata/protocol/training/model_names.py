@@ -35,6 +35,12 @@ def looks_like_path(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
 
 
+def has_clip_vocabulary(name: str) -> bool:
+    """Whether a model of this name can only have CLIP's own vocabulary: it is on the hub, or one file, whose text is
+    read with the vocabulary of this package. A folder may have a tokenizer of its own."""
+    return is_single_file(name) or not (looks_like_path(name) or is_url(name))
+
+
 def is_hub_id(name: str) -> bool:
     """Whether the hub could have a repository of this name."""
     return HUB_ID.fullmatch(name) is not None and "--" not in name and ".." not in name

@@ -59,9 +59,17 @@ class Compile(StrEnum):
     OFF = "off"
 
 
+class CudaGraphs(StrEnum):
+    """Whether forward and backward passes run as CUDA graphs."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
 def _switch(wanted: Any) -> Any:
     """kohya's and OneTrainer's switch knows yes and no."""
-    return {True: Compile.ON, False: Compile.OFF}[wanted] if isinstance(wanted, bool) else wanted
+    return {True: "on", False: "off"}[wanted] if isinstance(wanted, bool) else wanted
 
 
 def _precision(name: Any) -> Any:
@@ -163,6 +171,11 @@ class OptimisationFields(Message):
         "(torch.compile). auto weighs the seconds that they save against those that the compiler takes.",
         validation_alias=AliasChoices("compile", "torch_compile"),
     )
+    cuda_graphs: Annotated[CudaGraphs, BeforeValidator(_switch)] = Field(
+        CudaGraphs.AUTO,
+        description="Run forward and backward passes as CUDA graphs, each checked to the byte against plain passes. "
+        "Changes no bit. auto: on CUDA, in jobs of at least 50 steps.",
+    )
     seed: int | None = Field(None, ge=0, lt=2**63, description="Drawn at submission, and recorded, when not given.")
 
     @model_validator(mode="before")
@@ -191,6 +204,11 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
         (
             spec.num_train_epochs is None and spec.lr_warmup_steps > spec.max_train_steps,
             "lr_warmup_steps is larger than max_train_steps",
+        ),
+        (
+            spec.cuda_graphs is CudaGraphs.ON and (spec.train_text_encoder or spec.train_text_encoder_ti),
+            "cuda_graphs on does not go with train_text_encoder and train_text_encoder_ti, whose captions become "
+            "tokens on the CPU within each pass; use auto",
         ),
         (
             spec.lr_scheduler is LrScheduler.CONSTANT and spec.lr_warmup_steps > 0,

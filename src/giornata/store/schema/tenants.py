@@ -22,6 +22,7 @@ projects = Table(
     at("budget_warned_at_ms", nullable=True),
     Column("monthly_budget_micro_usd", BigInteger),  # of each calendar month in UTC
     at("monthly_budget_warned_at_ms", nullable=True),
+    Column("max_pictures", Integer),  # that a dataset may have; NULL: as the installation says
     at("created_at_ms"),
 )
 

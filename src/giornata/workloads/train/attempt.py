@@ -1,8 +1,7 @@
 """One attempt at a training job, from the inputs to the files."""
 
-import hashlib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,28 +18,30 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
 from giornata.workloads.train.album import to_keep
-from giornata.workloads.train.caching import Supplies, prepare
+from giornata.workloads.train.caching import Supplies, prepare, together_on
 from giornata.workloads.train.checks import check, header_of, prediction_type_of
-from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels
+from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels, begin_again
 from giornata.workloads.train.exactness import exactness_of
 from giornata.workloads.train.exporting import export, write_page
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.fit import RoomOf, room_of, unbounded, why_not_drawn
 from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
 from giornata.workloads.train.gauges import gauges_of
+from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
+from giornata.workloads.train.graphs import Graphs, Watched
 from giornata.workloads.train.held_out import Examiner, HeldOut, split, validation_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
 from giornata.workloads.train.layout import lay_out
 from giornata.workloads.train.live_curves import live_curves
 from giornata.workloads.train.material import Material, gather
-from giornata.workloads.train.pace import Clock, Meter, Pace
+from giornata.workloads.train.pace import Clock, Meter, Pace, images_per_step
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
-from giornata.workloads.train.prepared import Prepared, images_per_step
+from giornata.workloads.train.prepared import Prepared
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
 from giornata.workloads.train.tracking import Errand, losses_before, report
-from giornata.workloads.train.wearing import LAYER, lora_layer, wearing
+from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
 
@@ -63,6 +64,7 @@ class Attempt:
     peak_flops_per_s: float | None = None
     pack_worth_pixels: int = WORTH_PIXELS
     compiler: Compiler = NO_CACHE
+    capturing: Capturing = CAPTURING
     between: Callable[[], None] = _nothing
 
     def run(self) -> Outcome:
@@ -71,17 +73,25 @@ class Attempt:
         layer = lora_layer(self.base, self.spec)
         kernels = self._kernels(ready, layer)
         with (
+            closing(ready),
             wearing(self.base, self.spec, self.start) as (adapters, optimizer),
             self.keeper(ready) as keeper,
         ):
             self.restore(adapters, optimizer, keeper)
+            watched = Watched.of(optimizer.gradients, partial(state_of, adapters, optimizer), self.base.device)
+            left = self.spec.max_train_steps - ready.first_step
+            graphs = self.capturing.alone(self.base, self.spec, ready.layout, watched, self.reporter, steps_left=left)
             if ready.supplies is not None:
-                self.begin(ready, keeper, **kernels.entry, **{LAYER: layer})
-                steps = partial(self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels)
+                self.begin(ready, keeper, **kernels.entry, **layer_entries(layer, self.spec))
+                steps = partial(
+                    self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels, graphs=graphs
+                )
+                undo = partial(begin_again, optimizer, keeper, kernels, ready.first_step)
                 with self.live(keeper):
-                    kernels.carry_out(steps, undo=partial(_undo, optimizer, keeper))
+                    kernels.carry_out(steps, undo=undo)
+            graphs.forget()
             keeper.settle()
-            return self.finish(adapters, optimizer, keeper, ready)
+            return self.finish(adapters, optimizer, keeper, ready, graphs)
 
     def prepare(self) -> Prepared:
         """Everything that can be done before there is an adapter."""
@@ -100,8 +110,17 @@ class Attempt:
         if header is not None and KERNELS in header.fingerprint:
             ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
         if left:
-            materials, extra = self._materials(instances, classes)
-            ours |= extra
+            materials, extra = class_images.materials_of(
+                self.base,
+                self.spec,
+                instances,
+                classes,
+                base_sha256=self.base_sha256,
+                directory=self.start.directory,
+                reporter=self.reporter,
+                tick=self._tick,
+            )
+            ours |= extra | together_on(self.base, self.spec)
             supplies = self._supplies(materials, first_step)
         return Prepared(
             instances=instances,
@@ -142,25 +161,6 @@ class Attempt:
         if self.spec.seed is None:
             raise ValueError("a job's seed is set at submission")
         return self.spec.seed
-
-    def _materials(
-        self, instances: Material, classes: Material | None
-    ) -> tuple[tuple[Material, ...], dict[str, str]]:
-        """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
-        if not self.spec.with_prior_preservation or self.spec.prior_prediction:
-            return (instances,), {}
-        if classes is not None:
-            return (instances, classes), {}
-        drawn = class_images.obtain(
-            self.base,
-            self.spec,
-            base_sha256=self.base_sha256,
-            directory=self.start.directory,
-            reporter=self.reporter,
-            tick=self._tick,
-        )
-        hashes = "".join(sample.sha256 for sample in drawn.samples)
-        return (instances, drawn), {"class_pictures": hashlib.sha256(hashes.encode("ascii")).hexdigest()}
 
     def _tick(self, done: int, total: int) -> None:
         """Between the items of the caching phase: there is nothing to save yet, so every stop is a plain one."""
@@ -226,6 +226,7 @@ class Attempt:
         keeper: Keeper,
         *,
         kernels: Kernels,
+        graphs: Graphs,
     ) -> None:
         spec, total = self.spec, self.spec.max_train_steps
         stepper = Stepper(
@@ -235,8 +236,9 @@ class Attempt:
             embeddings=supplies.embeddings,
             optimizer=optimizer,
             dropping=adapters.dropping,
+            make=kernels.checked(graphs.run, optimizer.gradients),
         )
-        pace, meter = self.instruments(keeper, lambda: relief.waited_s)
+        pace, meter = self.instruments(keeper, lambda: relief.waited_s, graphs)
 
         def save(step: int) -> None:
             meter.flush()
@@ -250,12 +252,12 @@ class Attempt:
 
         first, feeds = ready.first_step, partial(self.feed, supplies)
         self.reporter.phase("training", first, total)
-        relief = Relief(stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed)
+        relief = Relief(
+            stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed, graphs=graphs
+        )
         easel = self._easel(ready, adapters, keeper)
-
         examiner = Examiner(
             held_out=ready.held_out,
-            spec=spec,
             adapters=adapters,
             optimizer=optimizer,
             keeper=keeper,
@@ -300,7 +302,7 @@ class Attempt:
             clock=self.clock,
         )
 
-    def instruments(self, keeper: Keeper, waited_s: Callable[[], float]) -> tuple[Pace, Meter]:
+    def instruments(self, keeper: Keeper, waited_s: Callable[[], float], graphs: Graphs) -> tuple[Pace, Meter]:
         """What says when a checkpoint is due, and what reports the steps; for `waited_s` see Gauges."""
         pace = Pace(self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
         meter = Meter(
@@ -309,7 +311,13 @@ class Attempt:
             images_per_step=images_per_step(self.spec),
             device=self.base.device,
             clock=self.clock,
-            gauges=gauges_of(self.base, self.spec, waited_s=waited_s, peak_flops_per_s=self.peak_flops_per_s),
+            gauges=gauges_of(
+                self.base,
+                self.spec,
+                waited_s=waited_s,
+                peak_flops_per_s=self.peak_flops_per_s,
+                by_graph=lambda: graphs.by_graph,
+            ),
             losses=keeper.losses,
         )
         return pace, meter
@@ -332,23 +340,14 @@ class Attempt:
             keeper.settle()
             raise Stopped(step)
 
-    def errand(self, origin: Mapping[str, str], attend: Callable[[], None]) -> Errand:
-        """What trackers need besides the curves."""
-        return Errand(
-            job=self.start.job,
-            directory=self.start.directory,
-            origin=origin,
-            api_key=self.start.wandb_api_key,
-            clock=self.clock,
-            attend=attend,
-        )
-
     def attend(self, keeper: Keeper) -> None:
         """Raises Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
         if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(keeper.announced)
 
-    def finish(self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared) -> Outcome:
+    def finish(
+        self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared, graphs: Graphs | None
+    ) -> Outcome:
         """Write the files of a job whose steps are done."""
         captions = [sample.caption for sample in ready.instances.samples]
         result = optimizer.result()
@@ -366,11 +365,19 @@ class Attempt:
         attend = partial(self.attend, keeper)
         samples = self._easel(ready, adapters, keeper).at_the_end(result, attend=attend)
         write_page(exported, samples=samples, directory=self.start.directory, reporter=self.reporter)
-        errand = self.errand(exported.origin, attend)
+        errand = Errand(
+            job=self.start.job,
+            directory=self.start.directory,
+            origin=exported.origin,
+            api_key=self.start.wandb_api_key,
+            clock=self.clock,
+            attend=attend,
+        )
         report(self.spec, keeper.losses, errand, self.reporter, validated=keeper.validated)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
+            "cuda_graphs": None if graphs is None else graphs.facts(),
             "data_sha256": keeper.data_hash,
             "exactness": exactness_of(keeper.history),
             "fingerprints": list(keeper.history),
@@ -391,10 +398,3 @@ class Attempt:
             album=keeper.album,
             too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
         )
-
-
-def _undo(optimizer: Learner, keeper: Keeper) -> None:
-    """Back to before the first step, which failed before its update, and from there on without kernels."""
-    optimizer.forget_gradients()
-    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
-    keeper.changed(0, without, last_counts=True)

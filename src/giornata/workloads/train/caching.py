@@ -1,30 +1,24 @@
 """The phase before the first step: whatever would be computed again and again is computed once."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from giornata.diffusion import pixels
 from giornata.diffusion.captions import EmbeddingCache, Wording
 from giornata.diffusion.dropping import ticket
-from giornata.diffusion.latents import Framing, LatentCache, View
+from giornata.diffusion.entry_store import EntryStore
+from giornata.diffusion.latent_batches import RowsOf, rows_on
+from giornata.diffusion.latents import Framing, LatentCache
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.multires import Multires
-from giornata.diffusion.order import Sample
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.draws import Draws
+from giornata.workloads.train.encoding import Tick, encode_missing, undecodable
 from giornata.workloads.train.material import Material, refuse_if
 from giornata.workloads.train.packs import Keys, Offering, Shelf
-from giornata.workloads.train.portions import PORTION_PIXELS, Portion, portions_of
-
-EMPTY_MASK = "its mask leaves nothing to learn: it is empty, or wherever the picture is cropped"
-MEND_MASK = "mend the mask (its alpha channel), set enable_bucket, which crops less, or leave the picture out"
-
-Tick = Callable[[int, int], None]
-"""Told (done, total) between items; may raise to stop."""
+from giornata.workloads.train.portions import PORTION_PIXELS, portions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +31,10 @@ class Supplies:
     latents: LatentCache
     embeddings: EmbeddingCache | None
 
+    def close(self) -> None:
+        """Give back what the latents take, on the disk too. Nothing may be drawn afterwards."""
+        self.latents.close()
+
 
 def prepare(
     base: BaseModel,
@@ -47,8 +45,11 @@ def prepare(
     first_step: int,
     tick: Tick,
     shelf: Shelf | None = None,
+    rows_of: RowsOf | None = None,
 ) -> Supplies:
-    """Encode pictures and captions for the steps from `first_step` on, or take them from `shelf`.
+    """Encode pictures and captions for the steps from `first_step` on, or take them from `shelf`. `rows_of` says how
+    many pictures of a size are encoded together (None: what suits the base's device). Encodings for which there is no
+    room in memory lie in the folder of the shelf.
 
     Raises WorkloadFailed(BAD_DATA) naming every picture that cannot be decoded, or has an empty mask. A job that
     starts looks at all of its pictures; one that resumes only at those that it still needs, for they were looked at
@@ -76,7 +77,11 @@ def prepare(
             dropout_rate=spec.caption_dropout_rate,
         ),
     )
-    latents = LatentCache(vae=base.vae, vae_key=f"{base.key}|{base.vae.dtype}", framing=framing)
+    rows_of = rows_on(base.vae, base.device) if rows_of is None else rows_of
+    folder = None if shelf is None else shelf.directory
+    entries = EntryStore(memory_bytes=spec.latent_memory_bytes, directory=folder)
+    vae_key = f"{base.key}|{base.vae.dtype}"
+    latents = LatentCache(vae=base.vae, vae_key=vae_key, framing=framing, entries=entries, rows_of=rows_of)
     texts, embeddings = _texts(spec, draws), None
     if texts is not None:
         embeddings = EmbeddingCache(
@@ -84,6 +89,8 @@ def prepare(
             text_encoders=base.text_encoders,
             encoder_key=f"{base.key}|{base.dtype}",
             family=base.family,
+            max_token_length=spec.max_token_length,
+            truncation=spec.truncate_captions,
         )
     views = draws.views(first_step, spec.max_train_steps)
     if shelf is not None and len(views) * spec.resolution**2 < shelf.worth_pixels:
@@ -97,10 +104,22 @@ def prepare(
     )
     offering: Offering | None = None
     if shelf is not None:
-        keys = Keys(base=base, framing=framing, with_captions=texts is not None)
+        keys = Keys(
+            base=base,
+            framing=framing,
+            with_captions=texts is not None,
+            max_token_length=spec.max_token_length,
+            rows_of=rows_of,
+        )
         offering = shelf.opened(keys, portions, views.keys(), latents, embeddings)
-    _encode(latents, embeddings, portions, views, look_at_all=first_step == 0, tick=tick, offering=offering)
+    encode_missing(latents, embeddings, portions, views, look_at_all=first_step == 0, tick=tick, offering=offering)
     return Supplies(draws=draws, latents=latents, embeddings=embeddings)
+
+
+def together_on(base: BaseModel, spec: TrainSpec) -> dict[str, int]:
+    """What goes into the fingerprint where pictures are encoded together: how many of the job's square."""
+    rows = rows_on(base.vae, base.device)((spec.resolution, spec.resolution))
+    return {"encoded_together": rows} if rows > 1 else {}
 
 
 def _texts(spec: TrainSpec, draws: Draws) -> list[str] | None:
@@ -134,81 +153,5 @@ def _undecodables(material: Material) -> list[Fault]:
         try:
             material.load(sample)
         except pixels.Undecodable as error:
-            faults.append(_undecodable(sample, error))
+            faults.append(undecodable(sample, error))
     return faults
-
-
-def _undecodable(sample: Sample, error: pixels.Undecodable) -> Fault:
-    return Fault(where=sample.name, message=str(error), hint="replace the file, or leave it out")
-
-
-def _encode(
-    latents: LatentCache,
-    embeddings: EmbeddingCache | None,
-    portions: Sequence[Portion],
-    views: Collection[View],
-    *,
-    look_at_all: bool,
-    tick: Tick,
-    offering: Offering | None,
-) -> None:
-    """Whatever of the portions' captions, and of `views`, the caches do not hold yet. `look_at_all`: also look for
-    faults of pictures that nothing is encoded of, unless they were encoded before and so are fine."""
-    missing = {view for view in views if view not in latents}
-    fine = {view.picture_sha256 for view in views if view in latents} if look_at_all else None
-    unsaid = [
-        [text for text in portion.captions if embeddings is not None and text not in embeddings]
-        for portion in portions
-    ]
-    count = _Count(total=len(missing) + sum(map(len, unsaid)), tick=tick)
-    faults: list[Fault] = []
-    for portion, texts in zip(portions, unsaid, strict=True):
-        if embeddings is not None and not faults:
-            embeddings.fill(texts, count)
-        _encode_pictures(latents, portion, missing, skipped=fine, done_one=count, faults=faults)
-        if offering is not None and not faults:
-            offering.offer(portion)
-    refuse_if(faults)
-
-
-class _Count:
-    """Called after each item."""
-
-    def __init__(self, *, total: int, tick: Tick) -> None:
-        self._done, self._total, self._tick = 0, total, tick
-        tick(0, total)
-
-    def __call__(self) -> None:
-        self._done += 1
-        self._tick(self._done, self._total)
-
-
-def _encode_pictures(
-    latents: LatentCache,
-    portion: Portion,
-    missing: Collection[View],
-    *,
-    skipped: Collection[str] | None,
-    done_one: Callable[[], None],
-    faults: list[Fault],
-) -> None:
-    """Encode those views of a portion that are missing. Pictures without any are looked at nonetheless, save those
-    that are `skipped`; None stands for all of these. What is wrong is added to `faults`."""
-    wanted: dict[str, list[View]] = defaultdict(list)
-    for view in portion.views:
-        if view in missing:
-            wanted[view.picture_sha256].append(view)
-    for material, same in portion.pictures:
-        needed = wanted[same[0].sha256]
-        if not needed and (skipped is None or same[0].sha256 in skipped):
-            continue
-        try:
-            image = material.load(same[0])
-        except pixels.Undecodable as error:
-            faults += [_undecodable(sample, error) for sample in same]
-            continue
-        if latents.shows_nothing(image, same[0].sha256):
-            faults += [Fault(where=sample.name, message=EMPTY_MASK, hint=MEND_MASK) for sample in same]
-            continue
-        if not faults:  # the job is lost already, but its owner shall hear of all bad pictures at once
-            latents.add(image, needed, done_one)

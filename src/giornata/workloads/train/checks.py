@@ -1,14 +1,18 @@
 """What can be told of a job, its pictures and its checkpoint before anything is computed."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from giornata.diffusion.adapter_plan import plan_faults
-from giornata.diffusion.captions import too_long
+from giornata.diffusion.captions import token_count, too_long
 from giornata.diffusion.checkpoint import Header, base_faults, header_faults, read_header, refuse
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.tokens import spoken, unsaid
+from giornata.diffusion.tokens import unsaid
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import longest_spoken, spoken
 from giornata.workloads.train.init_lora import check_init_lora, starts_from_file
 from giornata.workloads.train.material import Material, refuse_if
 
@@ -17,15 +21,30 @@ def check(base: BaseModel, spec: TrainSpec, start: Start, instances: Material, c
     """Raises WorkloadFailed: BAD_SPEC or BAD_DATA with every fault of a kind."""
     refuse_if(_objective_faults(base, spec), Reason.BAD_SPEC)
     refuse_if(plan_faults(base.unet, base.text_encoders, spec), Reason.BAD_SPEC)
-    named = [(sample.name, sample.caption) for one in (instances, classes) if one for sample in one.samples]
     prompts = (("spec.class_prompt", spec.class_prompt), ("spec.instance_prompt", spec.instance_prompt))
     fields = [(where, prompt) for where, prompt in prompts if prompt is not None]
     fields += [(f"spec.sample_prompts.{number}", prompt) for number, prompt in enumerate(spec.sample_prompts)]
     refuse_if(unsaid(spec, [sample.caption for sample in instances.samples]), Reason.BAD_SPEC)
-    heard = [(where, spoken(spec, caption)) for where, caption in (*fields, *named)]
-    refuse_if(too_long(heard, base.tokenizers))
+    refuse_if(_length_faults(base, spec, fields, instances, classes))
     if starts_from_file(spec, start):
         check_init_lora(base, spec, start.inputs)
+
+
+def _length_faults(
+    base: BaseModel,
+    spec: TrainSpec,
+    prompts: Sequence[tuple[str, str]],
+    instances: Material,
+    classes: Material | None,
+) -> list[Fault]:
+    """Captions and prompts with more tokens than fit. Whatever order a shuffled caption gets, it has to fit."""
+    if spec.truncate_captions:
+        return []
+    heard = [(where, spoken(spec, prompt)) for where, prompt in prompts]
+    count = partial(token_count, tokenizers=base.tokenizers)
+    heard += [(sample.name, longest_spoken(spec, sample.caption, count)) for sample in instances.samples]
+    heard += [(sample.name, spoken(spec, sample.caption)) for sample in (classes.samples if classes else ())]
+    return too_long(heard, base.tokenizers, max_token_length=spec.max_token_length)
 
 
 def header_of(start: Start, spec: TrainSpec, *, data_hash: str, base_sha256: str) -> Header | None:

@@ -23,6 +23,7 @@ from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.painting import Brush, initial_noise, paint
+from giornata.domain.caption_length import CHUNK
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.material import Material
@@ -56,7 +57,29 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range
         "vae_dtype": str(base.vae.dtype),
     }
     depends |= {} if portion is None else {"first": portion.start}
+    depends |= {} if spec.max_token_length == CHUNK else {"max_token_length": spec.max_token_length}
     return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+
+
+def materials_of(
+    base: BaseModel,
+    spec: TrainSpec,
+    instances: Material,
+    classes: Material | None,
+    *,
+    base_sha256: str,
+    directory: Path,
+    reporter: Reporter,
+    tick: Callable[[int, int], None],
+) -> tuple[tuple[Material, ...], dict[str, str]]:
+    """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
+    if not spec.with_prior_preservation or spec.prior_prediction:
+        return (instances,), {}
+    if classes is not None:
+        return (instances, classes), {}
+    drawn = obtain(base, spec, base_sha256=base_sha256, directory=directory, reporter=reporter, tick=tick)
+    hashes = "".join(sample.sha256 for sample in drawn.samples)
+    return (instances, drawn), {"class_pictures": hashlib.sha256(hashes.encode("ascii")).hexdigest()}
 
 
 def obtain(
@@ -125,7 +148,12 @@ def _drawn(
 
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
     """Class picture number `number`: pixels_HWC, uint8."""
-    brush = Brush(side_px=spec.resolution, steps=INFERENCE_STEPS, guidance_scale=base.family.guidance_scale)
+    brush = Brush(
+        side_px=spec.resolution,
+        steps=INFERENCE_STEPS,
+        guidance_scale=base.family.guidance_scale,
+        max_token_length=spec.max_token_length,
+    )
     noise_BCHW = initial_noise(base, 0, "class-image", number, side_px=spec.resolution)
     return paint(base, str(spec.class_prompt), noise_BCHW, brush)
 

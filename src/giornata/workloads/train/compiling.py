@@ -9,8 +9,9 @@ with equal specs therefore decide alike on equal nodes, unless kernels are at ha
 equal bits there too says on or off.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
@@ -19,7 +20,7 @@ import torch
 
 from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, regions
+from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, plainly, regions
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
@@ -27,7 +28,10 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.graphs import Pass
+from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
+from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -136,8 +140,9 @@ class Kernels:
     def carry_out(self, steps: Callable[[], None], *, undo: Callable[[], None]) -> None:
         """Make the steps, with kernels or without, as was decided.
 
-        auto must not cost a job that could do without: when the compiler fails in the job's very first step, while no
-        weight has changed, `undo` is called and the steps are made again without kernels.
+        auto must not cost a job that could do without: when the compiler fails in the job's very first step, or when
+        kernels differ from plain ones in the attempt's first pass, no weight has changed. `undo` is called then, and
+        the steps are made again without kernels.
         """
         if self._version is None:
             steps()
@@ -153,6 +158,16 @@ class Kernels:
         undo()
         steps()
 
+    def checked(
+        self, make: Callable[[Pass], torch.Tensor], gradients: Callable[[], Sequence[torch.Tensor]]
+    ) -> Callable[[Pass], torch.Tensor]:
+        """`make`, whose first pass is made by plain kernels too; itself without kernels, and where the user wants
+        them."""
+        if self._version is None or self._spec.compile is Compile.ON:
+            return make
+        plain = partial(plainly, self._base.unet)
+        return Trial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
+
     def _compiled(self, steps: Callable[[], None]) -> str | None:
         """None, or what the compiler said of a failure that can be undone."""
         from torch._dynamo.exc import TorchDynamoException
@@ -161,6 +176,8 @@ class Kernels:
         try:
             with compiled(self._base.unet):
                 steps()
+        except KernelsDiffer as error:  # only in the attempt's first pass, and only of auto
+            return str(error)
         except (TorchDynamoException, CppCompileError) as error:
             if self._settled or self._had or self._spec.compile is Compile.ON:
                 raise
@@ -234,3 +251,10 @@ class Kernels:
 def _in_words(work: Work, speeds: Speeds, *, at_hand: bool) -> str:
     spent = f"{work.ready_s(speeds, at_hand=at_hand):.0f} s to {'load' if at_hand else 'make'}"
     return f"compiled kernels are expected to save {work.saved_s(speeds):.0f} s, and to take {spent}"
+
+
+def begin_again(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step: int) -> None:
+    """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
+    optimizer.forget_gradients()
+    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
+    keeper.changed(first_step, without | kernels.entry, last_counts=True)

@@ -22,6 +22,7 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer, layers_of
+from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
@@ -36,6 +37,8 @@ tensors that are reckoned here. Not measured by us."""
 FRAGMENTED = 0.05
 """Part of a device that an allocator cannot use. A guess that errs on the safe side."""
 OTHERS_MATTER_BYTES = GIB
+GRAPH_BYTES = 64 * 2**20
+"""What a CUDA graph of a pass takes besides tensors, at some 8,000 launches. A guess; not measured by us."""
 FP32_BYTES = 4
 
 
@@ -101,6 +104,11 @@ class Sizes:
         """The most that a step takes."""
         return self.weights_bytes + self.trained_bytes + self.activation_bytes(footprint)
 
+    def graphs_bytes(self, footprint: Footprint, graphs: int) -> int:
+        """What CUDA graphs take beside plain passes: activations in a pool of their own, which all graphs share;
+        copies of gradients, weights and moments while the first passes are checked; the graphs themselves."""
+        return self.activation_bytes(footprint) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
+
     def peak_bytes(self, footprint: Footprint) -> int:
         """The most that the job takes in any of its phases."""
         return max(self.training_bytes(footprint), self.weights_bytes + self.preparing_bytes)
@@ -110,7 +118,7 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     """The sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be on it."""
     mixed, on_cuda = spec.mixed_precision == "bf16", base.device.type == "cuda"
     precision = Precision.of(mixed=mixed, on_cuda=on_cuda)
-    layers = layers_of(base.unet, spec.resolution)
+    layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
     adapted = worn_on(layers, spec)
     text_kept, text_trained, text_multiplied_out = _of_texts(base, spec, precision)
     unit_bytes = memory.largest_unit_bytes(layers, adapted, precision)
@@ -163,13 +171,14 @@ def _of_texts(base: BaseModel, spec: TrainSpec, precision: Precision) -> tuple[i
     """Of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and what autograd keeps
     of adapters that are multiplied out. Gradients go through the encoders to new tokens too."""
     kept = trained = multiplied_out = 0
+    chunks = spec.max_token_length // CHUNK
     if spec.train_text_encoder or spec.train_text_encoder_ti:
-        kept += memory.text_bytes([_width_and_depth(model) for model in base.text_encoders], precision)
+        kept += chunks * memory.text_bytes([_width_and_depth(model) for model in base.text_encoders], precision)
     if spec.train_text_encoder:
         for prefix, model in zip(base.family.encoder_names, base.text_encoders, strict=True):
             for name in chosen_layers(model, spec.text_encoder_target_modules):
                 layer, worn = model.get_submodule(name), _worn(public_name(prefix, name), spec)
-                kept += worn.kept_bytes(PROMPT_TOKENS, layer.out_features, precision.half)
+                kept += worn.kept_bytes(chunks * PROMPT_TOKENS, layer.out_features, precision.half)
                 trained += worn.trained(layer.in_features, layer.out_features)
                 weights = layer.in_features * layer.out_features
                 multiplied_out += weights * precision.half if worn.multiplied_out else 0
@@ -230,7 +239,8 @@ def _width_and_depth(text_encoder: nn.Module) -> tuple[int, int]:
 
 
 def _preparing_bytes(base: BaseModel, spec: TrainSpec) -> int:
-    """Pictures are encoded one at a time; class pictures are decoded."""
+    """One picture is encoded, or decoded for class pictures. Where several are encoded together they take at most a
+    sixteenth of the device (giornata.diffusion.latent_batches), which is not reckoned here."""
     if spec.with_prior_preservation and spec.class_dataset is None:
         return _decoding_bytes(base, spec)
     return memory.vae_bytes(base.vae.config.block_out_channels[0], spec.resolution, base.vae.dtype.itemsize)

@@ -15,16 +15,20 @@ from giornata.workloads.train.fit import worn_on
 @dataclass(slots=True, kw_only=True)
 class Gauges:
     """`waited_s` is how long steps have waited for batches, in all; `flops_per_image` and `peak_flops_per_s` give
-    MFU, where the device's rate is known; `vram_peak_bytes` reads the allocator's peak, where there is one."""
+    MFU, where the device's rate is known; `vram_peak_bytes` reads the allocator's peak, where there is one, and
+    `by_graph` how many passes CUDA graphs have made in all."""
 
     waited_s: Callable[[], float]
     flops_per_image: int = 0
     peak_flops_per_s: float | None = None
     vram_peak_bytes: Callable[[], int] | None = None
+    by_graph: Callable[[], int] | None = None
     _seen_s: float = field(default=0.0, init=False)
+    _seen_by_graph: int = field(default=0, init=False)
 
     def read(self, *, steps: int, images_per_s: float) -> dict[str, float]:
-        """`data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`."""
+        """`data_wait_ms` per step, over the last `steps` of them; `mfu` from 0 to 1; `vram_peak_bytes`;
+        `graph_passes` per step."""
         waited_s = self.waited_s()
         found = {"data_wait_ms": 1000.0 * (waited_s - self._seen_s) / steps}
         self._seen_s = waited_s
@@ -32,14 +36,23 @@ class Gauges:
             found["mfu"] = images_per_s * self.flops_per_image / self.peak_flops_per_s
         if self.vram_peak_bytes is not None:
             found["vram_peak_bytes"] = float(self.vram_peak_bytes())
+        if self.by_graph is not None:
+            by_graph = self.by_graph()
+            found["graph_passes"] = (by_graph - self._seen_by_graph) / steps
+            self._seen_by_graph = by_graph
         return found
 
 
 def gauges_of(
-    base: BaseModel, spec: TrainSpec, *, waited_s: Callable[[], float], peak_flops_per_s: float | None
+    base: BaseModel,
+    spec: TrainSpec,
+    *,
+    waited_s: Callable[[], float],
+    peak_flops_per_s: float | None,
+    by_graph: Callable[[], int] | None = None,
 ) -> Gauges:
     """The gauges of one attempt. The high-water mark is set back."""
-    layers = layers_of(base.unet, spec.resolution)
+    layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
     ranks = {name: worn.rank for name, worn in worn_on(layers, spec).items()}
     on_cuda = base.device.type == "cuda"
     if on_cuda:
@@ -49,6 +62,7 @@ def gauges_of(
         flops_per_image=training_flops(layers, ranks),
         peak_flops_per_s=peak_flops_per_s,
         vram_peak_bytes=(lambda: torch.cuda.max_memory_allocated(base.device)) if on_cuda else None,
+        by_graph=by_graph if on_cuda else None,
     )
 
 

@@ -18,14 +18,15 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective
 from giornata.diffusion.randomness import key_of, permutation
 from giornata.diffusion.samples import showing
-from giornata.diffusion.tokens import spoken
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
-from giornata.workloads.train.caching import Supplies, Tick, prepare
+from giornata.protocol.training.new_tokens import spoken
+from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.draws import assemble
+from giornata.workloads.train.encoding import Tick
 from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.material import Material, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, diverged
@@ -118,7 +119,14 @@ class HeldOut:
         if self.supplies.embeddings is not None:
             return self.supplies.embeddings.batch(texts)
         heard = [spoken(self.spec, text) for text in texts]
-        return captions.encode(self.base.tokenizers, self.base.text_encoders, heard, family=self.base.family)
+        return captions.encode(
+            self.base.tokenizers,
+            self.base.text_encoders,
+            heard,
+            family=self.base.family,
+            max_token_length=self.spec.max_token_length,
+            truncation=self.spec.truncate_captions,
+        )
 
     def _autocast(self) -> torch.autocast:
         mixed = self.spec.mixed_precision == "bf16"
@@ -130,7 +138,6 @@ class Examiner:
     """Looks at the held-out pictures after the steps that want it. `held_out` is None in jobs without any."""
 
     held_out: HeldOut | None
-    spec: TrainSpec
     adapters: Adapters
     optimizer: Learner
     keeper: Keeper
@@ -141,7 +148,7 @@ class Examiner:
     def after(self, step: int, loss: torch.Tensor) -> dict[str, float]:
         """The metric of step number `step` (from 1), which has this loss; empty for most steps. The time that it
         takes is not the step's."""
-        if self.held_out is None or step not in validated_steps(self.spec):
+        if self.held_out is None or step not in validated_steps(self.held_out.spec):
             return {}
         loss.item()  # what is under way is the step's
         began_s = self.clock()

@@ -12,8 +12,10 @@ Nothing is made smaller here: when memory gives out, the run ends for all. How a
 (`footprint`) stays in its checkpoints, for when it is alone again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -21,7 +23,7 @@ from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.dropping import for_places
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.objective import answer
+from giornata.diffusion.objective import NoisyBatch, answer
 from giornata.diffusion.recompute import Recompute, recomputing
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slot, Slots
@@ -30,14 +32,20 @@ from giornata.engine.workload import Crew, Outcome, Reporter, WorkloadFailed
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import CudaGraphs
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed
-from giornata.workloads.train.fit import unbounded
+from giornata.workloads.train.fit import Room, unbounded
+from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.graph_conditions import GRAPHS_OFF, Capturing, off, together_bytes
+from giornata.workloads.train.graphs import Graphs, Pass, Watched, named_tensors, part_of
 from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
 from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.places import sizes_in_a_place
 from giornata.workloads.train.prepared import Prepared
-from giornata.workloads.train.seat import Rows, Seat
+from giornata.workloads.train.seat import Rows, Seat, side_by_side
 from giornata.workloads.train.wearing import LAYER, LEAN
 
 STANDSTILL_S = 0.5
@@ -66,6 +74,8 @@ class Joint:
         clock: Clock,
         peak_flops_per_s: float | None,
         pack_worth_pixels: int,
+        capturing: Capturing,
+        room_now: Callable[[], Room | None],
     ) -> None:
         self._base, self._shared, self._parse, self._clock = base, first, parse, clock
         self._base_sha256, self._peak_flops_per_s = base_sha256, peak_flops_per_s
@@ -75,6 +85,9 @@ class Joint:
         self._seats: list[Seat] = []
         self._rows = first.train_batch_size * (2 if first.with_prior_preservation else 1)
         self._crew: Crew | None = None
+        self._untold: list[str] = []
+        self._graphs = self._capture(capturing, room_now())
+        self._composed: tuple[int, tuple[Seat, ...]] = (0, ())
         self._moved_s = clock()
 
     def run(self, crew: Crew) -> None:
@@ -91,6 +104,39 @@ class Joint:
         finally:
             for seat in self._seats:
                 seat.close(RoundFailed())
+
+    def _capture(self, capturing: Capturing, room: Room | None) -> Graphs:
+        """The graphs of whoever comes. Each job has a say of its own (`_make`)."""
+        base, spec, slots = self._base, self._shared, self._slots
+        footprint = Footprint(recompute=Recompute.of(spec.gradient_checkpointing), rows=spec.train_batch_size)
+        return capturing.graphs(
+            base.device,
+            spec.model_copy(update={"cuda_graphs": CudaGraphs.AUTO}),
+            Watched.of(lambda: [slots.gradients_JM], self._state, base.device),
+            notice=self._notice,
+            log=self._untold.append,
+            steps_left=capturing.rules.worth_steps,
+            need_bytes=together_bytes(sizes_in_a_place(base, spec), spec, footprint, slots.count),
+            room=room,
+        )
+
+    def _notice(self, name: str, data: dict[str, Any]) -> None:
+        for seat in self._seats:
+            seat.attempt.reporter.notice(name, data)
+
+    def _tell(self, attempt: Attempt) -> None:
+        """Why there are no graphs, to a job that comes."""
+        for line in self._untold:
+            attempt.reporter.log(line)
+        if attempt.spec.cuda_graphs is CudaGraphs.ON and self._graphs.why_not is not None:
+            attempt.reporter.notice(GRAPHS_OFF, off(self._graphs.why_not))
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """Weights and moments of all jobs."""
+        found = {"weights": self._slots.values_JM}
+        for seat in self._seats:
+            found |= {f"{seat.slot.place}.{name}": each for name, each in seat.optimizer.state().items()}
+        return found
 
     # ---- coming and going
 
@@ -145,13 +191,15 @@ class Joint:
         if starts_from_file(attempt.spec, attempt.start):
             load_init_lora(self._base, attempt.spec, attempt.start.inputs, slot.adapters)
         optimizer = SlotOptimizer(slot, attempt.spec)
+        threads.callback(ready.close)
         keeper = threads.enter_context(attempt.keeper(ready))
         attempt.restore(slot.adapters, optimizer, keeper)
         if ready.supplies is None:
-            self._over(attempt.start, attempt.finish(slot.adapters, optimizer, keeper, ready))
+            self._over(attempt.start, attempt.finish(slot.adapters, optimizer, keeper, ready, None))
             return None
         feed = threads.enter_context(attempt.feed(ready.supplies, ready.first_step, attempt.spec.train_batch_size))
-        pace, meter = attempt.instruments(keeper, lambda: feed.waited_s)
+        pace, meter = attempt.instruments(keeper, lambda: feed.waited_s, self._graphs)
+        self._tell(attempt)
         live = threads.enter_context(ExitStack())
         live.enter_context(attempt.live(keeper))
         return Seat(
@@ -165,6 +213,7 @@ class Joint:
             objective=attempt.objective(),
             pace=pace,
             meter=meter,
+            graphs=self._graphs,
             live=live,
             threads=threads,
             step=ready.first_step,
@@ -233,33 +282,72 @@ class Joint:
 
     def _compute(self, rows: dict[Seat, Rows]) -> dict[Seat, torch.Tensor]:
         """Forward and backward. Returns each job's loss; the gradients are in its slot."""
-        mixed = torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed)
-        losses = {}
         try:
             # A newcomer's pictures may be being encoded around this, without gradients.
-            dropping = self._slots.dropping.during(
-                self._tickets({seat.slot.place: each for seat, each in rows.items()})
-            )
-            with blamed(), torch.enable_grad(), self._slots.on(), dropping:
-                with mixed:
-                    answer_BCHW = self._answer({seat.slot.place: each for seat, each in rows.items()})
-                    for seat, each in rows.items():
-                        begin = seat.slot.place * self._rows
-                        of_seat_BCHW = answer_BCHW[begin : begin + self._rows]
-                        losses[seat] = seat.objective.loss_of(of_seat_BCHW, each.batch)
-                parts = [loss / seat.spec.gradient_accumulation_steps for seat, loss in losses.items()]
-                torch.stack(parts).sum().backward()
+            with blamed(), torch.enable_grad(), self._slots.on():
+                losses = self._make(self._one_pass(rows))
         except Exception as error:
             raise RoundFailed from error
+        return dict(zip(rows, losses.unbind(), strict=True))
+
+    def _make(self, one: Pass) -> torch.Tensor:
+        """By graph, if nobody in the batch has said off or has dropouts. Graphs are of those who are in it, in their
+        places."""
+        composed = self._slots.width, tuple(self._seats)
+        if composed != self._composed:
+            self._graphs.forget()
+            self._composed = composed
+        if any(seat.spec.cuda_graphs is CudaGraphs.OFF or has_dropout(seat.spec) for seat in self._seats):
+            return one.plainly()
+        return self._graphs.run(one)
+
+    def _one_pass(self, rows: dict[Seat, Rows]) -> Pass:
+        """A micro-batch of all. Embeddings are among its inputs where the text encoders are frozen."""
+        inputs = self._shown({seat.slot.place: each for seat, each in rows.items()})
+        texts = None
+        if next(iter(rows.values())).embedding is None:
+            texts = {seat.slot.place: each.texts for seat, each in rows.items()}
+        for seat, each in rows.items():
+            inputs |= named_tensors(f"{seat.slot.place}.", each.batch)
+        places = {seat.slot.place: seat for seat in rows}
+        return Pass(inputs=inputs, run=partial(self._run, places, texts), fixed=tuple(places))
+
+    def _run(
+        self, seats: dict[int, Seat], texts: dict[int, Sequence[str]] | None, inputs: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """losses_K of the jobs; see Pass."""
+        batches = {place: part_of(NoisyBatch, f"{place}.", inputs) for place in seats}
+        with self._slots.dropping.during(self._tickets(batches)):
+            losses = self._losses(seats, batches, texts, inputs)
+            accumulated = [seat.spec.gradient_accumulation_steps for seat in seats.values()]
+            parts = [loss / micros for loss, micros in zip(losses, accumulated, strict=True)]
+            torch.stack(parts).sum().backward()
+        return torch.stack(losses).detach()
+
+    def _losses(
+        self,
+        seats: dict[int, Seat],
+        batches: dict[int, NoisyBatch],
+        texts: dict[int, Sequence[str]] | None,
+        inputs: Mapping[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        losses = []
+        with torch.autocast(self._base.device.type, dtype=torch.bfloat16, enabled=self._mixed):
+            embedding = part_of(Embedding, "said.", inputs) if texts is None else self._encoded(texts)
+            shown_BCHW, timesteps_B, time_ids_B6 = (inputs[name] for name in ("shown", "timesteps", "time_ids"))
+            answer_BCHW = answer(self._base.unet, shown_BCHW, timesteps_B, time_ids_B6, embedding)
+            for place, seat in seats.items():
+                of_seat_BCHW = answer_BCHW[place * self._rows : (place + 1) * self._rows]
+                losses.append(seat.objective.loss_of(of_seat_BCHW, batches[place]))
         return losses
 
-    def _tickets(self, rows: dict[int, Rows]) -> torch.Tensor | None:
+    def _tickets(self, batches: Mapping[int, NoisyBatch]) -> torch.Tensor | None:
         """What each job leaves out, place by place."""
-        given = [rows[place].batch.tickets_B5 if place in rows else None for place in range(self._slots.width)]
+        given = [batches[place].tickets_B5 if place in batches else None for place in range(self._slots.width)]
         return for_places(given, self._rows, self._base.device)
 
-    def _answer(self, rows: dict[int, Rows]) -> torch.Tensor:
-        """answer_BCHW for all places; those without a job are shown zeros."""
+    def _shown(self, rows: dict[int, Rows]) -> dict[str, torch.Tensor]:
+        """What the UNet is shown in all places, zeros in those without a job; embeddings where they are known."""
         like = next(iter(rows.values()))
         shown, timesteps, time_ids = [], [], []
         for place in range(self._slots.width):
@@ -267,20 +355,25 @@ class Joint:
             shown.append(given.shown_BCHW if given else torch.zeros_like(like.shown_BCHW))
             timesteps.append(given.batch.timesteps_B if given else torch.zeros_like(like.batch.timesteps_B))
             time_ids.append(given.batch.time_ids_B6 if given else torch.zeros_like(like.batch.time_ids_B6))
-        embedding = self._embedding(rows, like)
-        return answer(self._base.unet, torch.cat(shown), torch.cat(timesteps), torch.cat(time_ids), embedding)
+        found = {"shown": torch.cat(shown), "timesteps": torch.cat(timesteps), "time_ids": torch.cat(time_ids)}
+        embeddings = [rows[place].embedding if place in rows else None for place in range(self._slots.width)]
+        return (
+            found
+            if like.embedding is None
+            else found | named_tensors("said.", side_by_side(embeddings, like.embedding))
+        )
 
-    def _embedding(self, rows: dict[int, Rows], like: Rows) -> Embedding:
-        places = range(self._slots.width)
-        if like.embedding is None:
-            nothing = [""] * self._rows
-            texts = [text for place in places for text in (rows[place].texts if place in rows else nothing)]
-            return captions.encode(self._base.tokenizers, self._base.text_encoders, texts, family=self._base.family)
-        given = [rows[place].embedding if place in rows else None for place in places]
-        none = like.embedding
-        return Embedding(
-            prompt_BLD=torch.cat([one.prompt_BLD if one else torch.zeros_like(none.prompt_BLD) for one in given]),
-            pooled_BP=_pooled(given, none.pooled_BP),
+    def _encoded(self, texts: Mapping[int, Sequence[str]]) -> Embedding:
+        """By text encoders that learn, for all jobs together."""
+        nothing = [""] * self._rows
+        said = [text for place in range(self._slots.width) for text in texts.get(place, nothing)]
+        return captions.encode(
+            self._base.tokenizers,
+            self._base.text_encoders,
+            said,
+            family=self._base.family,
+            max_token_length=self._shared.max_token_length,
+            truncation=True,  # of jobs that do not ask for it nothing is too long: each was checked when it came
         )
 
     def _attend(self, seat: Seat, loss: torch.Tensor) -> None:
@@ -304,11 +397,3 @@ class Joint:
     @property
     def _mixed(self) -> bool:
         return self._shared.mixed_precision == "bf16"
-
-
-def _pooled(given: Sequence[Embedding | None], like_BP: torch.Tensor | None) -> torch.Tensor | None:
-    """pooled_BP of all places; None for a family that pools no text."""
-    if like_BP is None:
-        return None
-    found = [None if one is None else one.pooled_BP for one in given]
-    return torch.cat([torch.zeros_like(like_BP) if one is None else one for one in found])

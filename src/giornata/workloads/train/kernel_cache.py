@@ -37,7 +37,8 @@ SHAPES = (
     *("adapter_type", "rank", "rank_pattern", "target_modules", "lora_unet_blocks", "use_dora"),
     *("decompose_both", "decompose_factor", "train_text_encoder", "train_text_encoder_ti"),
     *("mixed_precision", "resolution", "enable_bucket", "bucket_reso_steps", "min_bucket_reso", "max_bucket_reso"),
-    *("with_prior_preservation", "prior_prediction", "masked_loss", "base_quantization"),
+    *("with_prior_preservation", "prior_prediction", "masked_loss", "base_quantization", "bucket_no_upscale"),
+    "max_token_length",
 )
 """Fields on which it depends what regions are called with."""
 

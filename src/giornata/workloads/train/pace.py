@@ -154,3 +154,9 @@ def diverged(spec: TrainSpec, step: int, what: str) -> WorkloadFailed:
         rates += f", text_encoder_lr {spec.text_encoder_lr:g}"
     message = f"training diverged at step {step}: {what}. The usual cause is too high a learning rate ({rates})"
     return WorkloadFailed(Reason.BAD_SPEC, message)
+
+
+def images_per_step(spec: TrainSpec) -> int:
+    """Pictures that one optimizer step looks at, class pictures included."""
+    halves = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
+    return spec.train_batch_size * spec.gradient_accumulation_steps * halves

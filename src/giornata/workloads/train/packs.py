@@ -26,10 +26,12 @@ from safetensors.torch import save_file
 from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.determinism import fingerprint
+from giornata.diffusion.latent_batches import RowsOf, one_row
 from giornata.diffusion.latents import CROP_VARIANTS, Entry, Framing, LatentCache, View
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.pixels import Placement
 from giornata.diffusion.weights_digest import weights_digest
+from giornata.domain.caption_length import CHUNK
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter
 from giornata.workloads.train.faults import reason_of
@@ -49,15 +51,21 @@ class UnusablePack(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Names packs of a job. `with_captions`: its text encoders are frozen."""
+    """Names packs of a job. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a size are
+    encoded together."""
 
     base: BaseModel
     framing: Framing
     with_captions: bool
+    max_token_length: int = CHUNK
+    rows_of: RowsOf = one_row
 
     def of(self, views: Iterable[View], captions: Sequence[str]) -> str:
         """The key of the pack that holds these. One without captions does not depend on text encoders."""
-        return pack_key(self.base, self.framing, views, captions if captions and self.with_captions else None)
+        said = captions if captions and self.with_captions else None
+        return pack_key(
+            self.base, self.framing, views, said, max_token_length=self.max_token_length, rows_of=self.rows_of
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,20 +191,31 @@ def pack_of(
     latents: LatentCache, views: Iterable[View], embeddings: EmbeddingCache | None, captions: Iterable[str]
 ) -> Pack:
     """What the caches hold of these views and captions."""
-    found = []
+    found, shared = [], dict[tuple[str, Placement], Entry]()
     for view in views:
         entry, placement = latents[view]
-        found.append((view, placement, entry))
+        # Of views that share an entry one is held: one that lies on the disk is read anew each time.
+        found.append((view, placement, shared.setdefault((view.picture_sha256, placement), entry)))
     texts = () if embeddings is None else tuple((caption, embeddings.batch([caption])) for caption in captions)
     return Pack(views=tuple(found), embeddings=texts)
 
 
-def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions: Sequence[str] | None) -> str:
+def pack_key(
+    base: BaseModel,
+    framing: Framing,
+    views: Iterable[View],
+    captions: Sequence[str] | None,
+    *,
+    max_token_length: int = CHUNK,
+    rows_of: RowsOf = one_row,
+) -> str:
     """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
     cut = asdict(framing)
     if framing.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
-    depends = {
+    if framing.no_upscale_steps is None:
+        del cut["no_upscale_steps"]  # packs from before there was such a thing keep their keys
+    depends: dict[str, Any] = {
         "captions": None if captions is None else [[text, *_tokens(base, text)] for text in sorted(captions)],
         "crop_variants": CROP_VARIANTS,
         "family": None if captions is None else base.family.name,  # which of the text encoders' layers count
@@ -207,6 +226,12 @@ def pack_key(base: BaseModel, framing: Framing, views: Iterable[View], captions:
         "vae": weights_digest(base.vae),
         "views": sorted([view.picture_sha256, view.crop, view.flip] for view in views),
     }
+    if captions is not None and max_token_length != CHUNK:
+        depends["max_token_length"] = max_token_length
+    sizes = framing.buckets or ((framing.resolution, framing.resolution),)
+    rows = [rows_of(size) for size in sizes]
+    if max(rows) > 1:
+        depends["encoded_together"] = rows
     return "encodings-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
 
 

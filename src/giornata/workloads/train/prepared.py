@@ -1,10 +1,9 @@
-"""What is known of an attempt before its first step."""
+"""What comes out of an attempt's preparation."""
 
 from dataclasses import dataclass
 
 from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.determinism import Fingerprint
-from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.caching import Supplies
 from giornata.workloads.train.held_out import HeldOut
 from giornata.workloads.train.layout import Layout
@@ -13,7 +12,8 @@ from giornata.workloads.train.material import Material
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is known of an attempt before the first step. `supplies` is None when no step is left."""
+    """What is known of an attempt before the first step. `supplies` is None when no step is left, and `held_out` when
+    nothing is held out either."""
 
     instances: Material
     data_hash: str
@@ -24,8 +24,9 @@ class Prepared:
     fingerprint: Fingerprint
     held_out: HeldOut | None = None
 
-
-def images_per_step(spec: TrainSpec) -> int:
-    """Pictures that one optimizer step looks at, class pictures included."""
-    halves = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
-    return spec.train_batch_size * spec.gradient_accumulation_steps * halves
+    def close(self) -> None:
+        """Give the supplies back."""
+        if self.supplies is not None:
+            self.supplies.close()
+        if self.held_out is not None:
+            self.held_out.supplies.close()

@@ -15,6 +15,7 @@ from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.workloads.train.faults import reason_of
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.footprint import Footprint, below_on, ladder
+from giornata.workloads.train.graphs import Graphs
 from giornata.workloads.train.layout import SMALLER_FOOTPRINT, Layout
 from giornata.workloads.train.steps import Stepper
 
@@ -30,7 +31,8 @@ class Relief:
     activations left that could be made smaller, so that is not tried again.
 
     `feeds` begins a feed at a step, with so many rows; `changed` is told of a new footprint before the step that uses
-    it. As a context manager it ends its feed.
+    it. As a context manager it ends its feed. CUDA graphs hold memory of their own, so they are given up first, which
+    does not count as the retry.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class Relief:
         first_step: int,
         reporter: Reporter,
         changed: Callable[[int, Footprint], None],
+        graphs: Graphs | None = None,
     ) -> None:
         self._stepper, self._layout, self.footprint = stepper, layout, layout.footprint
         self._reporter, self._changed = reporter, changed
-        self._lowered = False
+        self._lowered, self._graphs = False, graphs
         self._feeds, self._feed = feeds, feeds(first_step, layout.footprint.rows)
         self._waited_s = 0.0
 
@@ -85,6 +88,9 @@ class Relief:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        if self._graphs is not None and self._graphs.release(f"out of memory in step {step + 1}: {said}"):
+            self._begin_again(step)
+            return
         smaller = self._smaller()
         if self._lowered or smaller is None:
             raise self._too_large(step, said)
@@ -93,10 +99,13 @@ class Relief:
         self._reporter.notice(SMALLER_FOOTPRINT, data)
         self._changed(step, smaller)
         self.footprint = smaller
+        self._begin_again(step)
+        set_recompute(self._stepper.base.unet, smaller.recompute)
+
+    def _begin_again(self, step: int) -> None:
         self._waited_s += self._feed.waited_s
         self._feed.__exit__(None, None, None)
-        self._feed = self._feeds(step, smaller.rows)
-        set_recompute(self._stepper.base.unet, smaller.recompute)
+        self._feed = self._feeds(step, self.footprint.rows)
 
     def _smaller(self) -> Footprint | None:
         """The first that is expected to leave at most half of the activations; else the smallest, if any."""

@@ -19,6 +19,7 @@ from giornata.engine.workload import Outcome
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.graphs import Graphs
 from giornata.workloads.train.keeping import Keeper
 from giornata.workloads.train.pace import Meter, Pace
 from giornata.workloads.train.prepared import Prepared
@@ -52,6 +53,7 @@ class Seat:
     objective: Objective
     pace: Pace
     meter: Meter
+    graphs: Graphs
     live: ExitStack
     threads: ExitStack
     step: int
@@ -85,7 +87,14 @@ class Seat:
             return self.embeddings.batch(texts)
         base = self.attempt.base
         with torch.no_grad():
-            return captions.encode(base.tokenizers, base.text_encoders, texts, family=base.family)
+            return captions.encode(
+                base.tokenizers,
+                base.text_encoders,
+                texts,
+                family=base.family,
+                max_token_length=self.spec.max_token_length,
+                truncation=self.spec.truncate_captions,
+            )
 
     def note(self, composition: dict[str, Any]) -> None:
         """Before a batch that the job is in: write down what its bits depend on besides what it brought along."""
@@ -121,8 +130,21 @@ class Seat:
         """Write the files."""
         self.live.close()
         self.keeper.settle()
-        return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared)
+        return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared, self.graphs)
 
     def close(self, error: BaseException | None) -> None:
         """End its threads. With an error nothing more is said of a checkpoint that could not be written."""
         self.threads.__exit__(None if error is None else type(error), error, None)
+
+
+def side_by_side(given: Sequence[Embedding | None], like: Embedding) -> Embedding:
+    """The embeddings of all places, and zeros in the shapes of `like` for those without."""
+    pooled_BP = None  # of a family that pools no text
+    if like.pooled_BP is not None:
+        zeros_BP = torch.zeros_like(like.pooled_BP)
+        found = [None if one is None else one.pooled_BP for one in given]
+        pooled_BP = torch.cat([zeros_BP if one is None else one for one in found])
+    zeros_BLD = torch.zeros_like(like.prompt_BLD)
+    return Embedding(
+        prompt_BLD=torch.cat([one.prompt_BLD if one else zeros_BLD for one in given]), pooled_BP=pooled_BP
+    )

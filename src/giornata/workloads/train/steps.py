@@ -3,8 +3,9 @@
 Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -18,12 +19,17 @@ from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.rates import TOKENS, by_rate
-from giornata.diffusion.tokens import NewTokens, learning_steps, spoken
+from giornata.diffusion.tokens import NewTokens, learning_steps
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import spoken
 from giornata.workloads.train.feed import Feed, Ready
+from giornata.workloads.train.graphs import Pass, named_tensors, part_of
 from giornata.workloads.train.keeping import Learner
 
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
+BATCH = "batch."
+"""What the names of a batch's tensors begin with, among the inputs of a pass."""
+Embed = Callable[[tuple[str, ...]], Embedding]
 
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
@@ -52,6 +58,7 @@ class Stepper:
     embeddings: EmbeddingCache | None
     optimizer: Learner
     dropping: Dropping = field(default_factory=Dropping)
+    make: Callable[[Pass], torch.Tensor] = Pass.plainly
 
     def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
         """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,
@@ -64,13 +71,36 @@ class Stepper:
         losses, shares = [], 0.0
         while shares < WHOLE:
             ready = feed.take()
-            batch = ready.batch.to(self.base.device)
-            with self.dropping.during(self._tickets(batch)):
-                loss = self._loss(ready, batch, step) * ready.share
-                loss.backward()
-            losses.append(loss.detach())
+            losses.append(self.make(self.one_pass(ready, step)))
             shares += ready.share
         return torch.stack(losses).sum()
+
+    def one_pass(self, ready: Ready, step: int) -> Pass:
+        """A forward and backward pass. Embeddings are among its inputs where the text encoders are frozen."""
+        inputs = named_tensors(BATCH, ready.batch.to(self.base.device))
+        if self.spec.train_text_encoder or self.spec.train_text_encoder_ti:
+            return Pass(inputs=inputs, run=partial(self._run, ready, partial(self._embedding, step=step)))
+        with self._autocast():
+            for texts, name in self._texts(ready).items():
+                inputs |= named_tensors(name, self._embedding(texts, step))
+        return Pass(inputs=inputs, run=partial(self._run, ready, None), fixed=(ready.share, ready.role))
+
+    def _texts(self, ready: Ready) -> dict[tuple[str, ...], str]:
+        """What a pass is conditioned on, and the name of its embedding among the inputs. With prior_prediction the
+        base alone is asked before."""
+        if not self.spec.prior_prediction:
+            return {ready.captions: "said."}
+        prior = (str(self.spec.class_prompt),) * len(ready.captions)
+        return {prior: "prior.", (*ready.captions, *prior): "said."}
+
+    def _run(self, ready: Ready, embed: Embed | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Forward and backward; see Pass. Without `embed` the embeddings are those among the inputs."""
+        given = {} if embed else {t: part_of(Embedding, name, inputs) for t, name in self._texts(ready).items()}
+        batch = part_of(NoisyBatch, BATCH, inputs)
+        with self.dropping.during(self._tickets(batch)):  # the backward pass too, which may recompute the forward one
+            loss = self._loss(batch, ready, embed or given.__getitem__) * ready.share
+            loss.backward()
+        return loss.detach()
 
     def update(self, step: int) -> float:
         """The second part: spends the gradients on the weights. Returns the learning rate."""
@@ -87,21 +117,21 @@ class Stepper:
             return tickets_B5
         return torch.cat([tickets_B5, tickets_B5])
 
-    def _loss(self, ready: Ready, batch: NoisyBatch, step: int) -> torch.Tensor:
+    def _loss(self, batch: NoisyBatch, ready: Ready, embed: Embed) -> torch.Tensor:
         """With prior_prediction each picture is looked at once more, under the class prompt."""
-        base, texts, prior_BCHW = self.base, ready.captions, None
+        texts, prior_BCHW = ready.captions, None
         if self.spec.prior_prediction:
             prior = (str(self.spec.class_prompt),) * len(texts)
-            prior_BCHW = self._as_the_base_sees(batch, prior, step)
+            prior_BCHW = self._as_the_base_sees(batch, prior, embed)
             batch, texts = batch.twice(), (*texts, *prior)
         with self._autocast():
-            loss_B = self.objective.each(base.unet, batch, self._embedding(texts, step), prior_BCHW=prior_BCHW)
+            loss_B = self.objective.each(self.base.unet, batch, embed(texts), prior_BCHW=prior_BCHW)
             return self.objective.total(loss_B, ready.role)
 
-    def _as_the_base_sees(self, batch: NoisyBatch, texts: Sequence[str], step: int) -> torch.Tensor:
+    def _as_the_base_sees(self, batch: NoisyBatch, texts: tuple[str, ...], embed: Embed) -> torch.Tensor:
         base = self.base
         with adapters_off((base.unet, *base.text_encoders)), self._autocast():
-            return self.objective.predict(base.unet, batch, self._embedding(texts, step))
+            return self.objective.predict(base.unet, batch, embed(texts))
 
     def _autocast(self) -> torch.autocast:
         mixed = self.spec.mixed_precision == "bf16"
@@ -112,7 +142,14 @@ class Stepper:
             return self.embeddings.batch(texts)
         heard = [spoken(self.spec, text) for text in texts]
         with torch.set_grad_enabled(self._text_encoders_learn(step) and torch.is_grad_enabled()):
-            return captions.encode(self.base.tokenizers, self.base.text_encoders, heard, family=self.base.family)
+            return captions.encode(
+                self.base.tokenizers,
+                self.base.text_encoders,
+                heard,
+                family=self.base.family,
+                max_token_length=self.spec.max_token_length,
+                truncation=self.spec.truncate_captions,
+            )
 
     def _text_encoders_learn(self, step: int) -> bool:
         spec, stop = self.spec, self.spec.stop_text_encoder_training

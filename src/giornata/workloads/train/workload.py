@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import torch
 from pydantic import SecretStr, ValidationError
@@ -27,6 +28,7 @@ from giornata.workloads.train.compiling import NO_CACHE, Compiler
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import RoomOf, room_of
 from giornata.workloads.train.gauges import peak_of
+from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.joint import Joint
 from giornata.workloads.train.pace import Clock
 from giornata.workloads.train.packs import WORTH_PIXELS
@@ -41,7 +43,7 @@ class TrainWorkload:
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
     `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
-    `compiler` is what a job that trains alone compiles kernels with.
+    `compiler` is what a job that trains alone compiles kernels with, and `capturing` what graphs are made with.
     Of jobs that may share a batch up to `places` train together, as far as the device has room for them; see
     engine.workload.JointWorkload.
     """
@@ -57,6 +59,7 @@ class TrainWorkload:
         model_cache_bytes: int | None = None,
         places: int = 1,
         compiler: Compiler = NO_CACHE,
+        capturing: Capturing = CAPTURING,
     ) -> None:
         self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,7 +70,7 @@ class TrainWorkload:
         self._base_sha256 = ""
         self._token: SecretStr | None = None
         self.places = places
-        self._compiler = compiler
+        self._compiler, self._capturing = compiler, capturing
 
     def held(self) -> tuple[str, ...]:
         """The key of the warm base, if there is one."""
@@ -90,6 +93,7 @@ class TrainWorkload:
                 peak_flops_per_s=self._peak(base.dtype),
                 pack_worth_pixels=self._pack_worth_pixels,
                 compiler=self._compiler,
+                capturing=self._capturing,
             ).run()
 
     def joins(self, start: Start) -> str | None:
@@ -132,6 +136,8 @@ class TrainWorkload:
             clock=self._clock,
             peak_flops_per_s=self._peak(base.dtype),
             pack_worth_pixels=self._pack_worth_pixels,
+            capturing=self._capturing,
+            room_now=partial(self._room_of, base.device),
         )
 
     def _end_of(self, start: Start, reporter: Reporter) -> Outcome | Exception:

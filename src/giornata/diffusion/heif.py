@@ -1,0 +1,34 @@
+"""HEIC and HEIF through Pillow: importing this module makes `PIL.Image.open` read them.
+
+libheif turns a picture by its own rule (irot, imir) while it decodes, and pillow-heif clears the EXIF orientation, so
+that no picture is turned twice. Channels of 10 and 12 bits arrive with 8. AVIF is read by Pillow itself.
+"""
+
+from typing import Any
+
+import pillow_heif
+
+# One thread: malloc sets address space aside for each, and the inspecting process has little. What lies beside the
+# picture (thumbnails, depth, gain maps) is never used.
+pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
+
+FORMAT = "HEIF"
+HDR = {16: "PQ", 18: "HLG"}  # transfer characteristics, ITU-T H.273, table 3
+SRGB_PRIMARIES = {1, 2, 5, 6, 7}  # H.273, table 2: BT.709, unspecified, and the near ones of standard television
+
+
+def heif_notes(info: dict[Any, Any]) -> list[str]:
+    """How a HEIF picture with this `info` will be treated, as far as other formats have no such thing."""
+    notes = []
+    if info.get("original_orientation") in range(2, 9):
+        notes.append("turned as its EXIF orientation says")
+    depth = info.get("bit_depth", 8)
+    if depth > 8:
+        notes.append(f"{depth} bits per channel, trained with 8")
+    nclx = {} if info.get("icc_profile") else info.get("nclx_profile") or {}
+    transfer, primaries = nclx.get("transfer_characteristics"), nclx.get("color_primaries", 2)
+    if transfer in HDR:
+        notes.append(f"its HDR brightness ({HDR[transfer]}) is not converted, and looks flat; export it as SDR")
+    elif primaries not in SRGB_PRIMARIES:
+        notes.append(f"has no colour profile; its colours (primaries {primaries} of H.273) are taken for sRGB")
+    return notes

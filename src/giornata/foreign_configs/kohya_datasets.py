@@ -1,0 +1,141 @@
+"""sd-scripts' dataset files: datasets of subsets, each with a folder. A subset's word goes before that of its
+dataset, which goes before [general], which goes before the options of the run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from giornata.foreign_configs.account import Reading, agreed, is_off
+from giornata.foreign_configs.kohya import read_kohya
+from giornata.pictures.subsets import Subset
+
+_OF_THE_RUN = {"batch_size": "train_batch_size", "num_repeats": "dataset_repeats"}
+_OF_A_DATASET = (
+    "batch_size",
+    "resolution",
+    "enable_bucket",
+    "min_bucket_reso",
+    "max_bucket_reso",
+    "bucket_reso_steps",
+    "bucket_no_upscale",
+    "validation_split",
+)
+_OF_A_FOLDER = frozenset(
+    [
+        "image_dir",
+        "num_repeats",
+        "class_tokens",
+        "caption_extension",
+        "caption_prefix",
+        "caption_suffix",
+        "is_reg",
+        "metadata_file",
+        "custom_attributes",
+        "cache_info",
+        "subsets",
+        "network_multiplier",
+    ]
+)
+_BUCKETS = frozenset({"min_bucket_reso", "max_bucket_reso", "bucket_reso_steps", "bucket_no_upscale"})
+_ONE_A_JOB = "the file gives {values} to different folders, and a job has one (with --ignore: the first)"
+
+
+def is_dataset_file(content: Mapping[str, Any]) -> bool:
+    """Whether it is a file for dataset_config rather than for config_file."""
+    return isinstance(content.get("datasets"), list)
+
+
+def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], *, file: str) -> Reading:
+    """The dataset file `content`, called `file`, with the `options` of the run."""
+    general = content.get("general") or {}
+    datasets = [each for each in content["datasets"] if isinstance(each, dict)]
+    chains: list[tuple[Mapping[str, Any], ...]] = []
+    for dataset in datasets:
+        chains += [
+            (subset, dataset, general) for subset in dataset.get("subsets") or [{}] if isinstance(subset, dict)
+        ]
+    subject = [chain for chain in chains if _said(chain, options, "is_reg") is not True] or chains
+    flat, disputed = dict(options), dict[str, str]()
+    for key in _shared_keys(chains):
+        own = _OF_THE_RUN.get(key, key)
+        same, value = agreed(_said(chain, options, key) for chain in subject)
+        if value is not None:
+            flat[own] = value
+        if not same and any(_means_something(key, chain, options) for chain in subject):
+            values = " and ".join(dict.fromkeys(str(_said(chain, options, key)) for chain in subject))
+            disputed[own] = _ONE_A_JOB.format(values=values)
+    for chain in chains:
+        unreadable = _metadata_fault(chain, options)
+        disputed |= {} if unreadable is None else {"metadata_file": unreadable}
+    classes = [chain for chain in chains if _said(chain, options, "is_reg") is True]
+    prompt = next((_said(chain, options, "class_tokens") for chain in classes), None)
+    return read_kohya(
+        flat | ({"class_tokens": prompt, "is_reg": True} if classes else {}),
+        subsets=_subsets([chain for chain in chains if chain not in classes], options),
+        class_subsets=_subsets(classes, options),
+        disputed=disputed,
+        file=file,
+    )
+
+
+def _shared_keys(chains: Sequence[tuple[Mapping[str, Any], ...]]) -> list[str]:
+    """Keys that a job has one value of, those of datasets first."""
+    named = [key for chain in chains for part in chain for key in part if key not in _OF_A_FOLDER]
+    return [key for key in dict.fromkeys((*_OF_A_DATASET, *named)) if key in named]
+
+
+def _means_something(key: str, chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> bool:
+    """Whether the key does anything in one folder."""
+    if key in {"keep_tokens", "caption_separator"}:
+        return _said(chain, options, "shuffle_caption") is True
+    return key not in _BUCKETS or _said(chain, options, "enable_bucket") is True
+
+
+def _said(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any], key: str) -> Any:
+    """What holds for one folder."""
+    own = _OF_THE_RUN.get(key, key)
+    found = next((part[key] for part in chain if key in part), options.get(own))
+    return None if key == "num_repeats" and is_off(found) else found
+
+
+def _subsets(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any]) -> tuple[Subset, ...]:
+    found = []
+    for chain in chains:
+        captions = _captions(chain, options) or {}
+        folder = _said(chain, options, "image_dir") or next((str(Path(name).parent) for name in captions), None)
+        if folder is None:
+            continue
+        found.append(
+            Subset(
+                path=Path(str(folder)),
+                repeats=int(_said(chain, options, "num_repeats") or 1),
+                caption=_said(chain, options, "class_tokens") or None,
+                caption_extension=_said(chain, options, "caption_extension") or None,
+                prefix=_said(chain, options, "caption_prefix") or "",
+                suffix=_said(chain, options, "caption_suffix") or "",
+                captions={Path(name).stem: text for name, text in captions.items()} or None,
+            )
+        )
+    return tuple(found)
+
+
+def _captions(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, str] | None:
+    """The captions of a metadata_file by the pictures' names; None when there is no such file or it is unreadable."""
+    name = _said(chain, options, "metadata_file")
+    if name is None:
+        return None
+    separator = (_said(chain, options, "caption_separator") or ",") + " "
+    try:
+        rows = json.loads(Path(str(name)).read_text(encoding="utf-8-sig"))
+        words = {key: [row[part] for part in ("caption", "tags") if row.get(part)] for key, row in rows.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    return {key: separator.join(parts) for key, parts in words.items() if parts}
+
+
+def _metadata_fault(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str | None:
+    name = _said(chain, options, "metadata_file")
+    if name is None or _captions(chain, options):
+        return None
+    return f"{name} is no JSON object with a caption or tags for each picture, read from the working directory"

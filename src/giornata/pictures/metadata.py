@@ -1,0 +1,85 @@
+"""Rows of `metadata.jsonl`, as the `datasets` library's imagefolder has it: {"file_name", and one of "text",
+"prompt", "caption"}; also "repeats". Every fault is kept, none is raised."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from giornata.domain.dataset import MAX_REPEATS
+from giornata.domain.errors import Fault
+from giornata.pictures.caption_text import CaptionText, checked_caption, printable, read_utf8
+
+METADATA_NAME = "metadata.jsonl"
+CAPTION_KEYS = ("text", "prompt", "caption")
+REPEATS_KEYS = ("repeats", "num_repeats")
+MAX_METADATA_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRow:
+    """One row, which stands at `where`. `file_name` may lead into a subfolder.
+
+    `captioned`: the row speaks of a caption; `text` is None then when that had a fault.
+    """
+
+    where: str
+    file_name: str
+    captioned: bool
+    text: CaptionText | None
+    repeats: int | None
+
+
+def read_metadata(path: Path, *, prefix: str, faults: list[Fault]) -> list[MetadataRow]:
+    """All rows that name a picture. `prefix` stands before the file's name wherever people are told of it."""
+    whole = read_utf8(path, MAX_METADATA_BYTES, prefix, faults)
+    # Not splitlines(): a caption may hold U+2028 and its like as they are.
+    lines = enumerate((whole or "").split("\n"), start=1)
+    rows = (_row(line, f"{prefix}{printable(path.name)}:{number}", faults) for number, line in lines if line.strip())
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str, where: str, faults: list[Fault]) -> MetadataRow | None:
+    """None when not even the file can be told."""
+    hint = '{"file_name": "a.png", "text": "a caption"} is a good line'
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        faults.append(Fault(where=where, message=f"is not JSON: {error}", hint=hint))
+        return None
+    file_name = row.get("file_name") if isinstance(row, dict) else None
+    if not isinstance(file_name, str) or not file_name:
+        faults.append(Fault(where=where, message='has no "file_name"', hint=hint))
+        return None
+    repeats = _repeats(row, where, faults)
+    captioned = repeats is None or any(row.get(key) is not None for key in CAPTION_KEYS)
+    text = _caption(row, where, faults, hint) if captioned else None
+    return MetadataRow(where=where, file_name=file_name, captioned=captioned, text=text, repeats=repeats)
+
+
+def _repeats(row: Mapping[str, Any], where: str, faults: list[Fault]) -> int | None:
+    """How often an epoch holds the picture; None when the row does not say."""
+    given = [row[key] for key in REPEATS_KEYS if row.get(key) is not None]
+    if not given:
+        return None
+    if len(given) == 1 and type(given[0]) is int and 1 <= given[0] <= MAX_REPEATS:
+        return given[0]
+    hint = f'give "repeats" once, a number from 1 to {MAX_REPEATS}'
+    faults.append(Fault(where=where, message='has "repeats" that cannot be understood', hint=hint))
+    return 1
+
+
+def _caption(row: Mapping[str, Any], where: str, faults: list[Fault], hint: str) -> CaptionText | None:
+    """None, and a fault, when there is not exactly one that can be used."""
+    captions = {key: row[key] for key in CAPTION_KEYS if row.get(key) is not None}
+    if len(captions) != 1:
+        message = "has no caption" if not captions else f"has more than one caption: {', '.join(captions)}"
+        hint = 'give exactly one of "text", "prompt" and "caption"'
+        faults.append(Fault(where=where, message=message, hint=hint))
+        return None
+    ((key, caption),) = captions.items()
+    if not isinstance(caption, str):
+        faults.append(Fault(where=where, message=f'"{key}" is not a text', hint=hint))
+        return None
+    return checked_caption(caption, where, faults)

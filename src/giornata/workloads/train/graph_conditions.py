@@ -1,0 +1,175 @@
+"""When passes may run as CUDA graphs, decided before the first step; docs/training.md has the table for users."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from giornata.diffusion import cuda_graphs
+from giornata.diffusion.cuda_graphs import Recorder
+from giornata.diffusion.memory import in_gib
+from giornata.diffusion.models import BaseModel
+from giornata.engine.workload import Reporter
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimisation import CudaGraphs
+from giornata.workloads.train.fit import GRAPH_BYTES, Room, Sizes
+from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.graphs import RULES, Graphs, Rules, Watched
+from giornata.workloads.train.layout import Layout
+from giornata.workloads.train.places import needed_bytes
+
+GRAPHS_OFF = "cuda-graphs-off"
+"""The notice that goes into a job's events when it asks for graphs, or has had some, and goes on without."""
+DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A job before its steps. `need_bytes` is what its steps take by graph, at the most; `room` is None where memory
+    is not bounded."""
+
+    spec: TrainSpec
+    device: torch.device
+    recorder: Recorder | None
+    steps_left: int
+    rules: Rules
+    need_bytes: int
+    room: Room | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """`why_not` says why passes of a case cannot run as graphs; None when nothing here keeps them from it. `quiet`:
+    the user knows that already."""
+
+    name: str
+    why_not: Callable[[Case], str | None]
+    quiet: bool = False
+
+
+def _off(case: Case) -> str | None:
+    return "cuda_graphs is off" if case.spec.cuda_graphs is CudaGraphs.OFF else None
+
+
+def _device(case: Case) -> str | None:
+    return None if case.recorder else f"the steps run on {case.device.type}, and only cuda has graphs"
+
+
+def _text_encoders(case: Case) -> str | None:
+    named = [name for name in ("train_text_encoder", "train_text_encoder_ti") if getattr(case.spec, name)]
+    return f"{named[0]}: captions become tokens on the CPU within each pass" if named else None
+
+
+def _dropouts(case: Case) -> str | None:
+    named = [name for name in DROPOUTS if getattr(case.spec, name, None)]
+    return f"{named[0]}: a dropout is drawn within each pass, and a graph would repeat one draw" if named else None
+
+
+def _steps(case: Case) -> str | None:
+    few = case.spec.cuda_graphs is CudaGraphs.AUTO and case.steps_left < case.rules.worth_steps
+    return f"{case.steps_left} steps are left, and auto wants {case.rules.worth_steps}" if few else None
+
+
+def _memory(case: Case) -> str | None:
+    if case.room is None or case.need_bytes <= case.room.usable_bytes:
+        return None
+    needs, has = in_gib(case.need_bytes), in_gib(case.room.usable_bytes)
+    return f"memory: steps by graph are expected to take {needs}, and the device has room for {has}"
+
+
+CONDITIONS = (
+    Condition(name="cuda_graphs", why_not=_off, quiet=True),
+    Condition(name="device", why_not=_device, quiet=True),
+    Condition(name="text encoders", why_not=_text_encoders),
+    Condition(name="dropouts", why_not=_dropouts),
+    Condition(name="steps", why_not=_steps, quiet=True),
+    Condition(name="memory", why_not=_memory),
+)
+"""In this order; the first that holds is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capturing:
+    """What a node makes graphs with, and by which rules."""
+
+    recorder_of: Callable[[torch.device], Recorder | None] = cuda_graphs.recorder_of
+    rules: Rules = RULES
+
+    def alone(
+        self,
+        base: BaseModel,
+        spec: TrainSpec,
+        layout: Layout,
+        watched: Watched,
+        reporter: Reporter,
+        *,
+        steps_left: int,
+    ) -> Graphs:
+        """The graphs of a job that trains alone."""
+        return self.graphs(
+            base.device,
+            spec,
+            watched,
+            notice=reporter.notice,
+            log=reporter.log,
+            steps_left=steps_left,
+            need_bytes=alone_bytes(layout.sizes, layout.footprint),
+            room=layout.room_now(),
+        )
+
+    def graphs(
+        self,
+        device: torch.device,
+        spec: TrainSpec,
+        watched: Watched,
+        *,
+        notice: Callable[[str, dict[str, Any]], None],
+        log: Callable[[str], None],
+        steps_left: int,
+        need_bytes: int,
+        room: Room | None,
+    ) -> Graphs:
+        """The graphs of an attempt. Why there are none is told, where the user could not know it."""
+        recorder = None if spec.cuda_graphs is CudaGraphs.OFF else self.recorder_of(device)
+        case = Case(
+            spec=spec,
+            device=device,
+            recorder=recorder,
+            steps_left=steps_left,
+            rules=self.rules,
+            need_bytes=need_bytes,
+            room=room,
+        )
+        found = next(((each, why) for each in CONDITIONS if (why := each.why_not(case))), None)
+
+        def given_up(why: str) -> None:
+            notice(GRAPHS_OFF, off(why))
+
+        if found is not None and spec.cuda_graphs is CudaGraphs.ON:
+            given_up(found[1])
+        elif found is not None and not found[0].quiet:
+            log(f"CUDA graphs: off: {found[1]}")
+        why_not = None if found is None else found[1]
+        return Graphs(recorder=recorder, watched=watched, given_up=given_up, why_not=why_not, rules=self.rules)
+
+
+def off(why: str) -> dict[str, Any]:
+    """What the notice GRAPHS_OFF says."""
+    return {"message": f"passes go on without CUDA graphs: {why}"}
+
+
+def alone_bytes(sizes: Sizes, footprint: Footprint, rules: Rules = RULES) -> int:
+    """The most that a job takes by graph when it trains alone: plain passes are made between those by graph, and
+    pictures are drawn."""
+    beside_bytes = max(sizes.activation_bytes(footprint), sizes.decoding_bytes)
+    return sizes.weights_bytes + sizes.trained_bytes + beside_bytes + sizes.graphs_bytes(footprint, rules.most)
+
+
+def together_bytes(sizes: Sizes, spec: TrainSpec, footprint: Footprint, places: int, rules: Rules = RULES) -> int:
+    """The same for a shared batch of so many places."""
+    of_places_bytes = places * sizes.graphs_bytes(footprint, 0)
+    return needed_bytes(sizes, spec, places) + of_places_bytes + rules.most * GRAPH_BYTES
+
+
+CAPTURING = Capturing()

@@ -1,0 +1,142 @@
+"""`make gpu` goes on where it stopped, tells what failed, and keeps to its time limits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu.child import RUN
+from gpu.parts import PARTS
+from gpu.record import DONE, FAILED, Record
+from gpu.settings import Settings, settings_for, settings_from
+
+from gpu import __main__ as command
+from gpu import tables
+
+CPU = {"device": "a CPU", "torch": "2", "diffusers": "1"}
+GPU = {"device": "NVIDIA H200", "memory_gib": 139.8, "driver": "570", "cuda": "12.8", "torch": "2", "diffusers": "1"}
+
+
+class Played:
+    """Carries out no part, and notes which it was asked for; `broken` ones fail."""
+
+    def __init__(self, *broken: str) -> None:
+        self.broken, self.asked = broken, list[str]()
+
+    def __call__(self, part: str, settings: Settings, limit_s: float) -> dict[str, Any]:
+        self.asked.append(part)
+        if part in self.broken:
+            return {"state": FAILED, "seconds": 1.0, "why": "it ended with 1", "said": "its last words"}
+        return {"state": DONE, "seconds": 1.0, "found": {}}
+
+
+def play(path: Path, played: Played, *arguments: str, seconds: tuple[float, ...] = (0.0,) * 99) -> int:
+    options = command.options_of(["--device", "cpu", "--json", str(path), *arguments])
+    times = iter(seconds)
+    return command.run(options, Record(path, CPU), played, lambda: next(times))
+
+
+def test_all_limits_together_are_twenty_five_minutes_and_each_fits_into_nine() -> None:
+    assert sum(part.limit_s for part in PARTS.values()) <= 25 * 60
+    assert max(part.limit_s for part in PARTS.values()) <= 9 * 60
+    assert set(PARTS) == set(RUN) == set(tables.RENDER)
+
+
+def test_a_second_call_does_what_failed_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, first, second, third = tmp_path / "gpu.json", Played("compiled"), Played(), Played()
+    assert play(path, first) == 1
+    assert first.asked == list(PARTS)
+    assert "its last words" in capsys.readouterr().out
+    assert json.loads(path.read_text())["parts"]["compiled"]["why"] == "it ended with 1"
+    assert play(path, second) == 0
+    assert second.asked == ["compiled"]
+    assert play(path, third, "--again", "memory") == 0
+    assert third.asked == ["memory"]
+
+
+def test_with_too_few_minutes_left_for_the_next_part_the_rest_waits(tmp_path: Path) -> None:
+    """On a CPU `tests` may take 10 minutes and `steps` 12."""
+    path, first, second = tmp_path / "gpu.json", Played(), Played()
+    assert play(path, first, "--minutes", "12", seconds=(0.0, 0.0, 100.0)) == command.LEFT
+    assert first.asked == ["tests"]
+    assert play(path, second) == 0
+    assert second.asked == list(PARTS)[1:]
+
+
+def test_another_device_needs_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    play(path, Played(), "--parts", "memory")
+    with pytest.raises(SystemExit, match="measured on a CPU, and this is NVIDIA H200"):
+        Record(path, GPU)
+
+
+def test_a_part_that_takes_too_long_is_ended_and_told() -> None:
+    found = command.carried_out("memory", settings_for("cpu", "none"), 0.01)
+    assert found["state"] == FAILED
+    assert found["why"] == "it took more than 0.01 s"
+
+
+def test_what_a_part_told_before_it_was_ended_is_kept() -> None:
+    assert command._found('{"ways": {}}\n{"ways": {"off": 1}}\nnoise\n{"ways": {"o') == {
+        "found": {"ways": {"off": 1}}
+    }
+    assert command._found("noise") == {}
+
+
+def test_settings_come_through_json() -> None:
+    settings = settings_for("cuda", "none")
+    assert settings_from(json.loads(json.dumps(settings.told()))) == settings
+    assert (settings.model, settings.resolution, settings.together) == ("full", 1024, 4)
+
+
+WAY = {
+    "repetitions": 2,
+    "step_ms": {"median": 100.0, "min": 90.0, "max": 110.0},
+    "images_per_s": {"median": 10.0, "min": 9.0, "max": 11.0},
+    "peak_mib": 9000,
+    "notices": [],
+}
+
+
+def content(about: dict[str, Any]) -> dict[str, Any]:
+    when = {"date": "2026-11-22T00:00:00+00:00", "commit": "abc"}
+    steps = {
+        "ways": {"alone": WAY, "peft and autocast": WAY},
+        "failed": {},
+        "script": {"missing": "there is no network"},
+    }
+    return {
+        "about": about,
+        "parts": {
+            "steps": {"state": DONE, "found": steps, **when},
+            "compiled": {"state": FAILED, "why": "it took more than 240 s", **when},
+        },
+    }
+
+
+def test_tables_take_the_place_of_those_before(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- gpu:begin -->\nold\n<!-- gpu:end -->\nafter\n")
+    for _ in range(2):
+        tables.write(content(GPU), page)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- gpu:begin -->\nNVIDIA H200, 139.8 GiB, driver 570")
+    assert text.endswith("<!-- gpu:end -->\nafter\n")
+    assert "old" not in text
+    assert text.count("| alone | 2 | 100 (90 to 110) | 10 (9 to 11) | 1.00 | 9000 |") == 1
+    assert "The example script was not measured: there is no network." in text
+    assert "(failed: it took more than 240 s; 2026-11-22, commit abc)" in text
+    assert f"**{PARTS['memory'].title}** (not measured yet)" in text
+
+
+def test_figures_of_a_rehearsal_do_not_get_into_the_docs(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- gpu:begin -->\nold\n<!-- gpu:end -->\n")
+    with pytest.raises(SystemExit, match="rehearsal"):
+        tables.write(content(CPU), page)
+    assert "old" in page.read_text()
+
+
+def test_the_page_has_the_marks() -> None:
+    page = Path(__file__).parents[3] / "docs" / "benchmarks.md"
+    assert tables.SECTION.search(page.read_text())
