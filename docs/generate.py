@@ -1,6 +1,7 @@
 """Writes the generated parts of the docs from the code. `--check` says which pages are out of date."""
 
 import importlib
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.foreign_names import NOT_OFFERED
+from giornata.protocol.training.optimizer_args import ARGS
 
 HERE = Path(__file__).parent
 
@@ -130,6 +132,18 @@ def _plain(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def optimizer_args_table() -> str:
+    """What optimizer_args may say to each optimizer."""
+    rows = []
+    for optimizer, args in ARGS.items():
+        for name, arg in args.items():
+            default = ", ".join(f"`{field}`" for field in arg.field) or (
+                "" if arg.default in {None, math.inf} else f"`{_plain(arg.default)}`"
+            )
+            rows.append(f"| `{optimizer}` | `{name}` | {default} | {arg.values} | {arg.meaning} |")
+    return "\n".join(["| optimizer | argument | default | values | meaning |", "|---|---|---|---|---|", *rows])
+
+
 PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
     "settings.md": {"settings": settings_table, "fleets": fleet_tables},
@@ -137,7 +151,12 @@ PARTS = {
     "fleets/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
     "fleets/skypilot.md": {"options": partial(driver_options, "skypilot")},
     "fleets/static.md": {"options": partial(driver_options, "static")},
-    "training.md": {"spec": train_spec_table, "names": train_names_table, "foreign": foreign_names_table},
+    "training.md": {
+        "spec": train_spec_table,
+        "names": train_names_table,
+        "foreign": foreign_names_table,
+        "optimizer-args": optimizer_args_table,
+    },
 }
 
 

@@ -12,6 +12,7 @@ CHANGE_NO_WEIGHT = {
     "caption_extension",  # captions lie in the dataset when a job begins
     *("output_formats", "output_name", "model_card", "report_to"),
     *("sample_prompts", "sample_steps", "sample_guidance_scale", "validation_steps"),
+    "validate_every_n_steps",
     *("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_key_secret"),
 }
 

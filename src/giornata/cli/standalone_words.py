@@ -22,6 +22,7 @@ class RunView:
         self._lock = threading.Lock()
         self._phase = ""
         self._told = 0
+        self._held_out = ""
         self._bar = progress_bar(out)
         self._task: TaskID = self._bar.add_task("starting", total=total, note="")
 
@@ -45,6 +46,9 @@ class RunView:
     def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
         """A step is done."""
         words = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
+        if "validation_loss" in metrics:
+            self._held_out = f"held out {metrics['validation_loss']:.4f}"
+        words += [self._held_out] if self._held_out else []
         words += [f"{metrics['images_per_s']:.2f} images/s"] if "images_per_s" in metrics else []
         with self._lock:
             self._bar.update(self._task, completed=step, total=total, note=", ".join(words))

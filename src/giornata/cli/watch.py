@@ -102,11 +102,11 @@ def _marked(note: str, job: Job) -> str:
 
 
 class Loss:
-    """The latest loss of a job, asked for when there is a new step."""
+    """The latest loss of a job, and that on held-out pictures, asked for when there is a new step."""
 
     def __init__(self, client: Client, job_id: str) -> None:
         self._client, self._job_id = client, job_id
-        self._step, self._loss = 0, ""
+        self._step, self._loss, self._held_out = 0, "", ""
 
     def words(self, step: int) -> str:
         """Of the latest step that has one; empty before."""
@@ -114,7 +114,9 @@ class Loss:
             for point in self._client.metrics(self._job_id, after_step=self._step):
                 self._step = point.step
                 self._loss = f"loss {point.values['loss']:.4f}" if "loss" in point.values else self._loss
-        return self._loss
+                if "validation_loss" in point.values:
+                    self._held_out = f"held out {point.values['validation_loss']:.4f}"
+        return ", ".join(filter(None, [self._loss, self._held_out]))
 
 
 def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:

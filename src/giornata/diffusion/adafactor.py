@@ -1,9 +1,10 @@
 """Adafactor (Shazeer & Stern, 2018, arXiv 1804.04235) with a rate of the job's, for all tensors of one shape at once.
 
-The arithmetic is that of transformers' Adafactor with `scale_parameter=False` and `relative_step=False`. Second
+The arithmetic is that of transformers' Adafactor with `relative_step=False`. Second
 moments are held by row and column of each matrix, and each matrix is clipped by a mean of its own. So the numbers of
 a job cannot be taken as one row. Tensors of one shape are stacked instead: each operation is made once for a shape,
-not once for a tensor. On the CPU the bits are those of transformers; a GPU may sum a stack in another order.
+not once for a tensor. On the CPU the bits are those of transformers, but for roundings with `scale_parameter`; a GPU
+may sum a stack in another order.
 
 Shapes: N tensors of one shape.
 """
@@ -15,13 +16,15 @@ from typing import Any
 import torch
 
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimizer_args import argument
 
 ROWS, COLUMNS = TENSORS = ("exp_avg_sq_row", "exp_avg_sq_col")
 """Means of the squared gradients over the last dimension and over the last but one. Of a vector ROWS is the whole."""
+SETTINGS = ("eps", "clip_threshold", "decay_rate", "weight_decay", "scale_parameter")
 
 
 class Adafactor(torch.optim.Optimizer):
-    """Arguments have the names of transformers'. Of `eps` only the first counts without relative steps."""
+    """Arguments have the names of transformers'. Of `eps` the second counts with `scale_parameter` only."""
 
     def __init__(
         self,
@@ -32,8 +35,10 @@ class Adafactor(torch.optim.Optimizer):
         clip_threshold: float = 1.0,
         decay_rate: float = -0.8,
         weight_decay: float = 0.0,
+        scale_parameter: bool = False,
     ) -> None:
         settings = {"eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate}
+        settings |= {"scale_parameter": scale_parameter}
         super().__init__(params, {"lr": lr, **settings, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -60,10 +65,12 @@ class Adafactor(torch.optim.Optimizer):
             of_row = (rows_N / rows_N.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
             update_N = torch.mul(of_row, columns_N.unsqueeze(-2).rsqrt())
         update_N.mul_(gradients_N)
-        size = math.sqrt(parameters[0].numel())
-        lengths_N = torch.linalg.vector_norm(update_N.flatten(1), dim=1) / size / group["clip_threshold"]
-        update_N.div_(lengths_N.clamp_(min=1.0).view(-1, *[1] * parameters[0].dim())).mul_(group["lr"])
-        if group["weight_decay"] != 0:
+        update_N.div_((_sizes(update_N) / group["clip_threshold"]).clamp_(min=1.0)).mul_(group["lr"])
+        if group["scale_parameter"]:
+            weights_N = torch.stack([parameter.detach() for parameter in parameters])
+            scales_N = _sizes(weights_N).clamp_(min=group["eps"][1])
+            update_N.mul_(scales_N).add_(weights_N.mul_(scales_N), alpha=group["weight_decay"] * group["lr"])
+        elif group["weight_decay"] != 0:
             torch._foreach_add_(parameters, parameters, alpha=-group["weight_decay"] * group["lr"])
         torch._foreach_sub_(parameters, list(update_N.unbind()))
         for parameter in parameters:
@@ -79,10 +86,16 @@ class Adafactor(torch.optim.Optimizer):
         return means_N
 
 
+def _sizes(tensors_N: torch.Tensor) -> torch.Tensor:
+    """Root mean square of each, in as many dimensions as the tensors have."""
+    lengths_N = torch.linalg.vector_norm(tensors_N.flatten(1), dim=1) / math.sqrt(tensors_N[0].numel())
+    return lengths_N.view(-1, *[1] * (tensors_N.dim() - 1))
+
+
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
     """Over these groups."""
     del fused
-    return Adafactor(groups, lr=spec.learning_rate, weight_decay=spec.adam_weight_decay)
+    return Adafactor(groups, lr=spec.learning_rate, **{name: argument(spec, name) for name in SETTINGS})
 
 
 def begin(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimizer_args import argument
 
 BLOCK, SMALLEST = 256, 4096
 TENSORS = ("state1", "state2", "absmax1", "absmax2")
@@ -26,9 +27,9 @@ def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch
     made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
         groups,
         lr=spec.learning_rate,
-        betas=(spec.adam_beta1, spec.adam_beta2),
-        eps=spec.adam_epsilon,
-        weight_decay=spec.adam_weight_decay,
+        betas=argument(spec, "betas"),
+        eps=argument(spec, "eps"),
+        weight_decay=argument(spec, "weight_decay"),
         min_8bit_size=SMALLEST,
     )
     return made

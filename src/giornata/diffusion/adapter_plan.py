@@ -110,7 +110,9 @@ def peft_patterns(sizes: Mapping[str, Size], spec: TrainSpec) -> tuple[dict[str,
 def plan_faults(unet: nn.Module, text_encoders: Iterable[nn.Module], spec: TrainSpec) -> list[Fault]:
     """Everything in the spec that names layers or blocks that there are not, with what there is."""
     faults = target_faults(unet, spec.target_modules) + block_faults(unet, spec.lora_unet_blocks)
+    faults += block_faults(unet, spec.block_learning_rates, where="spec.block_learning_rates")
     text_encoders = tuple(text_encoders) if spec.train_text_encoder else ()
+    faults += _rates_faults(spec, len(text_encoders))
     for encoder in text_encoders[:1]:  # all have the same layers
         where, what = "spec.text_encoder_target_modules", "the text encoders"
         faults += target_faults(encoder, spec.text_encoder_target_modules, where=where, what=what)
@@ -138,14 +140,25 @@ def pattern_faults(layers: list[str], spec: TrainSpec) -> list[Fault]:
     return faults
 
 
-def block_faults(unet: nn.Module, blocks: tuple[str, ...] | None) -> list[Fault]:
+def _rates_faults(spec: TrainSpec, count: int) -> list[Fault]:
+    """Rates for another number of text encoders than the base has."""
+    rates = spec.text_encoder_learning_rates
+    if rates is None or len(rates) == count:
+        return []
+    message = f"has {len(rates)} rates, and the base model has {count} text encoders"
+    return [Fault(where="spec.text_encoder_learning_rates", message=message, hint="give one rate for each")]
+
+
+def block_faults(
+    unet: nn.Module, blocks: Iterable[str] | None, *, where: str = "spec.lora_unet_blocks"
+) -> list[Fault]:
     """One fault for all blocks that the UNet does not have."""
     layers = layers_of(unet)
     unknown = [block for block in blocks or () if not any(lies_in(name, block) for name in layers)]
     if not unknown:
         return []
     message = "the UNet has no block " + ", ".join(unknown)
-    return [Fault(where="spec.lora_unet_blocks", message=message, hint=f"there are {', '.join(blocks_of(unet))}")]
+    return [Fault(where=where, message=message, hint=f"there are {', '.join(blocks_of(unet))}")]
 
 
 def blocks_of(unet: nn.Module) -> list[str]:

@@ -5,6 +5,8 @@
     optimizer.group.<n>.<key>     its numbers for a group of them, float64
     ema.<name>                    what users get, where that is an average
     log.loss                      the loss of every step so far, in jobs that report to a tracker
+    log.validation_loss           the losses on held-out pictures so far
+    log.samples                   small pictures of the steps so far, in jobs that draw in the middle of training
     metadata "giornata"           the Header, as JSON with sorted keys
 
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).
@@ -16,6 +18,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,6 +36,7 @@ from giornata.protocol.specs import TrainSpec
 FORMAT = 1
 METADATA_KEY = "giornata"
 ADAPTER = "adapter."
+NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +114,16 @@ def read_header(path: Path) -> Header:
 
 
 def read_checkpoint(
-    path: Path, *, step: int, spec: TrainSpec, data_hash: str, wanted: Mapping[str, torch.Tensor]
+    path: Path,
+    *,
+    step: int,
+    spec: TrainSpec,
+    data_hash: str,
+    wanted: Mapping[str, torch.Tensor],
+    welcome: Mapping[str, torch.Tensor] = NOTHING,
 ) -> Checkpoint:
-    """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have.
+    """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have, and
+    `welcome` those that it may lack, because earlier versions did not write them.
 
     Raises WorkloadFailed: CRASHED when the file cannot be read, BAD_SPEC when it is of another job; the latter
     lists all that does not fit: another spec, other data, another step, missing, surplus or misshapen tensors,
@@ -125,7 +136,8 @@ def read_checkpoint(
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, f"its tensors cannot be read ({error})") from error
-    faults += _tensor_faults(tensors, wanted)
+    there = {name: like for name, like in welcome.items() if name in tensors}
+    faults += _tensor_faults(tensors, {**wanted, **there})
     refuse(path, faults)
     return Checkpoint(header=header, tensors=tensors)
 

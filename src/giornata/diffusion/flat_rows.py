@@ -9,22 +9,28 @@ from itertools import accumulate, pairwise
 import torch
 from torch import nn
 
-from giornata.diffusion.lora import group_of
+from giornata.diffusion.rates import Rate, by_rate
+from giornata.protocol.specs import TrainSpec
 
 APART = "_apart"
-"""The end of a row's name, which begins with that of its group; a slot's rows have the names of groups."""
+"""What a row's name has behind its kind of rate; a slot's rows have names without it."""
 
 
 class FlatRows:
-    """One row for each group of `parameters`, of which they become views. All are float32.
+    """One row for each rate of `parameters`, of which they become views. All are float32.
 
-    `rows` by their names. Whoever writes to a row or its gradient writes to the parameters in it.
+    `rows` and their `rates` by the rows' names, `parameters` by those of `giornata.diffusion.lora.Adapters`. Whoever
+    writes to a row or its gradient writes to the parameters in it.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], spec: TrainSpec) -> None:
+        self.parameters = dict(parameters)
+        self.rates: dict[str, Rate] = {}
         self._members: dict[str, dict[str, nn.Parameter]] = {}
-        for name, parameter in parameters.items():
-            self._members.setdefault(group_of(name) + APART, {})[name] = parameter
+        for number, (rate, names) in enumerate(by_rate(spec, parameters).items()):
+            row = rate.kind + APART
+            row = f"{row}@{number}" if row in self.rates else row
+            self.rates[row], self._members[row] = rate, {name: parameters[name] for name in names}
         self.rows: dict[str, nn.Parameter] = {}
         for row, members in self._members.items():
             self.rows[row] = nn.Parameter(torch.cat([each.detach().flatten() for each in members.values()]))

@@ -26,11 +26,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetRow:
-    """One row: `pictures` has one tuple per group, and may hold fewer pictures than the group has columns."""
+    """One row: `pictures` has one tuple per group, and may hold fewer pictures than the group has columns; None
+    leaves a cell empty."""
 
     label: str
     text: str
-    pictures: tuple[tuple[Image.Image, ...], ...]
+    pictures: tuple[tuple[Image.Image | None, ...], ...]
 
 
 def cell_side_px(side_px: int) -> int:
@@ -111,8 +112,9 @@ def _draw_row(
         y += 17
     for columns, pictures in zip(lefts, row.pictures, strict=True):
         for number, left in enumerate(columns):
-            if number < len(pictures):
-                sheet.paste(fitted(pictures[number], cell_px), (left, top_px))
+            picture = pictures[number] if number < len(pictures) else None
+            if picture is not None:
+                sheet.paste(fitted(picture, cell_px), (left, top_px))
                 box = (left - 1, top_px - 1, left + cell_px, top_px + cell_px)
                 draw.rectangle(box, outline=EDGE)  # or a white picture would have no edge
             else:

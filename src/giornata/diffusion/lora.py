@@ -9,12 +9,13 @@ Shapes: r rank, I inputs, O outputs of the adapted layer. A is r × I (r × I ×
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from peft import LoKrConfig, LoraConfig, PeftConfig, inject_adapter_in_model
+from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
@@ -30,6 +31,7 @@ from giornata.diffusion.adapter_plan import (
     target_faults,
     usual_size,
 )
+from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import uniform
 from giornata.domain.errors import Fault
@@ -37,6 +39,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
+from giornata.protocol.training.regularisation import has_dropout
 
 __all__ = ["ADAPTER", "TEXT_TARGETS", "Adapters", "add_adapters", "take_off", "target_faults"]
 
@@ -50,9 +53,9 @@ class Adapters:
 
     `parameters` maps `unet.…`, `text_encoder.text_model.…` and `text_encoder_2.text_model.…` (then peft's own
     key, such as `….lora_A.weight`) to parameters; the order is that of the sorted names. `rank` and `alpha` are those
-    of layers that no pattern means. Within `worn()` the models answer through them, without gradients; within
-    `learning()` one forward pass and its backward pass go through them. peft's do both always. As a context manager
-    it takes itself off at the end, whatever happened.
+    of layers that no pattern means. `dropping` is what the layers look at to leave something out. Within `worn()` the
+    models answer through them, without gradients; within `learning()` one forward pass and its backward pass go
+    through them. peft's do both always. As a context manager it takes itself off at the end, whatever happened.
     """
 
     parameters: dict[str, nn.Parameter]
@@ -61,6 +64,7 @@ class Adapters:
     models: tuple[nn.Module, ...]
     worn: Callable[[], AbstractContextManager[None]] = nullcontext
     learning: Callable[[], AbstractContextManager[None]] = nullcontext
+    dropping: Dropping = field(default_factory=Dropping)
 
     @property
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -99,9 +103,11 @@ class Adapters:
         self.remove()
 
 
-def add_adapters(base: BaseModel, spec: TrainSpec, layers: Collection[str] | None = None) -> Adapters:
-    """Put freshly initialised adapters on the base, or on those of its layers that have these public names. Raises
-    WorkloadFailed (BAD_SPEC) for unknown targets.
+def add_adapters(
+    base: BaseModel, spec: TrainSpec, layers: Collection[str] | None = None, *, dropping: Dropping | None = None
+) -> Adapters:
+    """Put freshly initialised adapters on the base, or on those of its layers that have these public names. They look
+    at `dropping`, or at one of their own. Raises WorkloadFailed (BAD_SPEC) for unknown targets.
 
     The weights are a function of (spec.seed, name): the device, other adapters and the base's dtype have no
     part in it. When it fails, the base is left as it was.
@@ -124,14 +130,32 @@ def add_adapters(base: BaseModel, spec: TrainSpec, layers: Collection[str] | Non
             named |= {public_name(prefix, key): parameter for key, parameter in adapter_parameters(model)}
         parameters = {name: named[name] for name in sorted(named)}
         initialise(parameters, seed)
-        for model in models.values():
+        dropping = Dropping() if dropping is None else dropping
+        for prefix, model in models.items():
             dora.measure(model, ADAPTER)
+            if has_dropout(spec):
+                _leave_out(prefix, model, dropping)
     except BaseException:
         for model in models.values():
             take_off(model)
         raise
     usual = usual_size(spec)
-    return Adapters(parameters=parameters, rank=usual.rank, alpha=usual.alpha, models=tuple(models.values()))
+    return Adapters(
+        parameters=parameters,
+        rank=usual.rank,
+        alpha=usual.alpha,
+        models=tuple(models.values()),
+        dropping=dropping,
+    )
+
+
+def _leave_out(prefix: str, model: nn.Module, dropping: Dropping) -> None:
+    """Let what comes out of each A of peft's layers go through the layer's dropping."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            of_layer = dropping.of_layer(public_name(prefix, name))
+            drop = of_layer.of_channels if isinstance(layer.get_base_layer(), nn.Conv2d) else of_layer
+            layer.lora_A[ADAPTER].register_forward_hook(lambda _, __, low, drop=drop: drop(low))
 
 
 def adapter_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -27,6 +27,8 @@ OPTIMIZER_CLASSES = {
     Optimizer.PRODIGY: "prodigyopt.prodigy.Prodigy",
     Optimizer.ADAFACTOR: "transformers.optimization.Adafactor",
     Optimizer.SCHEDULE_FREE: "schedulefree.adamw_schedulefree.AdamWScheduleFree",
+    Optimizer.LION: "lion_pytorch.lion_pytorch.Lion",
+    Optimizer.CAME: "came_pytorch.CAME.CAME",
 }
 
 

@@ -45,12 +45,14 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worn:
-    """The adapter on one layer: its rank, whether it has magnitudes (DoRA), and whether it is multiplied out to a
-    matrix of the layer's own size before it is used (LoKr)."""
+    """The adapter on one layer: its rank, whether it has magnitudes (DoRA), whether it is multiplied out to a matrix
+    of the layer's own size before it is used (LoKr), and whether something of it is left out in each step: then what
+    is left and by what it was multiplied are kept too."""
 
     rank: int
     magnitudes: bool = False
     multiplied_out: bool = False
+    drops: bool = False
 
     def trained(self, inputs: int, outputs: int) -> int:
         """How many numbers it has on a layer of this size, a kernel counted among the inputs. Of LoKr: not more."""
@@ -58,7 +60,7 @@ class Worn:
 
     def kept_bytes(self, output_places: int, outputs: int, half: int) -> int:
         """What autograd keeps of one picture besides the layer's input, in `half` bytes per element."""
-        low = 0 if self.multiplied_out else self.rank
+        low = 0 if self.multiplied_out else self.rank * (3 if self.drops else 1)
         return output_places * (low + (2 * outputs if self.magnitudes else 0)) * half
 
 

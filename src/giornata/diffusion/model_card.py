@@ -32,6 +32,7 @@ BESIDE = frozenset(
         "model_card",
         "output_formats",
         "output_name",
+        "validate_every_n_steps",
         *SampleFields.model_fields,
         *TrackingFields.model_fields,
     }

@@ -29,13 +29,16 @@ LEAST_AREA = 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyBatch:
     """All that one forward pass needs. Latents, noise and mask are float32, timesteps int64. The mask is 0 … 1, where
-    pictures are learnt."""
+    pictures are learnt. `shown_noise_BCHW` is the noise that the UNet is shown, where that is not the one that it is
+    to tell; for `tickets_B5` see giornata.diffusion.dropping."""
 
     latents_BCHW: torch.Tensor
     noise_BCHW: torch.Tensor
     timesteps_B: torch.Tensor
     time_ids_B6: torch.Tensor
     mask_B1HW: torch.Tensor | None = None
+    shown_noise_BCHW: torch.Tensor | None = None
+    tickets_B5: torch.Tensor | None = None
 
     def twice(self) -> Self:
         """The batch, and behind it the same again without its mask."""
@@ -144,7 +147,8 @@ class Objective:
         """noisy_BCHW that the UNet is shown, at a variance of about 1."""
         if self.edm_style:
             return edm.question(self._edm_noisy(batch), self._sigmas(batch.timesteps_B))
-        noisy_BCHW: torch.Tensor = self.scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
+        noise_BCHW = batch.noise_BCHW if batch.shown_noise_BCHW is None else batch.shown_noise_BCHW
+        noisy_BCHW: torch.Tensor = self.scheduler.add_noise(batch.latents_BCHW, noise_BCHW, batch.timesteps_B)
         return noisy_BCHW
 
     def compared(self, predicted_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
@@ -184,7 +188,8 @@ class Objective:
         return snr_B.clamp(max=self.snr_gamma) / (snr_B + 1.0 if velocity else snr_B)
 
     def _edm_noisy(self, batch: NoisyBatch) -> torch.Tensor:
-        return edm.noisy(batch.latents_BCHW, batch.noise_BCHW, self._sigmas(batch.timesteps_B))
+        noise_BCHW = batch.noise_BCHW if batch.shown_noise_BCHW is None else batch.shown_noise_BCHW
+        return edm.noisy(batch.latents_BCHW, noise_BCHW, self._sigmas(batch.timesteps_B))
 
     def _sigmas(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         return edm.sigmas(self._alphas(timesteps_B.device), timesteps_B)

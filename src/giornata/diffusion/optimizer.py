@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from giornata.diffusion.ema import EMA, WeightAverage
+from giornata.diffusion.norm_limit import NormLimit
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
@@ -37,11 +38,11 @@ class AdapterOptimizer:
     Every parameter has a gradient and a state from the start, zeros if need be, so that all share one step count:
     optimizers skip parameters without a gradient (text encoder 1's last layer, whose output SDXL does not use), and
     each would need a count of its own. The implementation is fixed per kind of device: they round differently, and
-    the choice must not depend on anything else.
+    the choice must not depend on anything else. `settle` is called after each update, before an average is taken.
     """
 
-    def __init__(self, groups: list[Group], spec: TrainSpec) -> None:
-        self._spec, self._groups, self._kind = spec, groups, KINDS[spec.optimizer]
+    def __init__(self, groups: list[Group], spec: TrainSpec, *, settle: NormLimit | None = None) -> None:
+        self._spec, self._groups, self._kind, self._settle = spec, groups, KINDS[spec.optimizer], settle
         self._parameters = {name: parameter for group in groups for name, parameter in group.parameters.items()}
         self._on_cuda = all(parameter.is_cuda for parameter in self._parameters.values())
         self._torch = self._kind.make(
@@ -62,8 +63,10 @@ class AdapterOptimizer:
                 if (kept := tensors.get(f"{STATE}{key}.{name}")) is not None:
                     state[key].copy_(kept)
             self._torch.state[parameter] = state
+        numbers = self._kind.numbers
+        numbers = numbers if self._kind.first_numbers is None else {**numbers, **self._kind.first_numbers(self._spec)}
         for number, group in enumerate(self._torch.param_groups):
-            for key, first in self._kind.numbers.items():
+            for key, first in numbers.items():
                 kept = tensors.get(f"{GROUP}{number}.{key}")
                 group[key] = first if kept is None else type(first)(kept.item())
         if self.average is not None:
@@ -120,10 +123,17 @@ class AdapterOptimizer:
         for group in learning:
             if group.settle is not None:
                 group.settle()
+        if self._settle is not None:
+            self._settle()
         if self.average is not None:
             self.average.update(step + 1)
         self.forget_gradients()
         return self._spec.learning_rate * factor
+
+    @property
+    def scaled(self) -> torch.Tensor | None:
+        """How many layers the last step left too long, and were scaled; None for jobs without such a bound."""
+        return None if self._settle is None else self._settle.scaled
 
     def gradients(self) -> list[torch.Tensor]:
         """Where the passes of a step add up gradients: tensors that stay where they are."""

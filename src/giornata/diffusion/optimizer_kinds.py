@@ -7,9 +7,12 @@ from typing import Any, Protocol
 
 import torch
 
-from giornata.diffusion import adafactor, adamw_8bit, prodigy
+from giornata.diffusion import adafactor, adamw_8bit, came, prodigy
+from giornata.diffusion.came import Came
+from giornata.diffusion.lion import Lion
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Optimizer
+from giornata.protocol.training.optimizer_args import argument
 
 State = dict[str, Any]
 
@@ -31,10 +34,11 @@ class Kind:
     """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
     first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
     is not the parameter. `package` is where it comes from, if not from torch. `revision` counts changes of code of
-    ours that changed its rounding.
+    ours that changed its rounding. `first_numbers` are the first values that a spec wants otherwise.
 
     `on_rows`: it may be given a row of numbers instead of the tensors in it, for it treats each number for itself, or
-    sums over all. `flat` are those of `tensors` that have one dimension whatever the parameter has.
+    sums over all. `flat` are those of `tensors` that have one dimension whatever the parameter has. `factored` are
+    those that are rows or columns of a matrix only, `of_vectors` those that only parameters of one dimension have.
     """
 
     make: Make
@@ -46,6 +50,15 @@ class Kind:
     revision: int = 1
     on_rows: bool = False
     flat: frozenset[str] = frozenset()
+    first_numbers: Callable[[TrainSpec], Mapping[str, float | int]] | None = None
+    factored: tuple[str, ...] = ()
+    of_vectors: tuple[str, ...] = ()
+
+    def copies(self, rank: int) -> float:
+        """How many numbers it remembers for each number of an adapter of this rank, at the most. Rows and columns of
+        an r x n matrix are r + n numbers, at most 2/r of the r n numbers of the matrix for each pair."""
+        whole = set(self.tensors) - set(self.factored) - set(self.of_vectors)
+        return len(whole) + len(self.factored) / 2 * min(2.0, 2.0 / rank)
 
 
 def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -56,10 +69,15 @@ def _as_in_adam(spec: TrainSpec) -> dict[str, Any]:
     """What AdamW and schedule-free AdamW are told alike."""
     return {
         "lr": spec.learning_rate,
-        "betas": (spec.adam_beta1, spec.adam_beta2),
-        "eps": spec.adam_epsilon,
-        "weight_decay": spec.adam_weight_decay,
+        "betas": argument(spec, "betas"),
+        "eps": argument(spec, "eps"),
+        "weight_decay": argument(spec, "weight_decay"),
     }
+
+
+def _given(spec: TrainSpec, *names: str) -> dict[str, Any]:
+    """Those of the arguments that the job was given."""
+    return {name: argument(spec, name) for name in names if name in spec.optimizer_args}
 
 
 # ---- AdamW (Loshchilov & Hutter, 2019)
@@ -85,6 +103,7 @@ def _make_schedule_free(groups: list[dict[str, Any]], spec: TrainSpec, *, fused:
     made = schedulefree.AdamWScheduleFree(
         groups,
         **_as_in_adam(spec),
+        **_given(spec, "r", "weight_lr_power"),
         foreach=fused,
     )
     made.train()
@@ -99,7 +118,36 @@ def _begin_schedule_free(parameter: torch.nn.Parameter, step: int, *, on_cuda: b
 
 def _averaged(parameter: torch.nn.Parameter, state: State, spec: TrainSpec) -> torch.Tensor:
     """x of y = (1 - beta1) z + beta1 x, as the optimizer's own `eval` computes it."""
-    return parameter.detach().lerp(state["z"], weight=1 - 1 / spec.adam_beta1)
+    return parameter.detach().lerp(state["z"], weight=1 - 1 / argument(spec, "betas")[0])
+
+
+# ---- Lion and CAME
+
+
+def _make_lion(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
+    del fused
+    return Lion(groups, betas=argument(spec, "betas"), weight_decay=argument(spec, "weight_decay"))
+
+
+def _begin_lion(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
+    del step, on_cuda
+    return {"exp_avg": _zeros(parameter)}
+
+
+def _make_came(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:
+    del fused
+    return Came(
+        groups,
+        betas=argument(spec, "betas"),
+        eps=argument(spec, "eps"),
+        clip_threshold=argument(spec, "clip_threshold"),
+        weight_decay=argument(spec, "weight_decay"),
+    )
+
+
+def _begin_came(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> State:
+    del step, on_cuda
+    return came.begin(parameter)
 
 
 KINDS: Mapping[Optimizer, Kind] = {
@@ -115,6 +163,7 @@ KINDS: Mapping[Optimizer, Kind] = {
         revision=2,
         on_rows=True,
         flat=prodigy.FLAT,
+        first_numbers=prodigy.first_numbers,
     ),
     Optimizer.ADAFACTOR: Kind(make=adafactor.make, begin=adafactor.begin, tensors=adafactor.TENSORS, revision=2),
     Optimizer.SCHEDULE_FREE: Kind(
@@ -125,6 +174,10 @@ KINDS: Mapping[Optimizer, Kind] = {
         result=_averaged,
         package="schedulefree",
         on_rows=True,
+    ),
+    Optimizer.LION: Kind(make=_make_lion, begin=_begin_lion, tensors=("exp_avg",), on_rows=True),
+    Optimizer.CAME: Kind(
+        make=_make_came, begin=_begin_came, tensors=came.TENSORS, factored=came.FACTORED, of_vectors=(came.SQUARES,)
     ),
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimizer_args import argument
 
 TENSORS = ("s", "p0", "exp_avg", "exp_avg_sq")
 FLAT = frozenset({"s", "p0"})
@@ -23,6 +24,10 @@ FLAT = frozenset({"s", "p0"})
 FIRST_D = 1e-6
 NUMBERS = {"d": FIRST_D, "d_max": FIRST_D, "d_numerator": 0.0, "k": 0}
 """Of each group, with their first values. `k` counts the updates."""
+SETTINGS = (
+    *("betas", "beta3", "eps", "weight_decay", "decouple", "use_bias_correction", "safeguard_warmup"),
+    *("d0", "d_coef", "growth_rate"),
+)
 
 
 class Prodigy(torch.optim.Optimizer):
@@ -124,12 +129,14 @@ def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch
     return Prodigy(
         groups,
         lr=spec.learning_rate,
-        betas=(spec.adam_beta1, spec.adam_beta2),
-        eps=spec.adam_epsilon,
-        weight_decay=spec.adam_weight_decay,
-        use_bias_correction=True,
-        safeguard_warmup=True,
+        **{name: argument(spec, name) for name in SETTINGS},
     )
+
+
+def first_numbers(spec: TrainSpec) -> dict[str, float]:
+    """Those of NUMBERS that the job's arguments say."""
+    d0 = float(argument(spec, "d0"))
+    return {"d": d0, "d_max": d0}
 
 
 def begin(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def draw_learned(
 ) -> list[Image.Image]:
     """As `draw_samples`, the pictures with the LoRA alone."""
     prompts = spec.sample_prompts
-    with _wearing(adapters, result), adapters.worn():
+    with showing(adapters, result), adapters.worn():
         brushes = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(done, len(prompts)))
         return _drawn(base, spec, [spoken(spec, prompt) for prompt in prompts], brushes)
 
@@ -88,6 +88,21 @@ def step_sheet(pictures: Sequence[Image.Image], base: BaseModel, spec: TrainSpec
     ]
     title = f"After {step} of {spec.max_train_steps} steps"
     return compose_sheet(rows, groups, title=title, subtitle=_how(base, spec), cell_px=cell_side_px(spec.resolution))
+
+
+def by_step_sheet(
+    steps: Sequence[tuple[str, Sequence[Image.Image]]], base: BaseModel, spec: TrainSpec, *, cell_px: int
+) -> Image.Image:
+    """All steps beside each other: a row for each prompt, a column for each of `steps` with its words over it. A step
+    without pictures has empty cells."""
+    group = Group(heading="After so many steps of training", captions=tuple(words for words, _ in steps))
+    pictures = [found or [None] * len(spec.sample_prompts) for _, found in steps]
+    rows = [
+        SheetRow(label="", text=prompt, pictures=(tuple(of_prompt),))
+        for prompt, of_prompt in zip(spec.sample_prompts, zip(*pictures, strict=True), strict=True)
+    ]
+    title, subtitle = "Samples by step", f"{_how(base, spec)}; the same noise in each row"
+    return compose_sheet(rows, [group], title=title, subtitle=subtitle, cell_px=cell_px)
 
 
 def _how(base: BaseModel, spec: TrainSpec) -> str:
@@ -132,7 +147,7 @@ def _as_trained(base: BaseModel, spec: TrainSpec) -> dict[str, Any]:
 
 
 @contextmanager
-def _wearing(adapters: Adapters, result: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def showing(adapters: Adapters, result: Mapping[str, torch.Tensor]) -> Iterator[None]:
     """Within, the adapters have these weights: an average may be what the user gets."""
     before = adapters.tensors()
     try:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from giornata.diffusion.dropping import LayerDropping
 from giornata.diffusion.eight_bits import EightBitLinear, Held
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ class Stack:
 
     A rank below R is filled up with zeros. They stay zeros: where a row of A is zero, so is the gradient of B's
     column, and the other way round; and no optimizer moves a zero without a gradient. Siblings all have the A of all
-    of them, one under the other.
+    of them, one under the other. `dropping` leaves out a part of what A gives.
     """
 
     a_JRI: torch.Tensor
     b_JOR: torch.Tensor
     scale_J11: torch.Tensor | None
+    dropping: LayerDropping | None = None
 
 
 class SlotLinear(nn.Linear):
@@ -79,6 +81,7 @@ class SlotLinear(nn.Linear):
         low_JNR = torch.bmm(inputs_JNI, stack.a_JRI.transpose(1, 2))
         if stack.scale_J11 is not None:
             low_JNR = low_JNR * stack.scale_J11
+        low_JNR = low_JNR if stack.dropping is None else stack.dropping(low_JNR)
         return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
 
 
@@ -91,5 +94,6 @@ def down(inputs: torch.Tensor, stack: Stack) -> torch.Tensor:
 
 def up(outputs: torch.Tensor, low: torch.Tensor, stack: Stack) -> torch.Tensor:
     """outputs (…, O) and what B makes of low (…, R): one job has the whole batch."""
+    low = low if stack.dropping is None else stack.dropping(low)
     flat_NO, low_NR = outputs.reshape(-1, outputs.shape[-1]), low.reshape(-1, low.shape[-1])
     return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)

@@ -5,16 +5,17 @@ makes no difference where one tensor ends and the next begins. What the optimize
 of a job without rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from giornata.diffusion.flat_rows import APART, FlatRows
+from giornata.diffusion.flat_rows import FlatRows
+from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
 from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.slot_layout import TEXT_GROUP, UNET_GROUP
+from giornata.diffusion.rates import TOKENS, by_rate, rate_of
 from giornata.diffusion.slots import Slot
-from giornata.diffusion.tokens import NewTokens, learning_steps
+from giornata.diffusion.tokens import NewTokens
 from giornata.protocol.specs import TrainSpec
 
 
@@ -28,10 +29,12 @@ class SlotOptimizer:
     def __init__(
         self, slot: Slot | None, spec: TrainSpec, *, apart: FlatRows | None = None, tokens: NewTokens | None = None
     ) -> None:
-        self._slot, self._apart = slot, FlatRows({}) if apart is None else apart
-        self._stop, self._flat = spec.stop_text_encoder_training, KINDS[spec.optimizer].flat
+        self._slot, self._apart = slot, FlatRows({}, spec) if apart is None else apart
+        self._flat = KINDS[spec.optimizer].flat
         self._named = {**({} if slot is None else slot.rows), **self._apart.rows}
-        self._rows = AdapterOptimizer(self._groups(spec, tokens), spec)
+        parameters = ({} if slot is None else slot.adapters.parameters) | self._apart.parameters
+        settle = norm_limit(parameters, spec)
+        self._rows = AdapterOptimizer(self._groups(spec, sorted(parameters), tokens), spec, settle=settle)
         if slot is not None:
             slot.bind()  # the optimizer gave the rows gradients of their own
         self._apart.bind()
@@ -60,8 +63,13 @@ class SlotOptimizer:
         return self._cut(self._rows.result())
 
     def step(self, step: int) -> float:
-        """See AdapterOptimizer.step. The text encoders' gradients count for nothing once they have stopped."""
+        """See AdapterOptimizer.step."""
         return self._rows.step(step)
+
+    @property
+    def scaled(self) -> torch.Tensor | None:
+        """See AdapterOptimizer.scaled."""
+        return self._rows.scaled
 
     def gradients(self) -> list[torch.Tensor]:
         """See AdapterOptimizer.gradients."""
@@ -71,18 +79,19 @@ class SlotOptimizer:
         """See AdapterOptimizer.forget_gradients."""
         self._rows.forget_gradients()
 
-    def _groups(self, spec: TrainSpec, tokens: NewTokens | None) -> list[Group]:
-        """In the order that they have without rows: checkpoints number them."""
-        rates = {TEXT_GROUP: spec.text_encoder_lr, UNET_GROUP: spec.learning_rate}
+    def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[Group]:
+        """In the order that they have without rows: checkpoints number them. `names` are those of the adapter's
+        tensors, sorted."""
+        rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
+        rates |= self._apart.rates
         found = []
-        for name, rate in rates.items():
-            rows = {row: each for row, each in self._named.items() if row.removesuffix(APART) == name}
-            stop = self._stop if name == TEXT_GROUP else None
-            found += [Group(learning_rate=rate, parameters=rows, stop_step=stop)] if rows else []
+        for rate in by_rate(spec, names):
+            rows = {name: row for name, row in self._named.items() if rates[name] == rate}
+            found.append(Group(learning_rate=rate.learning_rate, parameters=rows, stop_step=rate.stop_step))
         if tokens is not None and tokens.rows:
-            words, steps = dict(tokens.rows), learning_steps(spec)
-            rate = spec.text_encoder_lr
-            found.append(Group(learning_rate=rate, parameters=words, stop_step=steps, settle=tokens.settle))
+            words, rate = dict(tokens.rows), rate_of(spec, f"{TOKENS}.")
+            stop, settle = rate.stop_step, tokens.settle
+            found.append(Group(learning_rate=rate.learning_rate, parameters=words, stop_step=stop, settle=settle))
         return found
 
     def _cut(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -65,7 +65,9 @@ class Siblings:
         lows = low_JNR.split(ranks // len(stacks), dim=-1)
         parts = outputs.view(jobs, -1, outputs.shape[-1]).split(self._sizes, dim=-1)
         return [
-            torch.baddbmm(part, low, stack.b_JOR.transpose(1, 2)).view(*shape, size)
+            torch.baddbmm(
+                part, low if stack.dropping is None else stack.dropping(low), stack.b_JOR.transpose(1, 2)
+            ).view(*shape, size)
             for part, low, stack, size in zip(parts, lows, stacks, self._sizes, strict=True)
             if stack is not None
         ]

@@ -12,7 +12,7 @@ gradient of the copy is cast back: one cast each way, for all layers together.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -21,9 +21,11 @@ from torch import nn
 
 from giornata.diffusion.adapted_layers import AdaptedLayer, adapted_layers
 from giornata.diffusion.adapter_plan import Size, size_of, usual_size
+from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import Adapters, initialise
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.rates import segments_of
 from giornata.diffusion.slot_layer import SlotLinear, Stack
 from giornata.diffusion.slot_layout import Layout, Place, layout_of
 from giornata.diffusion.slot_scaling import Scaling
@@ -32,6 +34,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.regularisation import has_dropout
 
 
 class Slots:
@@ -63,6 +66,9 @@ class Slots:
         self.gradients_JM = torch.zeros_like(self.values_JM)
         self._sizes = [piece.size for piece in self.layout.pieces]
         self._scaling = Scaling(self.layout, count=count, device=base.device)
+        self.dropping = Dropping()
+        # Whoever trains alone and leaves nothing out has the plainest layers.
+        self._drops = count > 1 or has_dropout(spec)
         self.width = 0
 
     def set_width(self, width: int) -> None:
@@ -96,7 +102,8 @@ class Slots:
         row_JM = self.values_JM[places].detach().requires_grad_()
         row_JM.grad = self.gradients_JM[places]
         for each, stack in zip(self._adapted, self._stacks(row_JM, places), strict=True):
-            each.layer.wear(stack)
+            dropping = self.dropping.of_layer(each.what.public) if self._drops else None
+            each.layer.wear(stack if dropping is None else replace(stack, dropping=dropping))
         try:
             yield
         finally:
@@ -165,14 +172,21 @@ class Slot:
             raise ValueError(f"rank {self.ranks[layer]} of {layer} does not fit into a place of {slots.ranks[layer]}")
         of_families = [sizes[family.a.layer] for family in layout.families]
         self._scales = [size.alpha / size.rank for size in of_families]
+        self.segments = segments_of(spec, ((each.name, each.start, each.end) for each in layout.places))
         self.rows = {
             name: nn.Parameter(slots.values_JM[place, start:end], requires_grad=True)
-            for name, (start, end) in layout.groups.items()
+            for name, (_, start, end) in self.segments.items()
         }
         views, usual = layout.views(slots.values_JM[place], self.ranks), usual_size(spec)
         parameters = {name: nn.Parameter(view) for name, view in views.items()}
         self.adapters = Adapters(
-            parameters=parameters, rank=usual.rank, alpha=usual.alpha, models=(), worn=self.alone, learning=slots.on
+            parameters=parameters,
+            rank=usual.rank,
+            alpha=usual.alpha,
+            models=(),
+            worn=self.alone,
+            learning=slots.on,
+            dropping=slots.dropping,
         )
         self.bind()
 
@@ -185,7 +199,7 @@ class Slot:
         """Point everything at the place's row and its gradients."""
         slots, place = self._slots, self.place
         slots.scale(place, self._scales)
-        for name, (start, end) in slots.layout.groups.items():
+        for name, (_, start, end) in self.segments.items():
             self.rows[name].data = slots.values_JM[place, start:end]
             self.rows[name].grad = slots.gradients_JM[place, start:end]
         values = slots.layout.views(slots.values_JM[place], self.ranks)
@@ -211,9 +225,10 @@ class Slot:
         """Empty the place. The adapter is of no use afterwards."""
         self._slots.clear(self.place)
 
-    def cut(self, group: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A tensor that has a number for each of a group's, cut into the adapter's tensors, without padding."""
-        start, end = self.layout.groups[group]
+    def cut(self, name: str, row: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A tensor that has a number for each of those of `rows[name]`, cut into the adapter's tensors, without
+        padding."""
+        _, start, end = self.segments[name]
         inside = [place for place in self.layout.places if start <= place.start < end]
         return {place.name: place.shifted(-start).view(row, self.ranks[place.layer]) for place in inside}
 

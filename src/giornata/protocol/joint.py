@@ -21,10 +21,13 @@ OWN = frozenset(
         *("class_prompt", "class_dataset", "num_class_images", "prior_loss_weight"),
         *("alpha", "use_rslora", "init_lora", "stop_text_encoder_training", "use_ema", "ema_decay"),
         *("prediction_type", "snr_gamma", "debiased_estimation_loss", "loss_type", "huber_schedule", "huber_c"),
+        *("multires_noise_iterations", "multires_noise_discount", "ip_noise_gamma"),
         *("noise_offset", "rescale_betas_zero_snr", "min_timestep", "max_timestep"),
         *("masked_loss", "do_edm_style_training"),
         *("max_train_steps", "gradient_accumulation_steps", "share_batch", "optimizer", "learning_rate"),
         *("text_encoder_lr", "lr_scheduler", "lr_warmup_steps", "lr_num_cycles", "lr_power"),
+        *("network_dropout", "rank_dropout", "module_dropout", "scale_weight_norms"),
+        *("optimizer_args", "text_encoder_learning_rates", "block_learning_rates"),
         *("adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "max_grad_norm", "seed", "compile"),
         "cuda_graphs",
         *("checkpointing_steps", "checkpoints_keep_latest", "checkpoints_keep_every"),
@@ -48,7 +51,7 @@ SHARED = frozenset(
 
 _UNORDERED = ("target_modules", "lora_unet_blocks", "text_encoder_target_modules")
 
-OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.SCHEDULE_FREE})
+OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.SCHEDULE_FREE, Optimizer.LION})
 """Those that treat each number for itself, so that a slot's numbers may lie in one row, with zeros between them."""
 
 LINEAR_TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2")

@@ -31,6 +31,8 @@ def shape_key_of(kind: str, spec: Mapping[str, Any]) -> str:
     size = {name: spec.get(name) for name in STEP_SIZE}
     if spec.get("validation_steps"):
         size |= {name: spec.get(name) for name in ("validation_steps", "sample_prompts", "sample_steps")}
+    if spec.get("validation_split"):
+        size |= {name: spec.get(name) for name in ("validation_split", "validate_every_n_steps")}
     if (length := spec.get("max_token_length", CHUNK)) != CHUNK:
         size["max_token_length"] = length
     told = {"kind": kind, "model": model_key(kind, spec), "size": size}

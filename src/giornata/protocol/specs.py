@@ -15,9 +15,12 @@ from giornata.protocol.training import (
     adapter,
     base_model,
     data,
+    held_out,
     objective,
     optimisation,
+    optimizer_args,
     prior,
+    regularisation,
     results,
     samples,
     tracking,
@@ -26,14 +29,29 @@ from giornata.protocol.training.adapter import AdapterFields
 from giornata.protocol.training.base_model import BaseModelFields, BaseQuantization
 from giornata.protocol.training.data import DataFields
 from giornata.protocol.training.file_names import sheet_file
+from giornata.protocol.training.held_out import HeldOutFields
 from giornata.protocol.training.objective import ObjectiveFields
 from giornata.protocol.training.optimisation import OptimisationFields
 from giornata.protocol.training.prior import PriorFields
+from giornata.protocol.training.regularisation import RegularisationFields
 from giornata.protocol.training.results import ResultFields
 from giornata.protocol.training.samples import SampleFields, steps_with_sheets
 from giornata.protocol.training.tracking import TrackingFields
 
-SECTIONS = (base_model, data, prior, adapter, objective, optimisation, results, samples, tracking)
+SECTIONS = (
+    base_model,
+    data,
+    held_out,
+    prior,
+    adapter,
+    regularisation,
+    objective,
+    optimisation,
+    optimizer_args,
+    results,
+    samples,
+    tracking,
+)
 
 
 class TrainSpec(  # pydantic collects fields from the last to the first
@@ -42,8 +60,10 @@ class TrainSpec(  # pydantic collects fields from the last to the first
     ResultFields,
     OptimisationFields,
     ObjectiveFields,
+    RegularisationFields,
     AdapterFields,
     PriorFields,
+    HeldOutFields,
     DataFields,
     BaseModelFields,
 ):

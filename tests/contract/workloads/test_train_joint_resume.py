@@ -12,6 +12,8 @@ from giornata.protocol.pipe import ResumePoint, Start
 
 STOP = Wish.CHECKPOINT_AND_STOP
 STEPS: dict[str, dict[str, Any]] = {name: {"max_train_steps": 4} for name in JOBS}
+STEPS["a"] |= {"network_dropout": 0.2, "rank_dropout": 0.3, "module_dropout": 0.2, "optimizer": "lion"}
+STEPS["d"] |= {"scale_weight_norms": 0.05, "block_learning_rates": {"mid_block": 1e-4}}
 
 
 def resuming(hall: Hall, points: dict[str, tuple[RecordingReporter, int]]) -> Callable[[str, Start], Start]:

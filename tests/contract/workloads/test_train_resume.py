@@ -34,6 +34,8 @@ STOPS = [
     ("two kinds of new tokens, and text encoders", (5, 9)),
     ("averaged, and text encoders that stop", (4, 8)),
     ("prodigy", (5,)),
+    ("lion, with dropouts, bounds and rates", (4,)),
+    ("came, with other noise", (5,)),
     ("adafactor", (3,)),
     ("schedule-free", (7,)),
     ("eight bits", (5,)),

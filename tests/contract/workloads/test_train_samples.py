@@ -11,6 +11,8 @@ import pytest
 import torch
 from diffusers import EulerDiscreteScheduler
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.adapters_off import adapters_off
@@ -23,6 +25,7 @@ from giornata.diffusion.samples import PURPOSE, Sample, draw_samples
 from giornata.diffusion.slots import Slots
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Stopped, Wish, WorkloadFailed
+from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.workload import TrainWorkload
 
@@ -269,6 +272,7 @@ def test_nobody_is_stopped_by_a_plain_checkpoint_wish(tiny_folder: Path, tmp_pat
 
 EVERY_TWO = {"validation_steps": 2, "max_train_steps": 5}
 SHEETS = ["samples-00000002.png", "samples-00000004.png"]
+BY_STEP = "samples-by-step.png"
 KINDS_OF_JOB: dict[str, dict[str, Any]] = {
     "slots": {},
     "peft": {"use_dora": True, "train_text_encoder": True, "text_encoder_lr": 1e-2, "mixed_precision": "bf16"},
@@ -286,10 +290,11 @@ def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
     studio = studio_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
     reporter = studio.run()
     assert not reporter.notices
-    assert [name for name in reporter.artifacts if name.startswith("samples-")] == SHEETS
+    assert [name for name in reporter.artifacts if name.startswith("samples-")] == [*SHEETS, BY_STEP]
     without = studio.run(spec=without_validation(studio.spec))
     assert {name: reporter.artifacts[name] for name in without.artifacts} == without.artifacts
     assert tensors_of(reporter, 5) == tensors_of(without, 5)
+    assert BY_STEP not in without.artifacts
     shorter = studio.run(spec=without_validation(studio.spec) | {"max_train_steps": 2})
     shown = learned_cells(reporter.artifacts[SHEETS[0]], tmp_path, rows=2)
     for mine, (_, theirs) in zip(shown, cells(shorter.artifacts["samples.png"], tmp_path, rows=2), strict=True):
@@ -384,6 +389,43 @@ class BreakingOnce(Breaking):
         return RecordingReporter.wish(self)
 
 
+def test_all_steps_stand_beside_each_other_whoever_drew_them(
+    undisturbed: tuple[Studio, RecordingReporter], tmp_path: Path
+) -> None:
+    """The base model's pictures, those of each step's own sheet, and those of the end."""
+    studio, whole = undisturbed
+    first = studio.run(RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP}))
+    last = studio.run(resume=studio.resume_point(first, 3))
+    assert SHEETS[0] not in last.artifacts
+    assert last.artifacts[BY_STEP] == whole.artifacts[BY_STEP]
+    path = tmp_path / "by-step.png"
+    path.write_bytes(last.artifacts[BY_STEP])
+    picture = np.asarray(Image.open(path), dtype=np.int16)
+    ends = cells(whole.artifacts["samples.png"], tmp_path, rows=2)
+    between = [learned_cells(whole.artifacts[name], tmp_path, rows=2) for name in SHEETS]
+    for row in range(2):
+        wanted = [ends[row][0], between[0][row], between[1][row], ends[row][1]]
+        for column, each in enumerate(wanted):
+            left, top = 238 + column * 134, 144 + row * 150
+            assert np.array_equal(picture[top : top + 128 : 2, left : left + 128 : 2], each), (row, column)
+
+
+def test_a_checkpoint_of_a_version_that_kept_no_pictures_goes_on(
+    undisturbed: tuple[Studio, RecordingReporter], tmp_path: Path
+) -> None:
+    """The columns before it stay empty."""
+    studio, whole = undisturbed
+    first = studio.run(RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP}))
+    old = tmp_path / "old.safetensors"
+    old.write_bytes(first.checkpoint_bytes[3])
+    with safe_open(old, framework="pt") as opened:
+        metadata = opened.metadata()
+    save_file({name: each for name, each in load(old.read_bytes()).items() if name != "log.samples"}, old, metadata)
+    last = studio.run(resume=ResumePoint(step=3, path=old))
+    assert last.artifacts[BY_STEP] != whole.artifacts[BY_STEP]
+    assert last.artifacts["samples.png"] == whole.artifacts["samples.png"]
+
+
 def without_validation(spec: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in spec.items() if name != "validation_steps"}
 
@@ -396,10 +438,10 @@ def learned_cells(sheet: bytes, folder: Path, rows: int) -> list[np.ndarray]:
     return [picture[144 + row * 150 : 272 + row * 150 : 2, 238:366:2] for row in range(rows)]
 
 
-def tensors_of(reporter: RecordingReporter, step: int) -> bytes:
-    """What a checkpoint has behind its header, which names the whole spec."""
-    found = reporter.checkpoint_bytes[step]
-    return found[8 + int.from_bytes(found[:8], "little") :]
+def tensors_of(reporter: RecordingReporter, step: int) -> dict[str, bytes]:
+    """What a checkpoint has behind its header, which names the whole spec, but for small pictures."""
+    found = load(reporter.checkpoint_bytes[step])
+    return {name: tensor.numpy().tobytes() for name, tensor in found.items() if name != "log.samples"}
 
 
 def test_a_name_is_in_front_of_every_file_and_in_none_of_their_bytes(tiny_folder: Path, tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ def found(**spec: object) -> list[str]:
     [
         ({"network_dimm": 4}, "spec.network_dimm: unknown field (did you mean network_dim?)"),
         ({"zzz": 4}, "spec.zzz: unknown field (remove it)"),
+        ({"network_droput": 0.1}, "spec.network_droput: unknown field (did you mean network_dropout?)"),
         # Near by its letters, and nothing that anybody meant.
-        ({"network_droput": 0.1}, "spec.network_droput: unknown field (remove it)"),
-        ({"network_dropout": 0.1}, "spec.network_dropout: is not a field here (there is no such thing here"),
+        ({"clip_skips": 2}, "spec.clip_skips: unknown field (remove it)"),
+        ({"clip_skip": 2}, "spec.clip_skip: is not a field here (text encoders are read as"),
         ({"train_data_dir": "x"}, "spec.train_data_dir: is not a field here (the pictures are those of the folder"),
         ({"cache_latents": True}, "spec.cache_latents: is not a field here (latents"),
         ({"resolution": "512,768"}, "spec.resolution: one side for a square"),
@@ -135,6 +136,8 @@ ALIASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "unet_lr": ("learning_rate", 1e-3, {}),
     "lr_scheduler_num_cycles": ("lr_num_cycles", 3, RESTARTS),
     "lr_scheduler_power": ("lr_power", 2.0, {"lr_scheduler": "polynomial"}),
+    "block_lr": ("block_learning_rates", {"mid_block": 1e-4}, {}),
+    "input_perturbation": ("ip_noise_gamma", 0.1, {}),
     "torch_compile": ("compile", "on", {}),
     "save_every_n_steps": ("checkpointing_steps", 50, {}),
     "checkpoints_total_limit": ("checkpoints_keep_latest", 3, {}),

@@ -1,6 +1,7 @@
 """What the UNet is trained to predict."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,3 +202,20 @@ def test_the_bases_own_schedule_is_left_alone() -> None:
     assert objective_of(own).scheduler is own
     assert objective_of(own, rescale_betas_zero_snr=True, prediction_type="v_prediction").scheduler is not own
     assert not own.config.rescale_betas_zero_snr
+
+
+@pytest.mark.parametrize("edm_style", [False, True])
+def test_a_perturbed_input_is_shown_while_the_target_stays(edm_style: bool) -> None:
+    noisy = NoisyBatch(
+        latents_BCHW=torch.ones(2, 4, 2, 2),
+        noise_BCHW=torch.zeros(2, 4, 2, 2),
+        timesteps_B=torch.tensor([10, 500]),
+        time_ids_B6=torch.zeros(2, 6),
+    )
+    shown_noise = normal(1, "perturbation", shape=(2, 4, 2, 2))
+    perturbed = replace(noisy, shown_noise_BCHW=shown_noise)
+    made = Objective(scheduler=DDPMScheduler(), prediction_type="epsilon", edm_style=edm_style)
+    as_if = replace(noisy, noise_BCHW=shown_noise)
+    assert torch.equal(made.question(perturbed), made.question(as_if))
+    assert not torch.equal(made.question(perturbed), made.question(noisy))
+    assert torch.equal(made.target(perturbed), made.target(noisy))

@@ -99,6 +99,13 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw_schedule_free": {"lr_scheduler": "constant_with_warmup"},
     "adamw with ema": {"use_ema": True},
     "adamw_8bit": {},
+    "lion": {"optimizer_args": {"betas": (0.8, 0.95), "weight_decay": 0.1}},
+    "came": {},
+    "prodigy with another first estimate": {
+        "learning_rate": 1.0,
+        "text_encoder_lr": 1.0,
+        "optimizer_args": {"d0": 1e-4, "d_coef": 2.0, "growth_rate": 1.5, "beta3": 0.9, "decouple": False},
+    },
 }
 
 

@@ -21,6 +21,7 @@ class Kept:
 
     losses: list[float]
     announced: int | None = None
+    validated: list[float] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)
 
 

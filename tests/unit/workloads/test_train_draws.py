@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.latents import Framing
+from giornata.diffusion.multires import Multires
 from giornata.diffusion.order import Sample, by_content
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.material import Material
@@ -79,6 +80,29 @@ def test_offset_noise_has_the_strength_that_was_asked_for() -> None:
         for draw in made.micro_batch(step, 0)
     ]
     assert float(torch.stack(found)[..., 0, 0].std()) == pytest.approx(0.1, rel=0.1)
+
+
+def test_input_perturbation_is_shown_and_not_to_be_told() -> None:
+    """sd-scripts: add_noise(latents, noise + ip_noise_gamma * randn, timesteps); the target is noise."""
+    made, plain = draws(ip_noise_gamma=0.2), draws()
+    shown = []
+    for step in range(100):
+        for draw in made.micro_batch(step, 0):
+            noise = made.noise(draw, (4, 8, 8))
+            assert torch.equal(noise, plain.noise(draw, (4, 8, 8)))
+            found = made.shown_noise(draw, noise)
+            assert found is not None
+            shown.append(found - noise)
+            assert plain.shown_noise(draw, noise) is None
+    assert float(torch.stack(shown).std()) == pytest.approx(0.2, rel=0.02)
+    assert len({float(each[0, 0, 0]) for each in shown}) == len(shown)
+
+
+def test_multi_resolution_noise_comes_after_the_offset() -> None:
+    multires, draw = Multires(iterations=4, discount=0.5), draws().micro_batch(3, 1)[0]
+    found = draws(multires=multires, noise_offset=0.1).noise(draw, (4, 8, 8))
+    offset = draws(noise_offset=0.1).noise(draw, (4, 8, 8))
+    assert torch.equal(found, multires.added(offset, 1, f"multires/{draw.role}", draw.key))
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 9), (0, 500)])

@@ -10,6 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from tests.fixtures.train_studio import spec_for
 
 from giornata.diffusion import captions
+from giornata.diffusion.dropping import UNITS
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import answer
@@ -41,6 +42,7 @@ def start_of(folder: Path) -> Start:
 
 
 NEW_TOKENS = {"train_text_encoder_ti": True, "instance_prompt": "a photo of TOK"}
+OF_PARTS = {"block_learning_rates": {"mid_block.resnets": 1e-3, "mid_block.resnets.1": 0, "mid_block.attentions": 0}}
 PRIOR = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a toy"}
 
 
@@ -106,6 +108,8 @@ EXACT = frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR})
         (Optimizer.ADAFACTOR, {"target_modules": CONV}),
         (Optimizer.ADAFACTOR, {"use_dora": True}),
         (Optimizer.PRODIGY, {**NEW_TOKENS, "train_text_encoder_ti_frac": 1.0}),
+        (Optimizer.SCHEDULE_FREE, {"target_modules": CONV, **OF_PARTS}),
+        (Optimizer.LION, {"target_modules": CONV, "scale_weight_norms": 0.02}),
     ],
     ids=str,
 )
@@ -178,6 +182,24 @@ def test_optimizers_have_rows_instead_of_tensors(base: BaseModel, tmp_path: Path
             "Conv2d"
         }
     assert not any(isinstance(layer, (SlotLinear, BaseTunerLayer)) for layer in base.unet.modules())
+
+
+def test_all_layers_of_a_job_look_at_one_dropping(base: BaseModel, tmp_path: Path) -> None:
+    """Lean ones and peft's: where every module is left out, the base answers."""
+    spec = spec_of(target_modules=CONV, lora_unet_blocks=("mid_block",), module_dropout=0.5)
+    latents_BCHW, ids_B6 = normal(1, "latents", shape=(1, 4, 8, 8)), torch.full((1, 6), 64.0)
+    embedding = captions.encode(base.tokenizers, base.text_encoders, ["a photo of a toy"], family=base.family)
+
+    def answered() -> torch.Tensor:
+        with torch.no_grad():
+            return answer(base.unet, latents_BCHW, torch.tensor([400]), ids_B6, embedding)
+
+    bare_BCHW = answered()
+    with wearing(base, spec, start_of(tmp_path)) as (adapters, _):
+        stirred(adapters)
+        assert not torch.allclose(answered(), bare_BCHW, atol=1e-4)
+        with adapters.dropping.during(torch.tensor([[1, 2, 0, 0, UNITS]])):
+            torch.testing.assert_close(answered(), bare_BCHW, rtol=1e-5, atol=1e-6)
 
 
 def test_the_fingerprint_says_what_rounds_otherwise_than_before() -> None:

@@ -95,6 +95,14 @@ def test_on_a_cpu_every_step_is_reported_at_once() -> None:
     )
 
 
+def test_how_many_layers_were_too_long_is_fetched_with_the_losses() -> None:
+    clock = Clock()
+    made, reporter = meter(clock, "cuda")
+    for step in range(1, LOSSES_EVERY_STEPS + 1):
+        made.add(step, learning_rate=1.0, loss=torch.tensor(1.0), scaled=torch.tensor(step))
+    assert [reporter.metrics[step]["norms_scaled"] for step in (1, 5)] == [1.0, 5.0]
+
+
 def test_on_cuda_losses_are_fetched_together_and_none_is_left_out() -> None:
     clock = Clock()
     made, reporter = meter(clock, "cuda")  # nothing is computed on it here

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, StringConstraints
 LORA_FILES = {"kohya": "lora-kohya.safetensors", "diffusers": "pytorch_lora_weights.safetensors"}
 EMBEDDINGS = "embeddings.safetensors"
 SAMPLES = "samples.png"
+BY_STEP = "samples-by-step.png"
 
 LONGEST_BYTES = 160
 """Of a name in UTF-8. File systems take 255, and what follows the name takes up to 45."""
@@ -59,6 +60,11 @@ def embeddings_file(output_name: str | None, *, step: int | None = None) -> str:
 def samples_file(output_name: str | None) -> str:
     """Of the pictures that are drawn when the job is done: `my-dog-samples.png`."""
     return _after(output_name, SAMPLES)
+
+
+def by_step_file(output_name: str | None) -> str:
+    """Of the pictures of all steps beside each other: `my-dog-samples-by-step.png`."""
+    return _after(output_name, BY_STEP)
 
 
 def sheet_file(step: int, output_name: str | None) -> str:

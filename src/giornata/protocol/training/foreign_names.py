@@ -12,9 +12,9 @@ _RESUME = "a job goes on from its last checkpoint by itself; remove it"
 _CACHED = "latents, and captions that do not change, are encoded once anyway; remove it"
 _ATTENTION = "attention is torch's scaled_dot_product_attention anyway; remove it"
 _LOADING = "pictures are encoded before the first step, and nothing is loaded in between; remove it"
-_NOT_HERE = "there is no such thing here; remove it"
-_FIELDS = "each is a field of its own here, such as use_dora, decompose_factor, adam_beta2; give these"
-_ONE_RATE = "text encoders share one rate: text_encoder_lr"
+_FIELDS = "each is a field of its own here, such as use_dora, decompose_factor, rank_dropout; give these"
+_RATES = "give a rate for each text encoder: text_encoder_learning_rates"
+_BLOCK_RATES = "give the rates themselves by block: block_learning_rates"
 _STEPS = "checkpoints are counted in steps: checkpointing_steps"
 
 NOT_OFFERED: Mapping[str, str] = MappingProxyType(
@@ -57,14 +57,11 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "full_fp16": "the adapter's weights stay float32; mixed_precision=bf16",
         "network_train_unet_only": "text encoders are trained only with train_text_encoder; remove it",
         "network_args": _FIELDS,
-        "optimizer_args": _FIELDS,
-        "text_encoder_lr1": _ONE_RATE,
-        "text_encoder_lr2": _ONE_RATE,
-        "network_dropout": _NOT_HERE,
-        "scale_weight_norms": _NOT_HERE,
-        "ip_noise_gamma": _NOT_HERE,
-        "multires_noise_iterations": _NOT_HERE,
-        "multires_noise_discount": _NOT_HERE,
+        "down_lr_weight": _BLOCK_RATES,
+        "mid_lr_weight": _BLOCK_RATES,
+        "up_lr_weight": _BLOCK_RATES,
+        "text_encoder_lr1": _RATES,
+        "text_encoder_lr2": _RATES,
         "save_model_as": "files are safetensors; whose names they have says output_formats",
         "save_precision": "output_dtype: float16, bfloat16 or float32",
         "save_every_n_epochs": _STEPS,

@@ -52,6 +52,24 @@ class ObjectiveFields(Message):
     noise_offset: float = Field(
         0.0, ge=0, le=1, description="Strength of noise that is equal all over a latent channel: darker darks."
     )
+    multires_noise_iterations: int | None = Field(
+        None,
+        ge=1,
+        le=10,
+        description="Multi-resolution noise: so many levels of ever coarser noise are added to the noise, which is "
+        "then scaled back to its strength. 6 is usual; by default none.",
+    )
+    multires_noise_discount: float = Field(
+        0.3, gt=0, le=1, description="Strength of each level of multi-resolution noise against the one before."
+    )
+    ip_noise_gamma: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Input perturbation: noise of this strength is added to what the UNet is shown, and not to what "
+        "it is to tell. 0.1 is usual.",
+        validation_alias=AliasChoices("ip_noise_gamma", "input_perturbation"),
+    )
     rescale_betas_zero_snr: bool = Field(
         False,
         description="Zero terminal SNR: the last timestep is pure noise. Needs v_prediction.",
@@ -82,6 +100,12 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             "huber_schedule",
             because="without loss_type huber or smooth_l1",
             unless=spec.loss_type in PSEUDO_HUBER,
+        ),
+        *meaningless(
+            spec,
+            "multires_noise_discount",
+            because="without multires_noise_iterations",
+            unless=spec.multires_noise_iterations is not None,
         ),
         *_edm_contradictions(spec),
         (spec.min_timestep >= spec.max_timestep, "min_timestep is not below max_timestep"),

@@ -4,13 +4,19 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
 
 from giornata.protocol.model import Message
+from giornata.protocol.training import args_text, block_rates
 from giornata.protocol.training.meaning import meaningless
 
 if TYPE_CHECKING:
     from giornata.protocol.specs import TrainSpec
+
+
+ArgValue = bool | int | float | tuple[float, ...]
+Rate = Annotated[float, Field(ge=0, le=10)]
+BlockName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(block_rates.plain)]
 
 
 class LrScheduler(StrEnum):
@@ -32,6 +38,12 @@ class Optimizer(StrEnum):
     PRODIGY = "prodigy"
     ADAFACTOR = "adafactor"
     SCHEDULE_FREE = "adamw_schedule_free"
+    LION = "lion"
+    CAME = "came"
+
+
+WITHOUT_ADAMS = frozenset({Optimizer.ADAFACTOR, Optimizer.LION, Optimizer.CAME})
+"""Those whose inertia and epsilon are no Adam's: they are told in optimizer_args."""
 
 
 def _optimizer_name(name: Any) -> Any:
@@ -93,6 +105,12 @@ class OptimisationFields(Message):
     use_8bit_adam: bool = Field(
         False, exclude=True, description="diffusers' way to say optimizer adamw_8bit, which is how it is kept."
     )
+    optimizer_args: Annotated[dict[str, ArgValue], BeforeValidator(args_text.read)] = Field(
+        {},
+        max_length=16,
+        description="More of what the optimizer is told, by the names of its package: {'d_coef': 2}. Each takes the "
+        "place of the adam_* field that says the same. sd-scripts' NAME=VALUE is understood.",
+    )
     learning_rate: float = Field(
         1e-4,
         gt=0,
@@ -102,6 +120,21 @@ class OptimisationFields(Message):
     )
     text_encoder_lr: float = Field(
         5e-6, gt=0, le=10, description="Of the text encoders' adapters, and of new tokens."
+    )
+    text_encoder_learning_rates: tuple[Rate, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=2,
+        description="A rate for the adapter of each text encoder, in their order, instead of text_encoder_lr. "
+        "0: that one's stays as it begins.",
+    )
+    block_learning_rates: Annotated[dict[BlockName, Rate], BeforeValidator(block_rates.read)] = Field(
+        {},
+        max_length=256,
+        description="Other rates than learning_rate in parts of the UNet: {'down_blocks': 5e-5, 'mid_block': 0}. The "
+        "longest name that holds counts; 0: that part's adapter stays as it begins. sd-scripts' block_lr, 23 rates "
+        "for SDXL, is understood.",
+        validation_alias=AliasChoices("block_learning_rates", "block_lr"),
     )
     lr_scheduler: LrScheduler = Field(LrScheduler.CONSTANT, description="diffusers' schedules, over all steps.")
     lr_warmup_steps: int = Field(0, ge=0, description="Steps in which the rate rises from 0.")
@@ -193,6 +226,10 @@ def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:
             and spec.text_encoder_lr != spec.learning_rate,
             "text_encoder_lr has to be the learning_rate with prodigy, which finds one for all",
         ),
+        *(
+            (prodigy and bool(getattr(spec, name)), f"{name} does not go with prodigy, which finds one rate for all")
+            for name in ("text_encoder_learning_rates", "block_learning_rates")
+        ),
         (
             schedule_free and spec.lr_scheduler not in constant,
             "lr_scheduler has to be constant or constant_with_warmup with adamw_schedule_free",
@@ -244,10 +281,22 @@ def _meaningless(spec: "TrainSpec") -> list[tuple[bool, str]]:
         ),
         *meaningless(
             spec,
+            "text_encoder_lr",
+            because="with text_encoder_learning_rates, which take its place",
+            unless=spec.text_encoder_learning_rates is None or spec.train_text_encoder_ti,
+        ),
+        *meaningless(
+            spec,
+            "text_encoder_learning_rates",
+            because="without train_text_encoder",
+            unless=spec.train_text_encoder,
+        ),
+        *meaningless(
+            spec,
             "adam_beta1",
             "adam_beta2",
             "adam_epsilon",
-            because="with optimizer adafactor, which has no such thing",
-            unless=spec.optimizer is not Optimizer.ADAFACTOR,
+            because=f"with optimizer {spec.optimizer}, which has no such thing",
+            unless=spec.optimizer not in WITHOUT_ADAMS,
         ),
     ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MOST_PROMPTS = 8
 MOST_SHEETS = 100
+MOST_COLUMNS = 14
 COMMENT = "#"
 KOHYAS_OPTION = re.compile(r"\s--(?:[a-z]{1,2}|ss)\s")
 FILE_NAME = re.compile(r"\S+\.(?:txt|toml|json)")
@@ -45,7 +46,8 @@ class SampleFields(Message):
         ge=1,
         validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
         description="Draw them with the LoRA after every so many steps, too, each time into a sheet of its own "
-        "(NAME-samples-00000100.png). The steps wait meanwhile, and the job trains alone.",
+        "(NAME-samples-00000100.png), and at the end into one of all steps (NAME-samples-by-step.png). The steps "
+        "wait meanwhile, and the job trains alone.",
     )
     sample_steps: int = Field(25, ge=1, le=50, description="Denoising steps of these pictures.")
     sample_guidance_scale: float | None = Field(
@@ -56,6 +58,13 @@ class SampleFields(Message):
 def steps_with_sheets(validation_steps: int | None, max_train_steps: int) -> range:
     """After which pictures are drawn while the job goes on. Not after the last: then all are drawn."""
     return range(0) if validation_steps is None else range(validation_steps, max_train_steps, validation_steps)
+
+
+def steps_beside_each_other(validation_steps: int | None, max_train_steps: int) -> tuple[int, ...]:
+    """Those of these steps that the sheet of all steps has a column for: all, or every so manieth."""
+    steps = steps_with_sheets(validation_steps, max_train_steps)
+    stride = max(1, -(-len(steps) // MOST_COLUMNS))
+    return tuple(steps[stride - 1 :: stride])
 
 
 def contradictions(spec: "TrainSpec") -> list[tuple[bool, str]]:

@@ -1,7 +1,6 @@
 """One attempt at a training job, from the inputs to the files."""
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +17,10 @@ from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train import class_images
+from giornata.workloads.train.album import to_keep
 from giornata.workloads.train.caching import Supplies, prepare, together_on
 from giornata.workloads.train.checks import check, header_of, prediction_type_of
-from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels
+from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels, begin_again
 from giornata.workloads.train.exactness import exactness_of
 from giornata.workloads.train.exporting import export, write_page
 from giornata.workloads.train.feed import Feed
@@ -29,6 +29,7 @@ from giornata.workloads.train.footprint import Footprint, to_fingerprint, withou
 from giornata.workloads.train.gauges import gauges_of
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.graphs import Graphs, Watched
+from giornata.workloads.train.held_out import Examiner, HeldOut, split, validation_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
 from giornata.workloads.train.layout import lay_out
 from giornata.workloads.train.live_curves import live_curves
@@ -39,7 +40,7 @@ from giornata.workloads.train.prepared import Prepared
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import LOSSES, Errand, losses_to_keep, report
+from giornata.workloads.train.tracking import Errand, losses_before, report
 from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
@@ -85,7 +86,7 @@ class Attempt:
                 steps = partial(
                     self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels, graphs=graphs
                 )
-                undo = partial(_undo, optimizer, keeper, kernels, ready.first_step)
+                undo = partial(begin_again, optimizer, keeper, kernels, ready.first_step)
                 with self.live(keeper):
                     kernels.carry_out(steps, undo=undo)
             graphs.forget()
@@ -102,13 +103,23 @@ class Attempt:
         header = header_of(self.start, self.spec, data_hash=data_hash, base_sha256=self.base_sha256)
         first_step = 0 if header is None else header.step
         left = first_step < self.spec.max_train_steps
+        instances, held = split(instances, self.spec, self._seed)
         layout = lay_out(self.base, self.spec, self.room_of if left else unbounded, self.reporter, header)
         supplies, ours = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
         ours |= to_fingerprint(layout.footprint, self.spec)
         if header is not None and KERNELS in header.fingerprint:
             ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
         if left:
-            materials, extra = self._materials(instances, classes)
+            materials, extra = class_images.materials_of(
+                self.base,
+                self.spec,
+                instances,
+                classes,
+                base_sha256=self.base_sha256,
+                directory=self.start.directory,
+                reporter=self.reporter,
+                tick=self._tick,
+            )
             ours |= extra | together_on(self.base, self.spec)
             supplies = self._supplies(materials, first_step)
         return Prepared(
@@ -119,6 +130,7 @@ class Attempt:
             layout=layout,
             supplies=supplies,
             fingerprint=ours,
+            held_out=self._held_out(held) if left and held is not None else None,
         )
 
     # ---- before the steps
@@ -128,6 +140,9 @@ class Attempt:
         return prepare(
             self.base, self.spec, materials, seed=self._seed, first_step=first_step, tick=self._tick, shelf=shelf
         )
+
+    def _held_out(self, held: Material) -> HeldOut:
+        return HeldOut.encoded(self.base, self.spec, held, self.objective(), seed=self._seed, tick=self._tick)
 
     def _kernels(self, ready: Prepared, layer: str) -> Kernels:
         return Kernels(
@@ -147,25 +162,6 @@ class Attempt:
             raise ValueError("a job's seed is set at submission")
         return self.spec.seed
 
-    def _materials(
-        self, instances: Material, classes: Material | None
-    ) -> tuple[tuple[Material, ...], dict[str, str]]:
-        """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
-        if not self.spec.with_prior_preservation or self.spec.prior_prediction:
-            return (instances,), {}
-        if classes is not None:
-            return (instances, classes), {}
-        drawn = class_images.obtain(
-            self.base,
-            self.spec,
-            base_sha256=self.base_sha256,
-            directory=self.start.directory,
-            reporter=self.reporter,
-            tick=self._tick,
-        )
-        hashes = "".join(sample.sha256 for sample in drawn.samples)
-        return (instances, drawn), {"class_pictures": hashlib.sha256(hashes.encode("ascii")).hexdigest()}
-
     def _tick(self, done: int, total: int) -> None:
         """Between the items of the caching phase: there is nothing to save yet, so every stop is a plain one."""
         self.between()
@@ -178,17 +174,20 @@ class Attempt:
 
     def restore(self, adapters: Adapters, optimizer: Learner, keeper: Keeper) -> None:
         """Take over weights, state and losses of the checkpoint that the attempt resumes from, if it does."""
-        resume = self.start.resume
-        if resume is None:
+        if (resume := self.start.resume) is None:
             return
-        wanted = state_of(adapters, optimizer) | losses_to_keep(self.spec, [0.0] * resume.step)
+        wanted = state_of(adapters, optimizer) | losses_before(self.spec, resume.step)
         checkpoint = read_checkpoint(
-            resume.path, step=resume.step, spec=self.spec, data_hash=keeper.data_hash, wanted=wanted
+            resume.path,
+            step=resume.step,
+            spec=self.spec,
+            data_hash=keeper.data_hash,
+            wanted=wanted,
+            welcome=to_keep({}, self.spec, resume.step),
         )
-        weights = {name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters}
-        adapters.load(weights)
+        adapters.load({name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters})
         optimizer.restore(resume.step, checkpoint.tensors)
-        keeper.losses += checkpoint.tensors[LOSSES].tolist() if LOSSES in checkpoint.tensors else []
+        keeper.take_up(checkpoint.tensors)
 
     def keeper(self, ready: Prepared) -> Keeper:
         """Who writes the checkpoints, once `begin` has said what their bits depend on."""
@@ -237,6 +236,7 @@ class Attempt:
             objective=self.objective(),
             embeddings=supplies.embeddings,
             optimizer=optimizer,
+            dropping=adapters.dropping,
             make=kernels.checked(graphs.run, optimizer.gradients),
         )
         pace, meter = self.instruments(keeper, lambda: relief.waited_s, graphs)
@@ -256,7 +256,16 @@ class Attempt:
         relief = Relief(
             stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed, graphs=graphs
         )
-        easel = self._easel(ready, adapters)
+        easel = self._easel(ready, adapters, keeper)
+        examiner = Examiner(
+            held_out=ready.held_out,
+            adapters=adapters,
+            optimizer=optimizer,
+            keeper=keeper,
+            meter=meter,
+            reporter=self.reporter,
+            clock=self.clock,
+        )
 
         def show(step: int) -> None:
             meter.flush()
@@ -270,7 +279,8 @@ class Attempt:
                 if easel.is_time(step - 1):
                     show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
                 loss, rate = relief.step(step - 1)
-                meter.add(step, learning_rate=rate, loss=loss)
+                more = examiner.after(step, loss)
+                meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=more)
                 kernels.settle()
                 pace.written(keeper.look())
                 self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)
@@ -331,19 +341,6 @@ class Attempt:
             keeper.settle()
             raise Stopped(step)
 
-    # ---- after the steps
-
-    def errand(self, origin: Mapping[str, str], attend: Callable[[], None]) -> Errand:
-        """What trackers need besides the curves."""
-        return Errand(
-            job=self.start.job,
-            directory=self.start.directory,
-            origin=origin,
-            api_key=self.start.wandb_api_key,
-            clock=self.clock,
-            attend=attend,
-        )
-
     def attend(self, keeper: Keeper) -> None:
         """Raises Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
         if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
@@ -366,10 +363,18 @@ class Attempt:
             data_sha256=keeper.data_hash,
             base_sha256=self.base_sha256,
         )
-        directory, attend = self.start.directory, partial(self.attend, keeper)
-        samples = self._easel(ready, adapters).at_the_end(result, attend=attend)
-        write_page(exported, samples=samples, directory=directory, reporter=self.reporter)
-        report(self.spec, keeper.losses, self.errand(exported.origin, attend), self.reporter)
+        attend = partial(self.attend, keeper)
+        samples = self._easel(ready, adapters, keeper).at_the_end(result, attend=attend)
+        write_page(exported, samples=samples, directory=self.start.directory, reporter=self.reporter)
+        errand = Errand(
+            job=self.start.job,
+            directory=self.start.directory,
+            origin=exported.origin,
+            api_key=self.start.wandb_api_key,
+            clock=self.clock,
+            attend=attend,
+        )
+        report(self.spec, keeper.losses, errand, self.reporter, validated=keeper.validated)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
@@ -380,22 +385,17 @@ class Attempt:
             "images": images_per_step(self.spec) * self.spec.max_train_steps,
             "pictures": len(captions),
             "seed": self._seed,
+            **validation_of(self.spec, keeper.validated),
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
 
-    def _easel(self, ready: Prepared, adapters: Adapters) -> Easel:
+    def _easel(self, ready: Prepared, adapters: Adapters, keeper: Keeper) -> Easel:
         return Easel(
             base=self.base,
             spec=self.spec,
             adapters=adapters,
             directory=self.start.directory,
             reporter=self.reporter,
+            album=keeper.album,
             too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
         )
-
-
-def _undo(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step: int) -> None:
-    """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
-    optimizer.forget_gradients()
-    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
-    keeper.changed(first_step, without | kernels.entry, last_counts=True)

@@ -1,15 +1,19 @@
 """The phase before the first step: whatever would be computed again and again is computed once."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from giornata.diffusion import pixels
 from giornata.diffusion.captions import EmbeddingCache, Wording
+from giornata.diffusion.dropping import ticket
 from giornata.diffusion.entry_store import EntryStore
 from giornata.diffusion.latent_batches import RowsOf, rows_on
 from giornata.diffusion.latents import Framing, LatentCache
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.multires import Multires
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.encoding import Tick, encode_missing, undecodable
 from giornata.workloads.train.material import Material, refuse_if
@@ -62,6 +66,9 @@ def prepare(
         framing=framing,
         materials=materials,
         noise_offset=spec.noise_offset,
+        multires=Multires.of(spec),
+        ip_noise_gamma=spec.ip_noise_gamma,
+        ticket=partial(ticket, spec) if has_dropout(spec) else None,
         wording=Wording(
             seed=seed,
             shuffled=spec.shuffle_caption,

@@ -61,6 +61,27 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range
     return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
 
 
+def materials_of(
+    base: BaseModel,
+    spec: TrainSpec,
+    instances: Material,
+    classes: Material | None,
+    *,
+    base_sha256: str,
+    directory: Path,
+    reporter: Reporter,
+    tick: Callable[[int, int], None],
+) -> tuple[tuple[Material, ...], dict[str, str]]:
+    """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
+    if not spec.with_prior_preservation or spec.prior_prediction:
+        return (instances,), {}
+    if classes is not None:
+        return (instances, classes), {}
+    drawn = obtain(base, spec, base_sha256=base_sha256, directory=directory, reporter=reporter, tick=tick)
+    hashes = "".join(sample.sha256 for sample in drawn.samples)
+    return (instances, drawn), {"class_pictures": hashlib.sha256(hashes.encode("ascii")).hexdigest()}
+
+
 def obtain(
     base: BaseModel,
     spec: TrainSpec,

@@ -26,8 +26,10 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graphs import Pass
+from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
 from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
 
@@ -197,7 +199,7 @@ class Kernels:
     def _begun(self) -> str | None:
         wanted, device = self._spec.compile, self._base.device
         speeds = self._compiler.speeds.get(device.type)
-        if wanted is Compile.OFF:
+        if wanted is Compile.OFF or has_dropout(self._spec):
             return None
         if wanted is Compile.ON:
             return self._compiler.version_of(device) or self._refuse()
@@ -249,3 +251,10 @@ class Kernels:
 def _in_words(work: Work, speeds: Speeds, *, at_hand: bool) -> str:
     spent = f"{work.ready_s(speeds, at_hand=at_hand):.0f} s to {'load' if at_hand else 'make'}"
     return f"compiled kernels are expected to save {work.saved_s(speeds):.0f} s, and to take {spent}"
+
+
+def begin_again(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step: int) -> None:
+    """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
+    optimizer.forget_gradients()
+    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
+    keeper.changed(first_step, without | kernels.entry, last_counts=True)

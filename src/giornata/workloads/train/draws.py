@@ -15,6 +15,7 @@ from giornata.diffusion.bucket_order import BucketOrder, by_bucket
 from giornata.diffusion.buckets import Size
 from giornata.diffusion.captions import Wording
 from giornata.diffusion.latents import Framing, LatentCache, View, sample
+from giornata.diffusion.multires import Multires
 from giornata.diffusion.objective import NoisyBatch
 from giornata.diffusion.order import Order, Role, Sample
 from giornata.workloads.train.material import Material
@@ -34,7 +35,8 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """The draws of a job. `timesteps` are those of the noise scheduler that are trained on."""
+    """The draws of a job. `timesteps` are those of the noise scheduler that are trained on; `ticket` gives a row of
+    `giornata.diffusion.dropping` for jobs that leave something out."""
 
     seed: int
     batch: int
@@ -43,6 +45,9 @@ class Draws:
     framing: Framing
     materials: tuple[Material, ...]
     noise_offset: float = 0.0
+    multires: Multires | None = None
+    ip_noise_gamma: float = 0.0
+    ticket: Callable[[str, tuple[int, int, int]], list[int]] | None = None
     wording: Wording = AS_WRITTEN
     _orders: tuple[Callable[[int], list[int]], ...] = field(init=False, repr=False, compare=False)
 
@@ -105,9 +110,18 @@ class Draws:
         """noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N. Guttenberg,
         "Diffusion with offset noise", 2023)."""
         noise_CHW = self.normal("noise", draw, shape_CHW)
-        if self.noise_offset == 0.0:
+        if self.noise_offset != 0.0:
+            noise_CHW = noise_CHW + self.noise_offset * self.normal("noise-offset", draw, (shape_CHW[0], 1, 1))
+        if self.multires is None:
             return noise_CHW
-        return noise_CHW + self.noise_offset * self.normal("noise-offset", draw, (shape_CHW[0], 1, 1))
+        return self.multires.added(noise_CHW, self.seed, f"multires/{draw.role}", draw.key)
+
+    def shown_noise(self, draw: Draw, noise_CHW: torch.Tensor) -> torch.Tensor | None:
+        """What the UNet is shown instead, noise + gamma · normal (Ning et al., "Input perturbation reduces exposure
+        bias in diffusion models", 2023, arXiv 2301.11706); None when it is shown the noise itself."""
+        if self.ip_noise_gamma == 0.0:
+            return None
+        return noise_CHW + self.ip_noise_gamma * self.normal("input-perturbation", draw, noise_CHW.shape)
 
     def normal(self, what: str, draw: Draw, shape: Sequence[int]) -> torch.Tensor:
         """Standard normal numbers for one draw, float32 on the CPU."""
@@ -155,11 +169,13 @@ def _by_size(draws: Sequence[Draw], material: Material) -> list[list[Draw]]:
 def assemble(draws: Draws, batch: Sequence[Draw], latents: LatentCache, vae_config: Any) -> NoisyBatch:
     """Latents, noise, timesteps and micro-conditioning of these pictures, on the CPU."""
     latent_rows, noise_rows, mask_rows, time_ids = [], [], [], []
+    shown_rows = []
     for draw in batch:
         entry, placement = latents[draw.view]
         shape_CHW = entry.mean_CHW.shape
         latent_rows.append(sample(entry, draws.normal("posterior", draw, shape_CHW), vae_config))
         noise_rows.append(draws.noise(draw, shape_CHW))
+        shown_rows.append(draws.shown_noise(draw, noise_rows[-1]))
         mask_rows.append(entry.mask_HW)
         time_ids.append(placement.time_ids())
     return NoisyBatch(
@@ -168,6 +184,10 @@ def assemble(draws: Draws, batch: Sequence[Draw], latents: LatentCache, vae_conf
         timesteps_B=torch.tensor([draws.timestep(draw) for draw in batch], dtype=torch.int64),
         time_ids_B6=torch.tensor(time_ids, dtype=torch.float32),
         mask_B1HW=_masks(mask_rows, latent_rows[0].shape[1:]),
+        shown_noise_BCHW=None if shown_rows[0] is None else torch.stack(shown_rows),
+        tickets_B5=None
+        if draws.ticket is None
+        else torch.tensor([draws.ticket(each.role, each.key) for each in batch]),
     )
 
 

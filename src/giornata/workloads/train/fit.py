@@ -28,6 +28,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.footprint import Footprint, below_on, ladder
 
 CONTEXT_BYTES = int(0.75 * GIB)
@@ -126,14 +127,15 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
         for layer in layers
         if layer.name in adapted
     )
-    copies = 2 + len(KINDS[spec.optimizer].tensors) + (1 if spec.use_ema else 0)  # weights, gradients, moments
+    moments = KINDS[spec.optimizer].copies(spec.rank)
+    copies = 2 + moments + (1 if spec.use_ema else 0)  # weights and gradients besides
     # a pass's copy of the weights, its gradient, and the same cast back
     cast_bytes = 2 * precision.half + FP32_BYTES if mixed else 0
     modules: tuple[nn.Module, ...] = (base.unet, base.vae, *base.text_encoders)
     return Sizes(
         weights_bytes=sum(held.nbytes for held in chain.from_iterable(_tensors(m) for m in modules))
         + working_bytes(base.unet),
-        trained_bytes=trained * (FP32_BYTES * copies + cast_bytes),
+        trained_bytes=int(trained * (FP32_BYTES * copies + cast_bytes)),
         kept_bytes={each: memory.kept_bytes(layers, adapted, precision, each) + text_kept for each in Recompute},
         unit_bytes={each: 0 if each is Recompute.OFF else unit_bytes for each in Recompute},
         preparing_bytes=_preparing_bytes(base, spec),
@@ -158,7 +160,12 @@ def worn_on(layers: Iterable[Layer], spec: TrainSpec) -> dict[str, Worn]:
 
 def _worn(public_name: str, spec: TrainSpec) -> Worn:
     multiplied_out = spec.adapter_type is AdapterType.LOKR
-    return Worn(rank=size_of(spec, public_name).rank, magnitudes=spec.use_dora, multiplied_out=multiplied_out)
+    return Worn(
+        rank=size_of(spec, public_name).rank,
+        magnitudes=spec.use_dora,
+        multiplied_out=multiplied_out,
+        drops=has_dropout(spec),
+    )
 
 
 def _of_texts(base: BaseModel, spec: TrainSpec, precision: Precision) -> tuple[int, int, int]:

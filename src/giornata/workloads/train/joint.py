@@ -21,6 +21,7 @@ import torch
 
 from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding
+from giornata.diffusion.dropping import for_places
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import NoisyBatch, answer
 from giornata.diffusion.recompute import Recompute, recomputing
@@ -32,6 +33,7 @@ from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import CudaGraphs
+from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed
@@ -43,7 +45,7 @@ from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
 from giornata.workloads.train.pace import Clock
 from giornata.workloads.train.places import sizes_in_a_place
 from giornata.workloads.train.prepared import Prepared
-from giornata.workloads.train.seat import Rows, Seat
+from giornata.workloads.train.seat import Rows, Seat, side_by_side
 from giornata.workloads.train.wearing import LAYER, LEAN
 
 STANDSTILL_S = 0.5
@@ -285,12 +287,13 @@ class Joint:
         return dict(zip(rows, losses.unbind(), strict=True))
 
     def _make(self, one: Pass) -> torch.Tensor:
-        """By graph, if nobody in the batch has said off. Graphs are of those who are in it, in their places."""
+        """By graph, if nobody in the batch has said off or has dropouts. Graphs are of those who are in it, in their
+        places."""
         composed = self._slots.width, tuple(self._seats)
         if composed != self._composed:
             self._graphs.forget()
             self._composed = composed
-        if any(seat.spec.cuda_graphs is CudaGraphs.OFF for seat in self._seats):
+        if any(seat.spec.cuda_graphs is CudaGraphs.OFF or has_dropout(seat.spec) for seat in self._seats):
             return one.plainly()
         return self._graphs.run(one)
 
@@ -309,21 +312,34 @@ class Joint:
         self, seats: dict[int, Seat], texts: dict[int, Sequence[str]] | None, inputs: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """losses_K of the jobs; see Pass."""
-        with self._slots.on():
-            embedding = part_of(Embedding, "said.", inputs) if texts is None else self._encoded(texts)
-            shown_BCHW, timesteps_B, time_ids_B6 = (inputs[name] for name in ("shown", "timesteps", "time_ids"))
-            answer_BCHW = answer(self._base.unet, shown_BCHW, timesteps_B, time_ids_B6, embedding)
-            losses = []
-            for place, seat in seats.items():
-                of_seat_BCHW = answer_BCHW[place * self._rows : (place + 1) * self._rows]
-                batch = part_of(NoisyBatch, f"{place}.", inputs)
-                losses.append(seat.objective.loss_of(of_seat_BCHW, batch))
-            parts = [
-                loss / seat.spec.gradient_accumulation_steps
-                for seat, loss in zip(seats.values(), losses, strict=True)
-            ]
+        batches = {place: part_of(NoisyBatch, f"{place}.", inputs) for place in seats}
+        with self._slots.on(), self._slots.dropping.during(self._tickets(batches)):
+            losses = self._losses(seats, batches, texts, inputs)
+            accumulated = [seat.spec.gradient_accumulation_steps for seat in seats.values()]
+            parts = [loss / micros for loss, micros in zip(losses, accumulated, strict=True)]
             torch.stack(parts).sum().backward()
         return torch.stack(losses).detach()
+
+    def _losses(
+        self,
+        seats: dict[int, Seat],
+        batches: dict[int, NoisyBatch],
+        texts: dict[int, Sequence[str]] | None,
+        inputs: Mapping[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        embedding = part_of(Embedding, "said.", inputs) if texts is None else self._encoded(texts)
+        shown_BCHW, timesteps_B, time_ids_B6 = (inputs[name] for name in ("shown", "timesteps", "time_ids"))
+        answer_BCHW = answer(self._base.unet, shown_BCHW, timesteps_B, time_ids_B6, embedding)
+        losses = []
+        for place, seat in seats.items():
+            of_seat_BCHW = answer_BCHW[place * self._rows : (place + 1) * self._rows]
+            losses.append(seat.objective.loss_of(of_seat_BCHW, batches[place]))
+        return losses
+
+    def _tickets(self, batches: Mapping[int, NoisyBatch]) -> torch.Tensor | None:
+        """What each job leaves out, place by place."""
+        given = [batches[place].tickets_B5 if place in batches else None for place in range(self._slots.width)]
+        return for_places(given, self._rows, self._base.device)
 
     def _shown(self, rows: dict[int, Rows]) -> dict[str, torch.Tensor]:
         """What the UNet is shown in all places, zeros in those without a job; embeddings where they are known."""
@@ -335,8 +351,11 @@ class Joint:
             timesteps.append(given.batch.timesteps_B if given else torch.zeros_like(like.batch.timesteps_B))
             time_ids.append(given.batch.time_ids_B6 if given else torch.zeros_like(like.batch.time_ids_B6))
         found = {"shown": torch.cat(shown), "timesteps": torch.cat(timesteps), "time_ids": torch.cat(time_ids)}
+        embeddings = [rows[place].embedding if place in rows else None for place in range(self._slots.width)]
         return (
-            found if like.embedding is None else found | named_tensors("said.", self._embedding(rows, like.embedding))
+            found
+            if like.embedding is None
+            else found | named_tensors("said.", side_by_side(embeddings, like.embedding))
         )
 
     def _encoded(self, texts: Mapping[int, Sequence[str]]) -> Embedding:
@@ -350,13 +369,6 @@ class Joint:
             family=self._base.family,
             max_token_length=self._shared.max_token_length,
             truncation=True,  # of jobs that do not ask for it nothing is too long: each was checked when it came
-        )
-
-    def _embedding(self, rows: dict[int, Rows], none: Embedding) -> Embedding:
-        given = [rows[place].embedding if place in rows else None for place in range(self._slots.width)]
-        return Embedding(
-            prompt_BLD=torch.cat([one.prompt_BLD if one else torch.zeros_like(none.prompt_BLD) for one in given]),
-            pooled_BP=_pooled(given, none.pooled_BP),
         )
 
     def _attend(self, seat: Seat, loss: torch.Tensor) -> None:

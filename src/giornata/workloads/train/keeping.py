@@ -16,8 +16,9 @@ from giornata.diffusion.model_card import hashes_of
 from giornata.diffusion.snapshot import Snapshot
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.train.album import Album, taken_up, to_keep
 from giornata.workloads.train.pace import Clock, diverged
-from giornata.workloads.train.tracking import losses_to_keep
+from giornata.workloads.train.tracking import LOSSES, VALIDATED, losses_to_keep
 
 ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
@@ -38,12 +39,16 @@ class Learner(Protocol):
 
     def forget_gradients(self) -> None: ...
 
+    @property
+    def scaled(self) -> torch.Tensor | None: ...
+
 
 class Keeper:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included, and `newest`
-    that of the last one that was begun; `losses` are those of all steps so far. `history` is that of the checkpoint
+    that of the last one that was begun; `losses` are those of all steps so far, and `validated` those
+    on held-out pictures; `album` has the small pictures of steps. `history` is that of the checkpoint
     resumed from, empty at a job's start; `changed` adds to it, before the first step too. As a context manager it
     waits for what is being written, whatever happened to the steps meanwhile.
     """
@@ -67,9 +72,17 @@ class Keeper:
         self._directory, self._reporter, self._clock = directory, reporter, clock
         self.newest = announced
         self.losses: list[float] = []
+        self.validated: list[float] = []
+        self.album: Album = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[float] | None = None
         self._written: list[Path] = []
+
+    def take_up(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on from the losses and pictures of a checkpoint."""
+        self.losses += tensors[LOSSES].tolist() if LOSSES in tensors else []
+        self.validated += tensors[VALIDATED].tolist() if VALIDATED in tensors else []
+        self.album |= taken_up(tensors, self._spec)
 
     def write(self, step: int, adapters: Adapters, optimizer: Learner) -> float:
         """Begin to write the state after `step` steps; returns for how many seconds that held the steps up.
@@ -78,7 +91,8 @@ class Keeper:
         """
         began_s = self._clock()
         self.settle()
-        snapshot = Snapshot(state_of(adapters, optimizer) | losses_to_keep(self._spec, self.losses))
+        logs = losses_to_keep(self._spec, self.losses, self.validated) | to_keep(self.album, self._spec, step)
+        snapshot = Snapshot(state_of(adapters, optimizer) | logs)
         held_up_s = self._clock() - began_s
         self.newest = step
         self._writing = self._thread.submit(self._write, self._header(step), snapshot, held_up_s)

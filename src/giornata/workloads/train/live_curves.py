@@ -55,8 +55,8 @@ class _Live:
         step = self.keeper.announced or 0
         if step <= self._sent:
             return
-        curves = curves_of(self.spec, self.keeper.losses[:step])
-        run = wandb_run(self.spec, curves.values, job=self.job, origin=self.keeper.origin)
+        curves = curves_of(self.spec, self.keeper.losses[:step], self.keeper.validated)
+        run = wandb_run(self.spec, curves.values, at=curves.at, job=self.job, origin=self.keeper.origin)
         wait = waiting(self.clock, stop.is_set)
         with tempfile.TemporaryDirectory(prefix="wandb-", dir=self.directory) as folder:
             deliver(run, Path(folder), wait=wait)

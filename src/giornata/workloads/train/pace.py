@@ -1,7 +1,7 @@
 """When to write a checkpoint, and when to look at the losses. No bit of the result depends on either."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,9 @@ Clock = Callable[[], float]
 
 FIRST_COST_S = 1.0
 """What a checkpoint is taken to cost before the first was measured."""
+
+NORMS_SCALED = "norms_scaled"
+"""The metric of jobs with scale_weight_norms: how many layers the step left too long."""
 
 LOSSES_EVERY_S = 0.5
 LOSSES_EVERY_STEPS = 8
@@ -62,6 +65,8 @@ class _Pending:
     step: int
     learning_rate: float
     loss: torch.Tensor
+    scaled: torch.Tensor | None
+    more: Mapping[str, float]
 
 
 class Meter:
@@ -90,9 +95,19 @@ class Meter:
         self._pending: list[_Pending] = []
         self._since_s = clock()
 
-    def add(self, step: int, *, learning_rate: float, loss: torch.Tensor) -> None:
-        """Step number `step` (from 1) is under way, with this mean loss (a scalar on the device)."""
-        self._pending.append(_Pending(step=step, learning_rate=learning_rate, loss=loss))
+    def add(
+        self,
+        step: int,
+        *,
+        learning_rate: float,
+        loss: torch.Tensor,
+        scaled: torch.Tensor | None = None,
+        more: Mapping[str, float] | None = None,
+    ) -> None:
+        """Step number `step` (from 1) is under way, with this mean loss, and so many layers `scaled` (scalars on the
+        device). `more` is what else is known of it."""
+        pending = _Pending(step=step, learning_rate=learning_rate, loss=loss, scaled=scaled, more=more or {})
+        self._pending.append(pending)
         if len(self._pending) >= self._limit or self._clock() - self._since_s >= LOSSES_EVERY_S:
             self.flush()
 
@@ -101,10 +116,12 @@ class Meter:
         if not self._pending:
             return
         losses = torch.stack([pending.loss for pending in self._pending]).tolist()
+        scaled = [pending.scaled for pending in self._pending if pending.scaled is not None]
+        counts = torch.stack(scaled).tolist() if scaled else []
         step_s = max(1e-9, (self._clock() - self._since_s) / len(losses))
         images_per_s = self._images_per_step / step_s
         read = self._gauges.read(steps=len(losses), images_per_s=images_per_s)
-        for pending, loss in zip(self._pending, losses, strict=True):
+        for number, (pending, loss) in enumerate(zip(self._pending, losses, strict=True)):
             if not math.isfinite(loss):
                 raise diverged(self._spec, pending.step, f"the loss is {loss}")
             self.losses.append(loss)
@@ -114,10 +131,16 @@ class Meter:
                 "step_ms": step_s * 1000.0,
                 "images_per_s": images_per_s,
                 **read,
+                **({NORMS_SCALED: float(counts[number])} if counts else {}),
+                **pending.more,
             }
             self._reporter.progress(pending.step, self._spec.max_train_steps, metrics)
         self._pending.clear()
         self._since_s = self._clock()
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave out of account so much of the time since the last flush."""
+        self._since_s += seconds
 
     def resume(self) -> None:
         """Leave out of account the time since the last flush: it went into something else than steps."""

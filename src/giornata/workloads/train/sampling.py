@@ -5,21 +5,23 @@ job, and it goes on, or ends, without pictures.
 """
 
 import gc
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from PIL import Image
 
+from giornata.diffusion.grid_layout import cell_side_px
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.samples import draw_learned, draw_samples, sheet, step_sheet
+from giornata.diffusion.samples import Sample, by_step_sheet, draw_learned, draw_samples, sheet, step_sheet
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter, Stopped, Wish
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.training.file_names import samples_file, sheet_file
+from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
 from giornata.protocol.training.samples import steps_with_sheets
+from giornata.workloads.train.album import MOST_SIDE_PX, Album, columns, drawn, put, small
 from giornata.workloads.train.faults import reason_of
 
 NOT_DRAWN = "samples-not-drawn"
@@ -38,7 +40,8 @@ class Easel:
     """Draws what `spec.sample_prompts` ask for, and hands it over.
 
     With `too_large`, see `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A driver's
-    error is raised: after it nothing that the device says can be trusted.
+    error is raised: after it nothing that the device says can be trusted. `album` has the small pictures of the steps
+    before, and gets those of others.
     """
 
     base: BaseModel
@@ -47,6 +50,7 @@ class Easel:
     directory: Path
     reporter: Reporter
     too_large: str | None = None
+    album: Album = field(default_factory=dict)
 
     def at_the_end(self, result: Mapping[str, torch.Tensor], *, attend: Callable[[], None]) -> str | None:
         """With `result` and by the base alone; returns the file's name, or None without pictures. `attend` is called
@@ -54,12 +58,27 @@ class Easel:
         if not self.spec.sample_prompts:
             return None
 
+        samples: list[Sample] = []
+
         def draw() -> Image.Image:
-            samples = draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend))
+            samples.extend(draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend)))
             return sheet(samples, self.base, self.spec)
 
-        name = samples_file(self.spec.output_name)
-        return name if self._hand_over(name, draw, pictures=2 * len(self.spec.sample_prompts)) else None
+        name, count = samples_file(self.spec.output_name), len(self.spec.sample_prompts)
+        if not self._hand_over(name, draw, pictures=2 * count):
+            return None
+        if columns(self.spec):
+            beside = by_step_file(self.spec.output_name)
+            self._hand_over(beside, lambda: self._of_all_steps(samples), pictures=2 * count)
+        return name
+
+    def _of_all_steps(self, samples: Sequence[Sample]) -> Image.Image:
+        """The base model's pictures, those of the steps in between, and those of the end."""
+        base, last = [small(each.base) for each in samples], [small(each.lora) for each in samples]
+        between = [(str(step), drawn(self.album, step)) for step in columns(self.spec)]
+        beside = [("base model", base), *between, (str(self.spec.max_train_steps), last)]
+        cell_px = min(cell_side_px(self.spec.resolution), MOST_SIDE_PX)
+        return by_step_sheet(beside, self.base, self.spec, cell_px=cell_px)
 
     def is_time(self, step: int) -> bool:
         """Whether pictures are wanted after this step, which is not the last."""
@@ -71,6 +90,7 @@ class Easel:
         def draw() -> Image.Image:
             with torch.compiler.set_stance("force_eager"):  # kernels of the steps are for other shapes
                 pictures = draw_learned(self.base, self.spec, self.adapters, result, tick=self._tick(self._heed))
+            put(self.album, self.spec, step, pictures)
             return step_sheet(pictures, self.base, self.spec, step=step)
 
         try:

@@ -113,7 +113,8 @@ class Seat:
             return
         rate = self.optimizer.step(self.step)
         self.step += 1
-        self.meter.add(self.step, learning_rate=rate, loss=torch.stack(self.losses).mean())
+        loss = torch.stack(self.losses).mean()
+        self.meter.add(self.step, learning_rate=rate, loss=loss, scaled=self.optimizer.scaled)
         self.micro = 0
         self.losses.clear()
         self.pace.written(self.keeper.look())
@@ -134,3 +135,16 @@ class Seat:
     def close(self, error: BaseException | None) -> None:
         """End its threads. With an error nothing more is said of a checkpoint that could not be written."""
         self.threads.__exit__(None if error is None else type(error), error, None)
+
+
+def side_by_side(given: Sequence[Embedding | None], like: Embedding) -> Embedding:
+    """The embeddings of all places, and zeros in the shapes of `like` for those without."""
+    pooled_BP = None  # of a family that pools no text
+    if like.pooled_BP is not None:
+        zeros_BP = torch.zeros_like(like.pooled_BP)
+        found = [None if one is None else one.pooled_BP for one in given]
+        pooled_BP = torch.cat([zeros_BP if one is None else one for one in found])
+    zeros_BLD = torch.zeros_like(like.prompt_BLD)
+    return Embedding(
+        prompt_BLD=torch.cat([one.prompt_BLD if one else zeros_BLD for one in given]), pooled_BP=pooled_BP
+    )

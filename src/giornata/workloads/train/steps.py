@@ -5,7 +5,7 @@ Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -13,10 +13,13 @@ import torch
 from giornata.diffusion import captions
 from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.captions import Embedding, EmbeddingCache
+from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.rates import TOKENS, by_rate
 from giornata.diffusion.tokens import NewTokens, learning_steps
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import spoken
@@ -32,26 +35,23 @@ Embed = Callable[[tuple[str, ...]], Embedding]
 
 def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None = None) -> AdapterOptimizer:
     """The job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
-    encoders has its own learning rate."""
-    rates = {"unet": spec.learning_rate, "text_encoders": spec.text_encoder_lr, "tokens": spec.text_encoder_lr}
-    stops = {"text_encoders": spec.stop_text_encoder_training, "tokens": learning_steps(spec)}
-    names = {id(parameter): name for name, parameter in adapters.parameters.items()}
+    encoders has its own learning rate, and so may blocks of the UNet."""
     groups = [
         Group(
-            learning_rate=rates[group],
-            parameters={names[id(parameter)]: parameter for parameter in parameters},
-            stop_step=stops.get(group),
-            settle=tokens.settle if group == "tokens" and tokens is not None else None,
+            learning_rate=rate.learning_rate,
+            parameters={name: adapters.parameters[name] for name in names},
+            stop_step=rate.stop_step,
+            settle=tokens.settle if rate.kind == TOKENS and tokens is not None else None,
         )
-        for group, parameters in adapters.parameter_groups.items()
+        for rate, names in by_rate(spec, adapters.parameters).items()
     ]
-    return AdapterOptimizer(groups, spec)
+    return AdapterOptimizer(groups, spec, settle=norm_limit(adapters.parameters, spec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
-    """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` see
-    giornata.diffusion.lora.Adapters."""
+    """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` and
+    `dropping` see giornata.diffusion.lora.Adapters."""
 
     base: BaseModel
     spec: TrainSpec
@@ -59,6 +59,7 @@ class Stepper:
     objective: Objective
     embeddings: EmbeddingCache | None
     optimizer: Learner
+    dropping: Dropping = field(default_factory=Dropping)
     make: Callable[[Pass], torch.Tensor] = Pass.plainly
 
     def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
@@ -96,8 +97,10 @@ class Stepper:
     def _run(self, ready: Ready, embed: Embed | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Forward and backward; see Pass. Without `embed` the embeddings are those among the inputs."""
         given = {} if embed else {t: part_of(Embedding, name, inputs) for t, name in self._texts(ready).items()}
-        with self.learning():
-            loss = self._loss(part_of(NoisyBatch, BATCH, inputs), ready, embed or given.__getitem__) * ready.share
+        batch = part_of(NoisyBatch, BATCH, inputs)
+        # The backward pass, too, which may compute the forward one again.
+        with self.learning(), self.dropping.during(self._tickets(batch)):
+            loss = self._loss(batch, ready, embed or given.__getitem__) * ready.share
             loss.backward()
         return loss.detach()
 
@@ -108,6 +111,13 @@ class Stepper:
     def forget_gradients(self) -> None:
         """Throw away what `gradients` has added up."""
         self.optimizer.forget_gradients()
+
+    def _tickets(self, batch: NoisyBatch) -> torch.Tensor | None:
+        """Of all pictures that the adapter sees in this pass."""
+        tickets_B5 = batch.tickets_B5
+        if tickets_B5 is None or not self.spec.prior_prediction:
+            return tickets_B5
+        return torch.cat([tickets_B5, tickets_B5])
 
     def _loss(self, batch: NoisyBatch, ready: Ready, embed: Embed) -> torch.Tensor:
         """With prior_prediction each picture is looked at once more, under the class prompt."""

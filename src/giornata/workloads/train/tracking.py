@@ -19,18 +19,30 @@ from giornata.diffusion.schedule import learning_rate_factor
 from giornata.diffusion.wandb_run import TrackerFailed, deliver, upload, waiting
 from giornata.engine.workload import Reporter, Stopped
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.held_out import validated_steps
 from giornata.workloads.train.pace import Clock
 
 FAILED = "tracker-failed"
 LOSSES = "log.loss"
 """The tensor of a checkpoint: loss_S, float32, of all steps that are done."""
+VALIDATED = "log.validation_loss"
+"""The tensor of a checkpoint: the losses on held-out pictures so far, float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """One value per step, from step 1, by name."""
+    """One value per step, from step 1, by name; and those that only some steps have, `at` these."""
 
     values: Mapping[str, Sequence[float]]
+    at: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    def rows(self) -> list[dict[str, float]]:
+        """What is known of each step, by name."""
+        found = [dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)]
+        for name, values in self.at.items():
+            for step, value in values.items():
+                found[step - 1][name] = value
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +87,9 @@ def write_tensorboard(spec: TrainSpec, curves: Curves, errand: Errand, reporter:
     path.unlink(missing_ok=True)
     writer = RecordWriter(str(path))
     writer.write(Event(wall_time=0.0, file_version="brain.Event:2").SerializeToString())
-    for step, row in enumerate(zip(*curves.values.values(), strict=True), start=1):
-        named = zip(curves.values, row, strict=True)
-        summary = Summary(value=[Summary.Value(tag=f"train/{tag}", simple_value=value) for tag, value in named])
+    for step, row in enumerate(curves.rows(), start=1):
+        values = [Summary.Value(tag=f"train/{tag}", simple_value=value) for tag, value in row.items()]
+        summary = Summary(value=values)
         writer.write(Event(wall_time=float(step), step=step, summary=summary).SerializeToString())
     writer.close()
     reporter.artifact(name, path)
@@ -87,7 +99,7 @@ def write_wandb(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Repor
     """W&B's run of the whole job; see giornata.workloads.train.wandb_report."""
     from giornata.workloads.train.wandb_report import wandb_run
 
-    run = wandb_run(spec, curves.values, job=errand.job, origin=errand.origin)
+    run = wandb_run(spec, curves.values, at=curves.at, job=errand.job, origin=errand.origin)
     reporter.phase("reporting")
     written = deliver(run, errand.directory, wait=errand.wait)
     reporter.artifact(written.name, written)
@@ -100,21 +112,39 @@ def write_wandb(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Repor
 TRACKERS: Mapping[str, Tracker] = MappingProxyType({"tensorboard": write_tensorboard, "wandb": write_wandb})
 
 
-def losses_to_keep(spec: TrainSpec, losses: Sequence[float]) -> dict[str, torch.Tensor]:
-    """What goes into a checkpoint; nothing in jobs that report to no tracker."""
-    return {LOSSES: torch.tensor(losses, dtype=torch.float32)} if spec.report_to else {}
+def losses_to_keep(
+    spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = ()
+) -> dict[str, torch.Tensor]:
+    """What goes into a checkpoint: the losses in jobs that report to a tracker, and those on held-out pictures."""
+    kept = {LOSSES: torch.tensor(losses, dtype=torch.float32)} if spec.report_to else {}
+    return kept | ({VALIDATED: torch.tensor(validated, dtype=torch.float64)} if spec.validation_split else {})
 
 
-def curves_of(spec: TrainSpec, losses: Sequence[float]) -> Curves:
-    """Those of the steps that have these losses, the first ones of the job."""
+def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
+    """Tensors like those in the checkpoint of this step."""
+    validated = sum(each <= step for each in validated_steps(spec))
+    return losses_to_keep(spec, [0.0] * step, [0.0] * validated)
+
+
+def curves_of(spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = ()) -> Curves:
+    """Those of the steps that have these losses, the first ones of the job; of `validated`, as far as these go."""
     rates = [spec.learning_rate * learning_rate_factor(spec, step) for step in range(len(losses))]
-    return Curves(values={"loss": losses, "learning_rate": rates})
+    found = dict(zip(validated_steps(spec), validated, strict=False))
+    at = {step: value for step, value in found.items() if step <= len(losses)}
+    return Curves(values={"loss": losses, "learning_rate": rates}, at={"validation_loss": at} if at else {})
 
 
-def report(spec: TrainSpec, losses: Sequence[float], errand: Errand, reporter: Reporter) -> None:
+def report(
+    spec: TrainSpec,
+    losses: Sequence[float],
+    errand: Errand,
+    reporter: Reporter,
+    *,
+    validated: Sequence[float] = (),
+) -> None:
     """Hand over a file for each tracker that the spec names. Raises Stopped, and nothing else: no result of a job
     depends on a tracker."""
-    curves = curves_of(spec, losses)
+    curves = curves_of(spec, losses, validated)
     for tracker in dict.fromkeys(spec.report_to):
         try:
             TRACKERS[tracker](spec, curves, errand, reporter)

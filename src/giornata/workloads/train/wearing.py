@@ -64,7 +64,9 @@ def _put_on(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, Slot |
     others = {each.public for each in adapted_layers(base, spec)} - {each.public for each in lean}
     with ExitStack() as stack:
         slots = stack.enter_context(Slots(base, spec, count=1, layers=lean))
-        apart = stack.enter_context(add_adapters(base, spec, others)).parameters if others else {}
+        apart = {}
+        if others:
+            apart = stack.enter_context(add_adapters(base, spec, others, dropping=slots.dropping)).parameters
         slot = slots.sit(0, spec)
         slots.set_width(1)
         every = slot.adapters.parameters | apart
@@ -79,7 +81,7 @@ def _optimizer(
     if KINDS[spec.optimizer].on_rows:
         in_slot = set() if slot is None else slot.adapters.parameters.keys()
         apart = {name: each for name, each in put_on.parameters.items() if name not in in_slot}
-        return SlotOptimizer(slot, spec, apart=FlatRows(apart), tokens=tokens)
+        return SlotOptimizer(slot, spec, apart=FlatRows(apart, spec), tokens=tokens)
     optimizer = optimizer_of(adapters, spec, tokens)
     if slot is not None:
         slot.bind()  # the optimizer gave the tensors gradients of their own
