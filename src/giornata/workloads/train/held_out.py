@@ -93,7 +93,7 @@ class HeldOut:
         """
         total, losses = LOOKS * self.count, []
         # Kernels of the steps are for other shapes.
-        with showing(adapters, result), torch.compiler.set_stance("force_eager"), self._autocast():
+        with showing(adapters, result), adapters.worn(), torch.compiler.set_stance("force_eager"):
             for number in range(total):
                 reporter.phase("validating", number, total)
                 losses.append(self._one(number))
@@ -127,10 +127,6 @@ class HeldOut:
             max_token_length=self.spec.max_token_length,
             truncation=self.spec.truncate_captions,
         )
-
-    def _autocast(self) -> torch.autocast:
-        mixed = self.spec.mixed_precision == "bf16"
-        return torch.autocast(self.base.device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
