@@ -388,11 +388,3 @@ class Joint:
         if isinstance(error, WorkloadFailed) and error.reason in OF_ALL:
             raise RoundFailed from error
         self._leave(seat, error)
-
-
-def _pooled(given: Sequence[Embedding | None], like_BP: torch.Tensor | None) -> torch.Tensor | None:
-    """pooled_BP of all places; None for a family that pools no text."""
-    if like_BP is None:
-        return None
-    found = [None if one is None else one.pooled_BP for one in given]
-    return torch.cat([torch.zeros_like(like_BP) if one is None else one for one in found])
