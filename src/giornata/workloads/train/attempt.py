@@ -279,9 +279,8 @@ class Attempt:
                 if easel.is_time(step - 1):
                     show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
                 loss, rate = relief.step(step - 1)
-                meter.add(
-                    step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=examiner.after(step, loss)
-                )
+                more = examiner.after(step, loss)
+                meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=more)
                 kernels.settle()
                 pace.written(keeper.look())
                 self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)
