@@ -4,7 +4,8 @@ A trainer that is killed says nothing. One that loses its peers raises, too, and
 these errors. What is left are errors of the program, its input or its machine.
 """
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from giornata.domain.errors import InvalidInput
@@ -17,7 +18,12 @@ _OF_OTHERS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by 
 
 
 def words_of(error: BaseException) -> str:
-    """One line: the kind of error and what it says."""
+    """One line: the kind of error and what it says. Of an error in a task of Ray, the end of its traceback."""
+    import ray.exceptions
+
+    if isinstance(error, ray.exceptions.RayTaskError):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return (lines[-1] if lines else type(error).__name__)[:LONGEST_WORDS]
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}"[:LONGEST_WORDS]
 
@@ -43,7 +49,8 @@ class Crashes:
     _counted: int = 0
     _equal: int = 0
     _last: tuple[int, str] | None = None
-    _final: str = field(default="")
+    _words: str = ""
+    _final: str = ""
 
     def begun(self) -> None:
         """The trainers start."""
@@ -56,9 +63,10 @@ class Crashes:
         if self._counted == self._starts:
             return None
         self._counted = self._starts
-        now = (self.step, words)
+        # Numbers in words are those of processes, ports and places, and differ between equal crashes.
+        now = (self.step, re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", words))
         self._equal = self._equal + 1 if now == self._last else 1
-        self._last = now
+        self._last, self._words = now, words
         return {"event": "crash", "step": self.step, "words": words, "final": bool(self.hopeless)}
 
     @property
@@ -67,8 +75,7 @@ class Crashes:
         if self._final:
             return self._final
         if self._last is not None and self._equal >= MOST_EQUAL:
-            step, words = self._last
-            return f"{self._equal} starts in a row crashed after step {step}: {words}"
+            return f"{self._equal} starts in a row crashed after step {self._last[0]}: {self._words}"
         return ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.crashes import LONGEST_WORDS, MOST_EQUAL, Crashes, is_final, lost_others, words_of
@@ -33,6 +33,20 @@ def test_equal_crashes_after_the_same_step_end_the_run() -> None:
 
 def test_other_steps_and_other_words_are_other_crashes() -> None:
     assert not any(starts(Crashes(), (6, "x"), (6, "x"), (7, "x"), (7, "x"), (7, "y"), (7, "x")))
+
+
+def test_numbers_of_processes_make_no_other_crash() -> None:
+    words = [f"RuntimeError: worker {pid} of node 7f{pid}ab" for pid in (101, 2020, 33)]
+    crashes = Crashes()
+    assert starts(crashes, *((6, each) for each in words)) == [False, False, True]
+    assert crashes.hopeless.endswith(words[-1])
+
+
+def test_of_an_error_in_a_task_of_ray_the_end_of_its_traceback_is_told() -> None:
+    traceback = "ray::read() (pid=12, ip=10.0.0.1)\n  File x\nFileNotFoundError: shard-00002.parquet"
+    error = RayTaskError("read", traceback, FileNotFoundError("shard-00002.parquet"))
+    assert words_of(error) == "FileNotFoundError: shard-00002.parquet"
+    assert not lost_others(error)
 
 
 def test_several_trainers_of_one_start_count_once() -> None:
