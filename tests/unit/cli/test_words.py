@@ -70,7 +70,8 @@ def test_a_list_may_be_written_with_commas(assignment: str, value: object) -> No
 
 
 def test_every_list_of_a_spec_but_prompts_takes_commas() -> None:
-    lists = {name for name, field in TrainSpec.model_fields.items() if "tuple[" in str(field.annotation)}
+    told = {name: str(field.annotation) for name, field in TrainSpec.model_fields.items()}
+    lists = {name for name, kind in told.items() if "tuple[" in kind and not kind.startswith("dict[")}
     assert "target_modules" in lists
     for name in lists - {"sample_prompts"}:
         assert len(parse_assignments([f"{name}=1,2"])[name]) == 2, name
