@@ -91,7 +91,7 @@ system: $(STAMP)
 # Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
 # out, and for each other.
 faults: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/system/faults
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/system/faults
 
 CLUSTER_TESTS := tests/system/pretrain/test_cluster.py tests/system/pretrain/test_encoders_corrected.py \
                  tests/system/pretrain/test_encoder_nodes.py tests/system/pretrain/test_platform_jobs.py
