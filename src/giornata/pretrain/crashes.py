@@ -46,7 +46,7 @@ class Crashes:
 
     step: int = 0
     _starts: int = 0
-    _counted: int = 0
+    _counted: int = -1  # also a crash before the first start was told of is told
     _equal: int = 0
     _last: tuple[int, str] | None = None
     _words: str = ""

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
@@ -23,13 +22,13 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
-from giornata.protocol.training.new_tokens import spoken
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.draws import assemble
 from giornata.workloads.train.encoding import Tick
 from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.material import Material, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, diverged
+from giornata.workloads.train.steps import encoded
 
 LOOKS = 4
 """How often each picture is looked at."""
@@ -118,15 +117,7 @@ class HeldOut:
     def _embedding(self, texts: list[str]) -> Embedding:
         if self.supplies.embeddings is not None:
             return self.supplies.embeddings.batch(texts)
-        heard = [spoken(self.spec, text) for text in texts]
-        return captions.encode(
-            self.base.tokenizers,
-            self.base.text_encoders,
-            heard,
-            family=self.base.family,
-            max_token_length=self.spec.max_token_length,
-            truncation=self.spec.truncate_captions,
-        )
+        return encoded(self.base, self.spec, texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

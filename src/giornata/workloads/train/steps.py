@@ -48,6 +48,18 @@ def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None =
     return AdapterOptimizer(groups, spec, settle=norm_limit(adapters.parameters, spec))
 
 
+def encoded(base: BaseModel, spec: TrainSpec, texts: Sequence[str]) -> Embedding:
+    """What the text encoders make of a job's captions."""
+    return captions.encode(
+        base.tokenizers,
+        base.text_encoders,
+        [spoken(spec, text) for text in texts],
+        family=base.family,
+        max_token_length=spec.max_token_length,
+        truncation=spec.truncate_captions,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepper:
     """Carries out steps. The weights and moments live in the adapters and in `optimizer`. For `learning` and
@@ -137,16 +149,8 @@ class Stepper:
     def _embedding(self, texts: Sequence[str], step: int) -> Embedding:
         if self.embeddings is not None:
             return self.embeddings.batch(texts)
-        heard = [spoken(self.spec, text) for text in texts]
         with torch.set_grad_enabled(self._text_encoders_learn(step) and torch.is_grad_enabled()):
-            return captions.encode(
-                self.base.tokenizers,
-                self.base.text_encoders,
-                heard,
-                family=self.base.family,
-                max_token_length=self.spec.max_token_length,
-                truncation=self.spec.truncate_captions,
-            )
+            return encoded(self.base, self.spec, texts)
 
     def _text_encoders_learn(self, step: int) -> bool:
         spec, stop = self.spec, self.spec.stop_text_encoder_training
