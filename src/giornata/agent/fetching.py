@@ -157,4 +157,5 @@ def _input_file(item: LeaseInput, path: Path) -> InputFile:
         name=item.name,
         caption=item.caption,
         repeats=item.repeats,
+        resolution=item.resolution,
     )

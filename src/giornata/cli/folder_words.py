@@ -1,7 +1,6 @@
 """What a person is told of a folder of pictures before a job is sent."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from giornata.cli.options import CLASS_FOLDER
@@ -38,20 +37,20 @@ def folder_notes(
 
 
 def _enlarged(folder: TrainingFolder, spec: TrainSpec) -> str | None:
-    buckets = bucket_sizes(
-        resolution=spec.resolution,
-        steps=spec.bucket_reso_steps,
-        least=spec.min_bucket_reso,
-        most=spec.max_bucket_reso,
-    )
-    target_of = partial(
-        target_size,
-        resolution=spec.resolution,
-        buckets=buckets if spec.enable_bucket else (),
-        no_upscale_steps=spec.bucket_reso_steps if spec.bucket_no_upscale else None,
-    )
     factors = {}
     for item, (width, height) in zip(folder.items, folder.sizes, strict=True):
-        target_height, target_width = target_of((height, width))
+        resolution = min(item.resolution or spec.resolution, spec.resolution)
+        buckets = bucket_sizes(
+            resolution=resolution,
+            steps=spec.bucket_reso_steps,
+            least=spec.min_bucket_reso,
+            most=spec.max_bucket_reso,
+        )
+        target_height, target_width = target_size(
+            (height, width),
+            resolution=resolution,
+            buckets=buckets if spec.enable_bucket else (),
+            no_upscale_steps=spec.bucket_reso_steps if spec.bucket_no_upscale else None,
+        )
         factors[item.name] = max(target_height / height, target_width / width)
     return enlarged_note(factors, total=len(factors), no_upscale=spec.bucket_no_upscale)

@@ -112,7 +112,8 @@ def tell(reading: Reading, fields: Mapping[str, Any], sources: Sources, out: Out
         if path is not None:
             out.say(f"{what}: {path}")
     for folder in (*sources.subsets, *sources.class_subsets):
-        out.say(f"pictures: {folder.path}, repeated {folder.repeats} times")
+        at = "" if folder.resolution is None else f", at {folder.resolution} px"
+        out.say(f"pictures: {folder.path}, repeated {folder.repeats} times{at}")
     if reading.left_out:
         out.hint(f"without meaning here: {', '.join(reading.left_out)}")
 
@@ -159,7 +160,12 @@ def _remark(row: Taken, fields: Mapping[str, Any]) -> str:
 
 
 def _folder(subset: Subset) -> dict[str, Any]:
-    return {"path": str(subset.path), "repeats": subset.repeats, "caption": subset.caption}
+    return {
+        "path": str(subset.path),
+        "repeats": subset.repeats,
+        "caption": subset.caption,
+        "resolution": subset.resolution,
+    }
 
 
 def _short(value: Any) -> str:

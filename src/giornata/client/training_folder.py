@@ -70,7 +70,8 @@ def read_training_subsets(
     masks_into: Path | None = None,
     captions_check: CaptionsCheck = _nothing_wrong,
 ) -> TrainingFolder:
-    """Several folders as one dataset, each with its own repeats and captions. Otherwise as `read_training_folder`."""
+    """Several folders as one dataset, each with its own repeats, captions and resolution. Otherwise as
+    `read_training_folder`."""
     checked = check_subsets(subsets, instance_prompt=instance_prompt, minimum=minimum, masks_into=masks_into)
     return sendable(_with_captions_check(checked, captions_check))
 
@@ -85,7 +86,13 @@ def sendable(checked: CheckedFolder) -> TrainingFolder:
     faults, items = list(checked.faults), []
     for file in checked.items:
         try:
-            item = DatasetItem(sha256=file.sha256, name=file.name, caption=file.caption, repeats=file.repeats)
+            item = DatasetItem(
+                sha256=file.sha256,
+                name=file.name,
+                caption=file.caption,
+                repeats=file.repeats,
+                resolution=file.resolution,
+            )
             items.append(item)
         except ValidationError as error:
             faults += [Fault(where=file.name, message=f"{each['loc'][0]}: {each['msg']}") for each in error.errors()]

@@ -69,6 +69,7 @@ def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
                 name=item.name,
                 caption=item.caption,
                 repeats=item.repeats,
+                resolution=item.resolution,
                 download=_download(ctx, item.blob),
             )
     if input_files(job.kind, job.spec):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from giornata.control.context import Caller, Context
 from giornata.control.inspect_blobs import inspect_blobs
@@ -12,6 +13,7 @@ from giornata.control.permissions import require_user
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
 from giornata.control.project_reply import max_pictures_of
 from giornata.control.texts import label_faults
+from giornata.domain.dataset import usage_words
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetItem
 
@@ -41,9 +43,7 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
         size_bytes=sum(blobs[sha256].size_bytes for sha256 in {item.sha256 for item in items}),
         created_at_ms=ctx.clock.now_ms(),
     )
-    rows = [
-        ItemRecord(sha256=item.sha256, name=item.name, caption=item.caption, repeats=item.repeats) for item in items
-    ]
+    rows = [ItemRecord(**item.model_dump()) for item in items]
     with ctx.store.begin() as tx:
         tx.datasets.add(dataset, rows)
         stands = tx.datasets.get(dataset.id, project_id=caller.project_id) or dataset
@@ -53,10 +53,8 @@ def create_dataset(ctx: Context, caller: Caller, request: CreateDataset) -> Data
 
 def dataset_id(items: Sequence[DatasetItem]) -> str:
     """`ds_` and 32 hex digits of the sha256 over the items, whatever their order."""
-    # Once is what goes without saying: datasets from before there were repeats keep their ids.
     canonical = sorted(
-        [item.sha256, item.name, item.caption or "", *([str(item.repeats)] if item.repeats != 1 else [])]
-        for item in items
+        [item.sha256, item.name, item.caption or "", *usage_words(item.repeats, item.resolution)] for item in items
     )
     return "ds_" + hashlib.sha256(json.dumps(canonical, separators=(",", ":")).encode()).hexdigest()[:32]
 
@@ -69,10 +67,7 @@ def dataset_reply(dataset: DatasetRecord, items: Sequence[ItemRecord] = ()) -> D
         picture_count=dataset.picture_count,
         size_bytes=dataset.size_bytes,
         notes=tuple(dataset.notes),
-        items=tuple(
-            DatasetItem(sha256=item.sha256, name=item.name, caption=item.caption, repeats=item.repeats)
-            for item in items
-        ),
+        items=tuple(DatasetItem(**asdict(item)) for item in items),
     )
 
 

@@ -26,6 +26,17 @@ def item_faults(policy: Policy, items: Sequence[DatasetItem], *, max_pictures: i
             yield Fault(where=item.name, message="is given twice with different captions", hint="keep one of them")
         elif first.repeats != item.repeats:
             yield Fault(where=item.name, message="is given twice with different repeats", hint="keep one of them")
+        elif first.resolution != item.resolution:
+            message = "is given twice with different resolutions"
+            yield Fault(where=item.name, message=message, hint="give each its own name")
+
+
+def resolution_faults(resolutions: Iterable[int | None], *, enable_bucket: bool) -> Iterable[Fault]:
+    """Pictures with a resolution of their own in a job that trains all pictures at one size."""
+    count = sum(resolution is not None for resolution in resolutions)
+    if count and not enable_bucket:
+        message = f"is false, and {count} pictures of the dataset have a resolution of their own"
+        yield Fault(where="spec.enable_bucket", message=message, hint="set it, or leave out those resolutions")
 
 
 def few_faults(policy: Policy, count: int, *, where: str) -> Iterable[Fault]:

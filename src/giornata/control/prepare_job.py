@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Caller, Context
-from giornata.control.item_faults import few_faults
+from giornata.control.item_faults import few_faults, resolution_faults
 from giornata.control.keep_secrets import secret_value
 from giornata.control.length_faults import length_check, prompts_of, within
 from giornata.control.permissions import require_root_admin
@@ -116,6 +116,9 @@ def _dataset_faults(
     classes = _items(tx, caller, request.spec, "class_dataset")
     if classes is None and _is_text(request.spec, "class_dataset"):
         yield _no_dataset(request.spec, "class_dataset")
+    if isinstance(parsed, TrainSpec):
+        given = (item.resolution for item in (*(items or ()), *(classes or ())))
+        yield from resolution_faults(given, enable_bucket=parsed.enable_bucket)
     check = length_check(request.spec, parsed if isinstance(parsed, TrainSpec) else None)
     if check.spec is not None:
         yield from check.of_texts(prompts_of(request.spec))

@@ -6,10 +6,12 @@ Sizes are (height, width) in pixels, as in SDXL's micro-conditioning.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 Size = tuple[int, int]
 
 
+@lru_cache(maxsize=64)
 def bucket_sizes(*, resolution: int, steps: int, least: int, most: int) -> tuple[Size, ...]:
     """Every size whose sides are multiples of `steps` between `least` and `most` and whose area is at most
     resolution², as large as it can be; sorted. kohya's list (`make_bucket_resolutions`): for each shorter or longer

@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.order import Sample
+from giornata.domain.dataset import usage_words
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
 from giornata.engine.workload import WorkloadFailed, in_short
@@ -79,10 +80,10 @@ def spec_sha256(spec: TrainSpec) -> str:
 
 
 def data_sha256(samples: Iterable[Sample]) -> str:
-    """Hash of what is trained on: contents, captions, roles and repeats, in no order and under no name."""
+    """Hash of what is trained on: contents, captions, roles, repeats, resolutions; in no order and under no name."""
     return _sha256_of(
         sorted(
-            [sample.role, sample.sha256, sample.caption, *([str(sample.repeats)] if sample.repeats != 1 else [])]
+            [sample.role, sample.sha256, sample.caption, *usage_words(sample.repeats, sample.resolution)]
             for sample in samples
         )
     )

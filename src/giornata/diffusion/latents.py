@@ -39,11 +39,13 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How a picture is looked at in one draw: which of its crops, and whether mirrored."""
+    """How a picture is looked at in one draw: which of its crops, whether mirrored, and at which resolution in pixels
+    (None: the job's)."""
 
     picture_sha256: str
     crop: int
     flip: bool
+    resolution: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ class Framing:
     """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number).
 
     Without `buckets` every picture becomes a square. With `no_upscale_steps` no picture is enlarged: its bucket is
-    made of its own size (see `buckets.shrunk`). Sizes are (height, width).
+    made of its own size (see `buckets.shrunk`). Sizes are (height, width). `sides` are the step, the least and the
+    greatest side of buckets; pictures with a resolution of their own have buckets made from it likewise.
     """
 
     seed: int
@@ -84,6 +87,7 @@ class Framing:
     buckets: tuple[Size, ...] = ()
     masked: bool = False
     no_upscale_steps: int | None = None
+    sides: tuple[int, int, int] | None = None
 
     @classmethod
     def of(cls, spec: TrainSpec, *, seed: int) -> Self:
@@ -102,28 +106,51 @@ class Framing:
             buckets=buckets if spec.enable_bucket else (),
             masked=spec.masked_loss,
             no_upscale_steps=spec.bucket_reso_steps if spec.bucket_no_upscale else None,
+            sides=(spec.bucket_reso_steps, spec.min_bucket_reso, spec.max_bucket_reso)
+            if spec.enable_bucket
+            else None,
         )
 
-    def target(self, original: Size) -> Size:
-        """The size that a picture of this size is trained at."""
+    def lesser(self, resolution: int | None) -> int | None:
+        """A picture's own resolution where it counts: with buckets, and below the job's."""
+        return resolution if self.sides is not None and (resolution or self.resolution) < self.resolution else None
+
+    def buckets_at(self, resolution: int | None) -> tuple[Size, ...]:
+        """The buckets of pictures with this resolution of their own."""
+        resolution = self.lesser(resolution)
+        if self.sides is None or resolution is None:
+            return self.buckets
+        steps, least, most = self.sides
+        return bucket_sizes(resolution=resolution, steps=steps, least=least, most=most)
+
+    def target(self, original: Size, resolution: int | None = None) -> Size:
+        """The size that a picture of this size is trained at. `resolution` is its own."""
         return target_size(
-            original, resolution=self.resolution, buckets=self.buckets, no_upscale_steps=self.no_upscale_steps
+            original,
+            resolution=self.lesser(resolution) or self.resolution,
+            buckets=self.buckets_at(resolution),
+            no_upscale_steps=self.no_upscale_steps,
         )
 
-    def draw(self, picture_sha256: str, purpose: str, *counters: int) -> View:
-        """The view of one draw, named by `purpose` and `counters`."""
+    def draw(self, picture_sha256: str, purpose: str, *counters: int, resolution: int | None = None) -> View:
+        """The view of one draw, named by `purpose` and `counters`, of a picture with this resolution of its own."""
         crop = flip = 0
         if not self.center_crop:
             crop = randomness.integer(self.seed, f"crop/{purpose}", *counters, low=0, high=CROP_VARIANTS)
         if self.random_flip:
             flip = randomness.integer(self.seed, f"flip/{purpose}", *counters, low=0, high=2)
-        return View(picture_sha256=picture_sha256, crop=crop, flip=bool(flip))
+        return View(picture_sha256=picture_sha256, crop=crop, flip=bool(flip), resolution=self.lesser(resolution))
 
-    def views(self, picture_sha256: str) -> list[View]:
+    def views(self, picture_sha256: str, resolution: int | None = None) -> list[View]:
         """Every view that `draw` can return for a picture."""
         crops = range(1 if self.center_crop else CROP_VARIANTS)
         flips = (False, True) if self.random_flip else (False,)
-        return [View(picture_sha256=picture_sha256, crop=crop, flip=flip) for crop in crops for flip in flips]
+        lesser = self.lesser(resolution)
+        return [
+            View(picture_sha256=picture_sha256, crop=crop, flip=flip, resolution=lesser)
+            for crop in crops
+            for flip in flips
+        ]
 
     def place(self, view: View, *, original: tuple[int, int], resized: tuple[int, int]) -> Placement:
         """Where a view lies on a picture of these sizes (height, width)."""
@@ -131,7 +158,7 @@ class Framing:
         if not self.center_crop:
             y, x = randomness.uniform(self.seed, "crop-at", view.picture_sha256, view.crop, shape=(2,)).tolist()
             at = (y, x)
-        target = self.target(original)
+        target = self.target(original, view.resolution)
         return pixels.place(original=original, resized=resized, target_size=target, at=at, flip=view.flip)
 
 
@@ -165,7 +192,11 @@ class LatentCache:
     def crops(self, image: Image.Image, views: Iterable[View]) -> list[Crop]:
         """These views of one decoded picture. Changes nothing: another thread may call it."""
         colours, alpha = masks.split(image)
-        resized = pixels.resize(colours, self._framing.target((image.height, image.width)))
+        original, views = (image.height, image.width), list(views)
+        resized = {
+            resolution: pixels.resize(colours, self._framing.target(original, resolution))
+            for resolution in {view.resolution for view in views}
+        }
         found: dict[EntryKey, Crop] = {}
         crops = []
         for view in views:
@@ -173,7 +204,7 @@ class LatentCache:
             key = self._key(view, placement)
             if key not in found:
                 mask_HW = None if alpha is None else self._mask(alpha, placement)
-                pixels_HWC = pixels.cut(resized, placement)
+                pixels_HWC = pixels.cut(resized[view.resolution], placement)
                 found[key] = Crop(view=view, key=key, placement=placement, pixels_HWC=pixels_HWC, mask_HW=mask_HW)
             crops.append(replace(found[key], view=view))
         return crops
@@ -213,13 +244,17 @@ class LatentCache:
             for _, tick in same:
                 tick()
 
-    def shows_nothing(self, image: Image.Image, picture_sha256: str) -> bool:
-        """Whether the picture has a mask of which no view shows anything."""
+    def shows_nothing(
+        self, image: Image.Image, picture_sha256: str, resolutions: Iterable[int | None] = (None,)
+    ) -> bool:
+        """Whether the picture has a mask of which no view shows anything at one of these resolutions of its own."""
         _, alpha = masks.split(image)
         if alpha is None:
             return False
-        views = self._framing.views(picture_sha256)
-        return not any(bool(self._mask(alpha, self._place(image, view)).any()) for view in views)
+        return any(
+            not any(bool(self._mask(alpha, self._place(image, view)).any()) for view in views)
+            for views in (self._framing.views(picture_sha256, each) for each in resolutions)
+        )
 
     def put(self, view: View, placement: Placement, entry: Entry) -> None:
         """Take over what was encoded before. Entries of equal views are shared."""
@@ -237,7 +272,7 @@ class LatentCache:
 
     def _place(self, image: Image.Image, view: View) -> Placement:
         original = (image.height, image.width)
-        width, height = pixels.covering_size(image.size, self._framing.target(original))
+        width, height = pixels.covering_size(image.size, self._framing.target(original, view.resolution))
         return self._framing.place(view, original=original, resized=(height, width))
 
     def _mask(self, alpha: Image.Image, placement: Placement) -> torch.Tensor:

@@ -18,7 +18,7 @@ Role = Literal["instance", "class"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """A picture with its caption; an epoch holds it `repeats` times. `name` and `path` are for messages and reading;
-    nothing is decided by them."""
+    nothing is decided by them. `resolution`, in pixels, is trained at where it is less than the job's."""
 
     role: Role
     sha256: str
@@ -26,11 +26,12 @@ class Sample:
     name: str
     path: Path
     repeats: int = 1
+    resolution: int | None = None
 
 
 def by_content(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Sorted by content hash, caption, repeats. Samples that agree in all three are interchangeable."""
-    return tuple(sorted(samples, key=lambda sample: (sample.sha256, sample.caption, sample.repeats)))
+    """Sorted by content hash, caption, repeats, resolution. Samples that agree in all are interchangeable."""
+    return tuple(sorted(samples, key=lambda each: (each.sha256, each.caption, each.repeats, each.resolution or 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

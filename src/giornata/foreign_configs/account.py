@@ -217,6 +217,14 @@ def agreed(values: Iterable[Any]) -> tuple[bool, Any]:
     return all(each == found[0] for each in found), found[0] if found else None
 
 
+def side_of(value: Any) -> int | None:
+    """The resolution that a value gives, in pixels; None where it is none that a job can have."""
+    try:
+        return int(_checker("resolution").validate_python(value))
+    except ValidationError:
+        return None
+
+
 @cache
 def _checker(setting: str) -> TypeAdapter[Any]:
     one = TrainSpec.model_fields[setting]

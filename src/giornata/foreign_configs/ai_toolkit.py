@@ -1,11 +1,11 @@
 """ai-toolkit: a job of one process that trains a LoRA."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from giornata.foreign_configs import layers
-from giornata.foreign_configs.account import Account, Reading, agreed, is_off, listed
+from giornata.foreign_configs.account import Account, Reading, agreed, is_off, listed, side_of
 from giornata.foreign_configs.ai_toolkit_keys import DEFAULTS, NO_MEANING, NOT_HERE, SAME
 from giornata.foreign_configs.optimizers import take_optimizer
 from giornata.foreign_configs.prompts import prompts_of
@@ -18,7 +18,7 @@ _SCHEDULES = frozenset({"constant", "constant_with_warmup", "cosine"})
 _SAME_NOISE = frozenset({"ddpm", "ddim"})
 _OF_A_FOLDER = (
     *("folder_path", "dataset_path", "caption_ext", "caption_type"),
-    *("default_caption", "trigger_word", "num_repeats", "is_reg"),
+    *("default_caption", "trigger_word", "num_repeats", "is_reg", "resolution"),
 )
 _TRIGGER = "[trigger]"
 _FAMILIES = frozenset({"sdxl", "sd1", "sd15"})
@@ -45,7 +45,7 @@ def read_ai_toolkit(content: Mapping[str, Any]) -> Reading:
     _take_network(account)
     _take_model(account)
     _take_training(account)
-    _take_sizes(account)
+    sides = _take_sizes(account, datasets)
     _take_results(account, config)
     for key, why in NOT_HERE.items():
         account.without_equal(key, why)
@@ -66,8 +66,8 @@ def read_ai_toolkit(content: Mapping[str, Any]) -> Reading:
     account.leave(*NO_MEANING)
     return account.reading(
         TOOL,
-        subsets=tuple(_subset(each, word) for each in subject if _folder(each)),
-        class_subsets=tuple(_subset(each, word) for each in classes if _folder(each)),
+        subsets=tuple(_subset(each, word, side) for each in subject if _folder(each) for side in sides(each)),
+        class_subsets=tuple(_subset(each, word, side) for each in classes if _folder(each) for side in sides(each)),
     )
 
 
@@ -110,7 +110,7 @@ def _folder(dataset: Mapping[str, Any]) -> str | None:
     return dataset.get("folder_path") or dataset.get("dataset_path")
 
 
-def _subset(dataset: Mapping[str, Any], word: str) -> Subset:
+def _subset(dataset: Mapping[str, Any], word: str, side: int | None) -> Subset:
     extension = _extension(dataset)
     caption = dataset.get("default_caption")
     return Subset(
@@ -119,6 +119,7 @@ def _subset(dataset: Mapping[str, Any], word: str) -> Subset:
         caption=str(caption) if caption else None,
         caption_extension=f".{extension}",
         trigger=str(dataset.get("trigger_word") or word) if dataset.get("is_reg") is not True else "",
+        resolution=side,
     )
 
 
@@ -239,14 +240,34 @@ def _take_optimizer(account: Account) -> None:
         account.leave("train.lr_scheduler_params")
 
 
-def _take_sizes(account: Account) -> None:
-    sides = [str(side) for side in listed(account.value("datasets.resolution"))]
-    if len(set(sides)) > 1:
-        why = f"a job has one resolution, and the file gives {', '.join(sides)} (with --ignore: the last)"
-        account.refuse("datasets.resolution", why)
-        account.taken.pop("resolution", None)
-    account.take("datasets.resolution", "resolution", sides[-1])
+def _take_sizes(
+    account: Account, datasets: Sequence[Mapping[str, Any]]
+) -> Callable[[Mapping[str, Any]], Sequence[int | None]]:
+    """The largest resolution becomes the job's. Returns what gives the resolutions of a dataset in pixels, at each of
+    which all of its pictures are trained; None is the job's."""
     account.take("datasets.random_crop", "center_crop", account.value("datasets.random_crop") is not True)
+    given = [side for dataset in datasets or [{}] for side in _listed_sides(dataset)]
+    sides = [side for side in map(side_of, given) if side is not None]
+    unknown = [side for side in given if side_of(side) is None]
+    if unknown or not sides:
+        account.take("datasets.resolution", "resolution", unknown[0] if unknown else None)
+        return lambda _: (None,)
+    largest, several = max(sides), len(set(sides)) > 1
+    if several and account.value("datasets.buckets") is not True:
+        said = ", ".join(map(str, sides))
+        why = f"the file gives {said}, and only with buckets a job has several (with --ignore: the largest)"
+        account.refuse("datasets.resolution", why)
+        several = False
+    account.take("datasets.resolution", "resolution", largest, "the largest; see the folders" if several else "")
+    if not several:
+        return lambda _: (None,)
+    return lambda dataset: [
+        side if side != largest else None for side in map(side_of, dict.fromkeys(_listed_sides(dataset)))
+    ]
+
+
+def _listed_sides(dataset: Mapping[str, Any]) -> list[Any]:
+    return listed(dataset.get("resolution") or DEFAULTS["datasets.resolution"])
 
 
 def _take_results(account: Account, config: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from giornata.foreign_configs.account import Reading, agreed, is_off
+from giornata.foreign_configs.account import Reading, agreed, is_off, side_of
 from giornata.foreign_configs.kohya import read_kohya
 from giornata.pictures.subsets import Subset
 
@@ -57,7 +57,12 @@ def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], 
         ]
     subject = [chain for chain in chains if _said(chain, options, "is_reg") is not True] or chains
     flat, disputed = dict(options), dict[str, str]()
+    sides = _sides(chains, options)
+    if sides:
+        flat["resolution"] = max(side_of(_said(chain, options, "resolution")) or 0 for chain in chains)
     for key in _shared_keys(chains):
+        if sides and key == "resolution":
+            continue
         own = _OF_THE_RUN.get(key, key)
         same, value = agreed(_said(chain, options, key) for chain in subject)
         if value is not None:
@@ -72,8 +77,8 @@ def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], 
     prompt = next((_said(chain, options, "class_tokens") for chain in classes), None)
     return read_kohya(
         flat | ({"class_tokens": prompt, "is_reg": True} if classes else {}),
-        subsets=_subsets([chain for chain in chains if chain not in classes], options),
-        class_subsets=_subsets(classes, options),
+        subsets=_subsets([chain for chain in chains if chain not in classes], options, sides),
+        class_subsets=_subsets(classes, options, sides),
         disputed=disputed,
         file=file,
     )
@@ -99,7 +104,20 @@ def _said(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any], key: s
     return None if key == "num_repeats" and is_off(found) else found
 
 
-def _subsets(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any]) -> tuple[Subset, ...]:
+def _sides(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any]) -> Mapping[int, int | None]:
+    """The resolution of each folder in pixels, by the id of its chain; None is the job's, the largest. Empty where
+    all have one, and where a job cannot have them all: without buckets, or where one of them is no square."""
+    found = {id(chain): side_of(_said(chain, options, "resolution")) for chain in chains}
+    sides = {key: side for key, side in found.items() if side is not None}
+    bucketed = all(_said(chain, options, "enable_bucket") is True for chain in chains)
+    if not bucketed or len(sides) < len(chains) or len(set(sides.values())) == 1:
+        return {}
+    return {key: None if side == max(sides.values()) else side for key, side in sides.items()}
+
+
+def _subsets(
+    chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any], sides: Mapping[int, int | None]
+) -> tuple[Subset, ...]:
     found = []
     for chain in chains:
         captions = _captions(chain, options) or {}
@@ -115,6 +133,7 @@ def _subsets(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[s
                 prefix=_said(chain, options, "caption_prefix") or "",
                 suffix=_said(chain, options, "caption_suffix") or "",
                 captions={Path(name).stem: text for name, text in captions.items()} or None,
+                resolution=sides.get(id(chain)),
             )
         )
     return tuple(found)

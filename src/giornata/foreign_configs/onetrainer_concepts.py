@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from giornata.foreign_configs.account import Account, agreed, is_off
+from giornata.foreign_configs.account import Account, agreed, is_off, side_of
 from giornata.pictures.subsets import Subset
 
 _CHANGES = (
@@ -22,7 +22,6 @@ _CHANGES = (
     "fixed_hue",
     "random_circular_mask_shrink",
     "random_mask_rotate_crop",
-    "resolution_override",
 )
 _ONE_A_JOB = "the concepts say {values}, and a job has one (with --ignore: the first)"
 
@@ -62,7 +61,28 @@ def take_concepts(
     _take_shared(account, subject)
     for concept in subject:
         _refuse_single(account, concept)
-    return tuple(_subset(account, each) for each in subject), ()
+    sides = _take_sides(account, subject)
+    return tuple(_subset(account, each, side) for each, side in zip(subject, sides, strict=True)), ()
+
+
+def _take_sides(account: Account, concepts: Sequence[Mapping[str, Any]]) -> list[int | None]:
+    """The resolution of each concept in pixels, None being the job's, which is the largest of all."""
+    usual = side_of(account.value("resolution"))
+    sides = [_overridden(concept) or usual for concept in concepts]
+    if len({*sides, usual}) == 1 or usual is None:
+        return [None] * len(sides)
+    told = _note(account, "concepts.image.resolution_override", " and ".join(map(str, dict.fromkeys(sides))))
+    if account.value("aspect_ratio_bucketing") is not True:
+        told.refuse("concepts.image.resolution_override", "only with aspect_ratio_bucketing a job has several")
+        return [None] * len(sides)
+    largest = max(side for side in sides if side is not None)
+    told.take("concepts.image.resolution_override", "resolution", largest, "the largest; see the folders")
+    return [None if side == largest else side for side in sides]
+
+
+def _overridden(concept: Mapping[str, Any]) -> int | None:
+    image = concept.get("image") or {}
+    return side_of(image.get("resolution_override")) if image.get("enable_resolution_override") else None
 
 
 def _take_shared(account: Account, concepts: Sequence[Mapping[str, Any]]) -> None:
@@ -109,7 +129,7 @@ def _refuse_single(account: Account, concept: Mapping[str, Any]) -> None:
         )
 
 
-def _subset(account: Account, concept: Mapping[str, Any]) -> Subset:
+def _subset(account: Account, concept: Mapping[str, Any], side: int | None) -> Subset:
     balancing, text = float(concept.get("balancing", 1)), concept.get("text") or {}
     repeats = max(int(balancing), 1)
     if str(concept.get("balancing_strategy", "REPEATS")) != "REPEATS" or balancing != repeats:
@@ -122,7 +142,13 @@ def _subset(account: Account, concept: Mapping[str, Any]) -> Subset:
     if source == "filename" or (source == "concept" and caption is None):
         why = "captions lie beside the pictures (sample), or are one line for all (concept)"
         _note(account, "concepts.text.prompt_source", source).refuse("concepts.text.prompt_source", why)
-    return Subset(path=Path(str(concept["path"])), repeats=repeats, caption=caption, caption_extension=".txt")
+    return Subset(
+        path=Path(str(concept["path"])),
+        repeats=repeats,
+        caption=caption,
+        caption_extension=".txt",
+        resolution=side,
+    )
 
 
 def _only_line(path: Path) -> str | None:

@@ -1,5 +1,5 @@
 """Captions beside pictures: `<stem>.txt` (or another ending), or rows of `metadata.jsonl`, which may also say how
-often an epoch holds a picture. Every fault is kept, none is raised."""
+often an epoch holds a picture, and its resolution. Every fault is kept, none is raised."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,12 @@ KEEP_ONE = "keep one of them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captions:
-    """`texts` and `repeats` by the picture's name on disk; `tried` names the pictures for which there was a caption,
-    good or bad. `cut` counts the captions of several lines, of which the first is used."""
+    """`texts`, `repeats` and `resolutions` by the picture's name on disk; `tried` names the pictures for which there
+    was a caption, good or bad. `cut` counts the captions of several lines, of which the first is used."""
 
     texts: Mapping[str, str]
     repeats: Mapping[str, int]
+    resolutions: Mapping[str, int]
     tried: frozenset[str]
     cut: int
     faults: tuple[Fault, ...]
@@ -45,11 +46,15 @@ def read_captions(
     faults: list[Fault] = []
     found = [*_from_texts(pictures, texts, prefix, faults)]
     repeats: dict[str, int] = {}
+    resolutions: dict[str, int] = {}
     for picture, row in _of_pictures(pictures, rows, faults):
         if row.captioned:
             found.append(_Found(picture=picture, source=row.where, caption=row.text))
         if row.repeats is not None and repeats.setdefault(picture, row.repeats) != row.repeats:
             message = "repeats a picture another number of times"
+            faults.append(Fault(where=row.where, message=message, hint=KEEP_ONE))
+        if row.resolution is not None and resolutions.setdefault(picture, row.resolution) != row.resolution:
+            message = "gives a picture another resolution"
             faults.append(Fault(where=row.where, message=message, hint=KEEP_ONE))
     by_picture: dict[str, list[_Found]] = defaultdict(list)
     for one in found:
@@ -60,7 +65,14 @@ def read_captions(
             faults.append(Fault(where=prefix + printable(picture), message=message, hint=KEEP_ONE))
     good = {one.picture: one.caption.text for one in found if one.caption is not None}
     cut = {one.source for one in found if one.caption is not None and one.caption.has_several_lines}
-    return Captions(texts=good, repeats=repeats, tried=frozenset(by_picture), cut=len(cut), faults=tuple(faults))
+    return Captions(
+        texts=good,
+        repeats=repeats,
+        resolutions=resolutions,
+        tried=frozenset(by_picture),
+        cut=len(cut),
+        faults=tuple(faults),
+    )
 
 
 def _from_texts(

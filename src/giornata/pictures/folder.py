@@ -32,7 +32,8 @@ Rows = Mapping[str, Sequence[tuple[str, MetadataRow]]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureFile:
     """One picture. `name` is the file's, as it is on disk, behind that of its subfolder if it has one; without a
-    caption the job's instance_prompt is used. An epoch holds it `repeats` times."""
+    caption the job's instance_prompt is used. An epoch holds it `repeats` times.
+    `resolution`: see `giornata.protocol.datasets`."""
 
     name: str
     path: Path
@@ -40,6 +41,7 @@ class PictureFile:
     size_bytes: int
     caption: str | None
     repeats: int = 1
+    resolution: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +203,7 @@ def _read_file(path: Path, captions: Captions, max_file_bytes: int, listing: Lis
         size_bytes=size_bytes,
         caption=captions.texts.get(path.name, None if kohya is None else kohya.caption),
         repeats=captions.repeats.get(path.name, 1 if kohya is None else kohya.repeats),
+        resolution=captions.resolutions.get(path.name),
     )
 
 
@@ -217,8 +220,10 @@ def _without_duplicates(files: Sequence[PictureFile], listing: Listing) -> list[
         first = kept.setdefault(file.sha256 if file.size_bytes else file.name, file)
         if first is file:
             continue
-        if first.caption == file.caption and first.repeats != file.repeats:
-            message = f"is the same picture as {first.name}, with other repeats"
+        usage = (file.repeats, file.resolution)
+        if first.caption == file.caption and (first.repeats, first.resolution) != usage:
+            what = "other repeats" if first.repeats != file.repeats else "another resolution"
+            message = f"is the same picture as {first.name}, with {what}"
             listing.fault(file.name, message, "delete one of the two")
         elif first.caption == file.caption:
             listing.notes.append(f"{file.name} is the same picture as {first.name}, and is left out")

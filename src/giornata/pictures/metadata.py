@@ -1,19 +1,21 @@
 """Rows of `metadata.jsonl`, as the `datasets` library's imagefolder has it: {"file_name", and one of "text",
-"prompt", "caption"}; also "repeats". Every fault is kept, none is raised."""
+"prompt", "caption"}; also "repeats" and "resolution". Every fault is kept, none is raised."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.domain.dataset import MAX_REPEATS
+from giornata.domain.dataset import LEAST_RESOLUTION, MAX_REPEATS, MOST_RESOLUTION
 from giornata.domain.errors import Fault
 from giornata.pictures.caption_text import CaptionText, checked_caption, printable, read_utf8
 
 METADATA_NAME = "metadata.jsonl"
 CAPTION_KEYS = ("text", "prompt", "caption")
 REPEATS_KEYS = ("repeats", "num_repeats")
+_REPEATS = REPEATS_KEYS, 1, MAX_REPEATS
+_RESOLUTION = ("resolution",), LEAST_RESOLUTION, MOST_RESOLUTION
 MAX_METADATA_BYTES = 16 * 2**20
 
 
@@ -29,6 +31,7 @@ class MetadataRow:
     captioned: bool
     text: CaptionText | None
     repeats: int | None
+    resolution: int | None
 
 
 def read_metadata(path: Path, *, prefix: str, faults: list[Fault]) -> list[MetadataRow]:
@@ -52,22 +55,28 @@ def _row(line: str, where: str, faults: list[Fault]) -> MetadataRow | None:
     if not isinstance(file_name, str) or not file_name:
         faults.append(Fault(where=where, message='has no "file_name"', hint=hint))
         return None
-    repeats = _repeats(row, where, faults)
-    captioned = repeats is None or any(row.get(key) is not None for key in CAPTION_KEYS)
+    repeats, resolution = (_number(row, each, where, faults) for each in (_REPEATS, _RESOLUTION))
+    captioned = (repeats is None and resolution is None) or any(row.get(key) is not None for key in CAPTION_KEYS)
     text = _caption(row, where, faults, hint) if captioned else None
-    return MetadataRow(where=where, file_name=file_name, captioned=captioned, text=text, repeats=repeats)
+    return MetadataRow(
+        where=where, file_name=file_name, captioned=captioned, text=text, repeats=repeats, resolution=resolution
+    )
 
 
-def _repeats(row: Mapping[str, Any], where: str, faults: list[Fault]) -> int | None:
-    """How often an epoch holds the picture; None when the row does not say."""
-    given = [row[key] for key in REPEATS_KEYS if row.get(key) is not None]
+def _number(
+    row: Mapping[str, Any], asked: tuple[Sequence[str], int, int], where: str, faults: list[Fault]
+) -> int | None:
+    """A whole number of the row; None when it has none. `asked`: its keys, and the least and the greatest that it may
+    be. A number with a fault is the least."""
+    keys, least, most = asked
+    given = [row[key] for key in keys if row.get(key) is not None]
     if not given:
         return None
-    if len(given) == 1 and type(given[0]) is int and 1 <= given[0] <= MAX_REPEATS:
+    if len(given) == 1 and type(given[0]) is int and least <= given[0] <= most:
         return given[0]
-    hint = f'give "repeats" once, a number from 1 to {MAX_REPEATS}'
-    faults.append(Fault(where=where, message='has "repeats" that cannot be understood', hint=hint))
-    return 1
+    hint = f'give "{keys[0]}" once, a number from {least} to {most}'
+    faults.append(Fault(where=where, message=f'has "{keys[0]}" that cannot be understood', hint=hint))
+    return least
 
 
 def _caption(row: Mapping[str, Any], where: str, faults: list[Fault], hint: str) -> CaptionText | None:

@@ -1,4 +1,4 @@
-"""Several folders of pictures as one dataset, each with its own repeats and captions."""
+"""Several folders of pictures as one dataset, each with its own repeats, captions and resolution."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,8 @@ class Subset:
     """One folder of several. `caption` is that of pictures without one; `prefix` and `suffix` stand before and behind
     every caption; `trigger` stands in the place of [trigger], and before captions that do not have it.
     `caption_extension` None: `.caption` where the folder has such files, and `.txt` where not. With
-    `captions`, by stems of names, the pictures are those that it names, and their captions stand in it."""
+    `captions`, by stems of names, the pictures are those that it names, and their captions stand in it. `resolution`,
+    in pixels, is that of pictures without one; None: the job's."""
 
     path: Path
     repeats: int = 1
@@ -31,41 +32,42 @@ class Subset:
     suffix: str = ""
     trigger: str = ""
     captions: Mapping[str, str] | None = None
+    resolution: int | None = None
 
 
 def check_subsets(
     subsets: Sequence[Subset], *, instance_prompt: str | None, minimum: int = 1, masks_into: Path | None = None
 ) -> CheckedFolder:
-    """Reads and inspects every folder. A picture that several folders hold, with one caption, has the sum of their
-    repeats."""
+    """Reads and inspects every folder. A picture that several folders hold, with one caption and resolution, has the
+    sum of their repeats. Folders with several resolutions may hold it once for each."""
     names = [subset.path.resolve().name for subset in subsets]
     often, checked = Counter(names), []
     for number, (subset, name) in enumerate(zip(subsets, names, strict=True), start=1):
         label = name if often[name] == 1 else f"{name} {number}"
         into = None if masks_into is None else masks_into / str(number)
         checked.append(_check(subset, label, instance_prompt, into))
-    items, inspections, faults = [], [], [fault for one in checked for fault in one.faults]
-    merged = dict[str, PictureFile]()
+    inspections, faults = [], [fault for one in checked for fault in one.faults]
+    merged = dict[tuple[str, int | None], PictureFile]()
     for one in checked:
         for item, inspection in zip(one.items, one.inspections, strict=True):
-            first = merged.get(item.sha256)
+            key = item.sha256, item.resolution
+            first = merged.get(key)
             if first is None:
-                items.append(item.sha256)
                 inspections.append(inspection)
-                merged[item.sha256] = item
+                merged[key] = item
             elif first.caption == item.caption:
-                merged[item.sha256] = replace(first, repeats=first.repeats + item.repeats)
+                merged[key] = replace(first, repeats=first.repeats + item.repeats)
             else:
                 message = f"is the same picture as {first.name}, with another caption"
                 faults.append(Fault(where=item.name, message=message, hint="delete one of the two"))
     faults += [_too_often(item) for item in merged.values() if item.repeats > MAX_REPEATS]
-    if not faults and len(merged) < minimum:
+    if not faults and len({sha256 for sha256, _ in merged}) < minimum:
         message = f"hold {len(merged)} different pictures together; at least {minimum} are needed"
         faults.append(
             Fault(where=", ".join(str(subset.path) for subset in subsets), message=message, hint="add some")
         )
     return CheckedFolder(
-        items=tuple(merged[sha256] for sha256 in items),
+        items=tuple(merged.values()),
         inspections=tuple(inspections),
         faults=tuple(faults),
         notes=tuple(note for one in checked for note in one.notes),
@@ -109,7 +111,13 @@ def _told(item: PictureFile, subset: Subset, label: str) -> PictureFile:
         for place in _PLACES if subset.trigger else ():
             caption = caption.replace(place, subset.trigger)
         caption = caption if subset.trigger in caption else f"{subset.trigger} {caption}"
-    return replace(item, name=f"{label} - {item.name}", caption=caption, repeats=item.repeats * subset.repeats)
+    return replace(
+        item,
+        name=f"{label} - {item.name}",
+        caption=caption,
+        repeats=item.repeats * subset.repeats,
+        resolution=subset.resolution if item.resolution is None else item.resolution,
+    )
 
 
 def _placed(fault: Fault, subset: Subset, label: str) -> Fault:

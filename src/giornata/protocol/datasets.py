@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import AliasChoices, Field
 
-from giornata.domain.dataset import MAX_DATASET_ITEMS, MAX_REPEATS
+from giornata.domain.dataset import LEAST_RESOLUTION, MAX_DATASET_ITEMS, MAX_REPEATS, MOST_RESOLUTION
 from giornata.protocol.model import FileName, Message, Reply, Sha256
 
 
@@ -20,6 +20,13 @@ class DatasetItem(Message):
         le=MAX_REPEATS,
         description="How often an epoch holds it.",
         validation_alias=AliasChoices("repeats", "num_repeats"),
+    )
+    resolution: int | None = Field(
+        None,
+        ge=LEAST_RESOLUTION,
+        le=MOST_RESOLUTION,
+        description="Resolution in pixels at which this picture is trained, where that is less than the job's. "
+        "Such a job needs enable_bucket. Default: the job's resolution.",
     )
 
 

@@ -24,6 +24,7 @@ class InputFile(Reply):
     name: str
     caption: str | None = None
     repeats: int = Field(1, ge=1)
+    resolution: int | None = Field(None, ge=1)
 
 
 class ResumePoint(Reply):

@@ -78,6 +78,7 @@ class LeaseInput(Reply):
     name: str
     caption: str | None
     repeats: int = 1
+    resolution: int | None = None
     download: Download
 
 

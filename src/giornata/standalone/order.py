@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from giornata.client.training_folder import TrainingFolder
+from giornata.control.item_faults import resolution_faults
 from giornata.control.spec_faults import NO_DATASET, in_steps, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pipe import InputFile
@@ -73,6 +74,9 @@ def make_order(
     datasets = {"dataset": _dataset_id(data_sha256)}
     datasets |= {"class_dataset": _dataset_id(classes_sha256)} if classes else {}
     spec = _whole({**fields, **datasets}, standing, called, draw_seed, epoch=sum(each.repeats for each in pictures))
+    given = (each.resolution for each in (*pictures, *classes))
+    if faults := [*resolution_faults(given, enable_bucket=spec["enable_bucket"])]:
+        raise InvalidInput(faults)
     if standing is not None and (faults := [*_other_spec(spec, standing), *_other_data(pictures, classes, standing)]):
         raise InvalidInput(faults)
     record = standing or JobRecord(
@@ -111,11 +115,8 @@ def _whole(
 
 def _pictures(folder: TrainingFolder) -> tuple[PictureRecord, ...]:
     """Sorted by content: names and the order of files decide nothing."""
-    found = [
-        PictureRecord(sha256=item.sha256, name=item.name, caption=item.caption, repeats=item.repeats)
-        for item in folder.items
-    ]
-    return tuple(sorted(found, key=lambda each: (each.sha256, each.caption or "")))
+    found = [PictureRecord(**item.model_dump()) for item in folder.items]
+    return tuple(sorted(found, key=lambda each: (each.sha256, each.caption or "", each.resolution or 0)))
 
 
 def _hash_of(pictures: Iterable[PictureRecord]) -> str:
@@ -128,8 +129,7 @@ def _dataset_id(sha256: str) -> str:
 
 def _inputs(folder: TrainingFolder, role: Literal["instance", "class"]) -> Iterator[InputFile]:
     for file, item in zip(folder.files, folder.items, strict=True):
-        told: dict[str, Any] = {"name": item.name, "caption": item.caption, "repeats": item.repeats}
-        yield InputFile(role=role, path=file.path.resolve(), sha256=item.sha256, **told)
+        yield InputFile(role=role, path=file.path.resolve(), **item.model_dump())
 
 
 def _other_spec(spec: Mapping[str, Any], standing: JobRecord) -> Iterator[Fault]:
@@ -149,11 +149,15 @@ def _other_data(
         yield replace(fault, where=f"--class-data-dir {fault.where}".rstrip())
 
 
+def _by_usage(pictures: Iterable[PictureRecord]) -> dict[tuple[str, int | None], PictureRecord]:
+    return {(each.sha256, each.resolution): each for each in pictures}
+
+
 def _other_pictures(
     pictures: Iterable[PictureRecord], standing: Iterable[PictureRecord], *, where: str
 ) -> Iterator[Fault]:
     """What differs in a folder; its last fault is at `where`."""
-    now, before = {each.sha256: each for each in pictures}, {each.sha256: each for each in standing}
+    now, before = _by_usage(pictures), _by_usage(standing)
     said = [Fault(where=now[sha].name, message="is new since the run began") for sha in now.keys() - before.keys()]
     said += [Fault(where=before[sha].name, message="was there when it began") for sha in before.keys() - now.keys()]
     said += [

@@ -33,6 +33,7 @@ class PictureRecord(Reply):
     name: str
     caption: str | None
     repeats: int = 1
+    resolution: int | None = None
 
 
 class JobRecord(Reply):

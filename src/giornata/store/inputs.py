@@ -13,6 +13,7 @@ _OF_DATASET = (
         dataset_items.c.name,
         dataset_items.c.caption,
         dataset_items.c.repeats,
+        dataset_items.c.resolution,
         dataset_items.c.sha256,
         blobs.c.size_bytes,
         blobs.c.key,
@@ -44,6 +45,7 @@ class Inputs:
                 name=row.name,
                 caption=row.caption,
                 repeats=row.repeats,
+                resolution=row.resolution,
                 blob=BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key),
             )
             for row in found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, move_in, new_dataset
+from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, move_in, new_dataset, train
 from tests.fixtures.world import FinePicture, FinePictures, ManualClock
 
 from giornata.control.context import Context
@@ -66,6 +66,19 @@ def test_the_same_items_are_the_same_dataset_whatever_their_order(ctx: Context, 
     assert get_dataset(ctx, ANN, first.id) == first
     captioned = (items[0].model_copy(update={"caption": "sks"}), *items[1:])
     assert create_dataset(ctx, ANN, CreateDataset(items=captioned)).id != first.id
+
+
+def test_a_picture_at_two_resolutions_reaches_the_node_at_both(ctx: Context) -> None:
+    large, *others = new_dataset(ctx).items
+    small = large.model_copy(update={"name": "small.png", "resolution": 512})
+    dataset = create_dataset(ctx, ANN, CreateDataset(items=(large, small, *others)))
+    assert get_dataset(ctx, ANN, dataset.id).items == (large, small, *others)
+    with pytest.raises(InvalidInput) as refused:
+        submit(ctx, ANN, train(dataset), None)
+    assert [fault.where for fault in refused.value.faults] == ["spec.enable_bucket"]
+    submit(ctx, ANN, train(dataset, enable_bucket=True), None)
+    told = [(given.name, given.resolution) for given in claim(ctx).inputs]
+    assert told == [(large.name, None), ("small.png", 512), *((other.name, None) for other in others)]
 
 
 def test_every_fault_of_every_picture_is_told_at_once_by_its_name(ctx: Context) -> None:

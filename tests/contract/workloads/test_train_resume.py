@@ -43,7 +43,7 @@ STOPS = [
     ("dora, layer by layer", (4, 9)),
     ("lokr", (5, 12)),
     ("from a lora", (3,)),
-    ("buckets and repeats", (1, 4, 9)),
+    ("buckets, repeats and resolutions", (1, 4, 9)),
     ("buckets without enlarging", (5,)),
     ("masks and the base's own prediction", (3, 8)),
     ("the base's own prediction, and text encoders", (4, 7)),
@@ -155,7 +155,7 @@ def test_killed_at_any_step(studios: Any, job: str, every: int, killed_at: int) 
 
 def test_killed_between_two_passes_of_a_step(studios: Any) -> None:
     """Its micro-batches are of different sizes, and cannot be one."""
-    studio, whole = studios("buckets and repeats")
+    studio, whole = studios("buckets, repeats and resolutions")
     spec, reporter = studio.spec | {"checkpointing_steps": 3}, RecordingReporter()
     passes: Counter[int] = Counter()
 

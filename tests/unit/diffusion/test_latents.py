@@ -10,6 +10,7 @@ from PIL import Image
 from giornata.diffusion import latents, pixels, randomness
 from giornata.diffusion.latents import CROP_VARIANTS, Framing, LatentCache
 from giornata.diffusion.models import BaseModel
+from giornata.protocol.specs import TrainSpec
 
 SHA = "a" * 64
 
@@ -41,6 +42,41 @@ def test_crops_follow_the_seed_and_the_picture() -> None:
     assert len(set(tops(3, SHA))) == CROP_VARIANTS  # mirroring does not move the crop
     assert tops(3, SHA) != tops(4, SHA)
     assert tops(3, SHA) != tops(3, "b" * 64)
+
+
+def test_a_picture_of_a_lesser_resolution_has_buckets_of_its_own() -> None:
+    spec = TrainSpec(
+        pretrained_model_name_or_path="a/base",
+        dataset="ds_0",
+        instance_prompt="a toy",
+        resolution=1024,
+        enable_bucket=True,
+    )
+    frame = Framing.of(spec, seed=3)
+    assert (frame.target((3000, 4000)), frame.target((3000, 4000), 512)) == ((896, 1152), (448, 576))
+    assert frame.draw(SHA, "instance", 0, resolution=512) in frame.views(SHA, 512)
+    assert frame.views(SHA, 512)[0] != frame.views(SHA)[0]
+    assert frame.views(SHA, 2048) == frame.views(SHA, 1024) == frame.views(SHA), "the job's is the most"
+    square = framing()
+    assert square.views(SHA, 32) == square.views(SHA), "all are cut to one size without buckets"
+
+
+def test_one_picture_is_encoded_at_two_resolutions(tiny_base: BaseModel) -> None:
+    frame = Framing(
+        seed=1,
+        resolution=64,
+        center_crop=True,
+        random_flip=False,
+        buckets=((64, 64),),
+        sides=(16, 16, 64),
+    )
+    cache = LatentCache(vae=tiny_base.vae, vae_key="vae", framing=frame)
+    small, large = frame.views(SHA, 32)[0], frame.views(SHA)[0]
+    cache.add(cache.crops(picture(90, 90), [small, large]))
+    cache.flush()
+    scale = 64 // cache[large][0].mean_CHW.shape[-1]
+    assert tuple(cache[small][0].mean_CHW.shape[1:]) == (32 // scale, 32 // scale)
+    assert (cache[small][1].target_size, cache[large][1].target_size) == ((32, 32), (64, 64))
 
 
 class CountingVae:

@@ -80,7 +80,6 @@ def test_a_job_is_taken_with_its_tools_own_defaults(read):
         ("train", {"optimizer": "automagic"}, "train.optimizer"),
         ("train", {"content_or_style": "style"}, "train.content_or_style"),
         ("network", {"type": "lokr", "lokr_factor": 8}, "network.lokr_full_rank"),
-        ("datasets", {"resolution": [512]}, "datasets.resolution"),
         ("datasets", {"flip_y": True}, "datasets.flip_y"),
         ("datasets", {"mystery": True}, "datasets.mystery"),
     ],
@@ -94,6 +93,14 @@ def test_prodigys_rate_is_one_where_the_tool_makes_it_one(read):
     assert (fields["learning_rate"], fields["adam_weight_decay"]) == (1.0, 0.1)
 
 
-def test_pictures_of_several_sizes_are_refused(read):
-    reading = read(job_yaml=JOB.replace("resolution: [1024]", "resolution: [512, 768, 1024]"))
+def test_several_resolutions_without_buckets_are_refused(read):
+    reading = read(job_yaml=JOB.replace("resolution: [1024]", "resolution: [512, 1024], buckets: false"))
     assert [row.key for row in reading.refused] == ["datasets.resolution"]
+    assert (reading.fields["resolution"], [each.resolution for each in reading.subsets]) == (1024, [None])
+
+
+def test_pictures_are_trained_at_each_of_several_resolutions(read):
+    reading = read(job_yaml=JOB.replace("resolution: [1024]", "resolution: [512, 768, 1024]"))
+    assert reading.refused == ()
+    assert reading.fields["resolution"] == 1024
+    assert [(str(each.path), each.resolution) for each in reading.subsets] == [("in", 512), ("in", 768), ("in", None)]

@@ -64,9 +64,28 @@ def test_what_a_job_has_once_is_refused_where_folders_differ(read):
     )
     reading = read(run_toml=RUN, data_toml=other)
     keys = {row.key: row.why for row in reading.refused}
-    assert set(keys) == {"resolution", "train_batch_size", "shuffle_caption", "keep_tokens", "flip_aug"}
-    assert "768 and 512" in keys["resolution"]
+    assert set(keys) == {"train_batch_size", "shuffle_caption", "keep_tokens", "flip_aug"}
+
+
+def test_every_folder_has_the_resolution_of_its_dataset(read):
+    other = DATASETS + '[[datasets]]\nresolution = 512\n[[datasets.subsets]]\nimage_dir = "x"\n'
+    reading = read(run_toml=RUN, data_toml=other)
     assert reading.fields["resolution"] == 768
+    assert [(str(each.path), each.resolution) for each in reading.subsets] == [
+        ("dogs", None),
+        ("cats", None),
+        ("x", 512),
+    ]
+    assert "resolution" not in {row.key for row in reading.refused}
+
+
+def test_several_resolutions_without_buckets_are_refused(read):
+    other = DATASETS.replace("enable_bucket = true", "") + (
+        '[[datasets]]\nresolution = 512\n[[datasets.subsets]]\nimage_dir = "x"\n'
+    )
+    reading = read(run_toml=RUN, data_toml=other)
+    assert "768 and 512" in {row.key: row.why for row in reading.refused}["resolution"]
+    assert [each.resolution for each in reading.subsets] == [None, None, None]
 
 
 def test_captions_of_a_metadata_file_are_by_picture(read, tmp_path):

@@ -227,6 +227,24 @@ def test_repeats_in_metadata_with_a_caption_or_without(folder: Path) -> None:
     assert [(item.caption, item.repeats) for item in found.items] == [("own", 3), ("beside it", 10), (None, 2)]
 
 
+def test_resolutions_in_metadata(folder: Path) -> None:
+    write_rows(
+        folder,
+        {"file_name": "a.png", "text": "own", "resolution": 512},
+        {"file_name": "b.JPG", "resolution": 768},
+        {"file_name": "ç é.webp", "text": "three"},
+    )
+    found = read(folder)
+    assert found.faults == ()
+    assert [item.resolution for item in found.items] == [512, 768, None]
+
+
+@pytest.mark.parametrize("resolution", [0, 63, 2049, "512", True])
+def test_resolutions_that_mean_nothing(resolution: object, folder: Path) -> None:
+    write_rows(folder, {"file_name": "a.png", "text": "own", "resolution": resolution})
+    assert faults(read(folder)) == [("metadata.jsonl:1", 'has "resolution" that cannot be understood')]
+
+
 @pytest.mark.parametrize("repeats", [0, -1, 1001, 1.5, "3", True, [1]])
 def test_repeats_that_mean_nothing(repeats: object, folder: Path) -> None:
     write_rows(folder, {"file_name": "a.png", "text": "own", "repeats": repeats})

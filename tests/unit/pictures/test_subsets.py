@@ -54,6 +54,18 @@ def test_a_picture_in_two_folders_is_repeated_as_often_as_both_say(folders, draw
     assert [fault.where for fault in other.faults] == ["cats - again.png"]
 
 
+def test_a_folder_at_two_resolutions_holds_its_pictures_twice(folders):
+    small, large = Subset(path=folders / "dogs", resolution=512), Subset(path=folders / "dogs", repeats=2)
+    checked = check_subsets([small, large], instance_prompt="a dog")
+    assert checked.faults == ()
+    assert [(item.name, item.resolution, item.repeats) for item in checked.items] == [
+        ("dogs 1 - 0.png", 512, 1),
+        ("dogs 1 - 1.png", 512, 1),
+        ("dogs 2 - 0.png", None, 2),
+        ("dogs 2 - 1.png", None, 2),
+    ]
+
+
 def test_faults_of_every_folder_come_at_once(folders):
     (folders / "dogs" / "broken.png").write_bytes(b"no picture")
     asked = [Subset(path=folders / "dogs"), Subset(path=folders / "cats"), Subset(path=folders / "none")]

@@ -167,3 +167,13 @@ def test_own_class_pictures_are_part_of_the_run_and_stay_as_they_were():
     assert [fault.where for fault in refused.value.faults] == wrong[1:]
     assert spec_faults(prior, own_classes=True) == []
     assert spec_faults(FIELDS | {"class_prompt": "a dog"}, own_classes=True)
+
+
+def test_a_resolution_of_a_picture_reaches_the_engine_and_needs_buckets():
+    items = tuple(item.model_copy(update={"resolution": 512}) for item in PICTURES.items)
+    small = TrainingFolder(files=PICTURES.files, items=items, notes=())
+    told = order(FIELDS | {"enable_bucket": True, "resolution": 1024}, pictures=small)
+    assert [each.resolution for each in told.inputs] == [512, 512]
+    with pytest.raises(InvalidInput) as refused:
+        order(FIELDS | {"resolution": 1024}, pictures=small)
+    assert [fault.where for fault in refused.value.faults] == ["spec.enable_bucket"]

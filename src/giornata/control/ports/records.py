@@ -105,6 +105,7 @@ class ItemRecord:
     name: str
     caption: str | None
     repeats: int = 1
+    resolution: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,6 +202,7 @@ class InputRow:
     caption: str | None
     blob: BlobRow
     repeats: int = 1
+    resolution: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

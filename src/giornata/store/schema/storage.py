@@ -57,6 +57,7 @@ dataset_items = Table(
     Column("name", String(255), nullable=False),
     Column("caption", Text),
     Column("repeats", Integer, nullable=False, server_default="1"),
+    Column("resolution", Integer),  # in pixels; NULL: the job's
     sa.ForeignKeyConstraint(["dataset_id", "project_id"], ["datasets.id", "datasets.project_id"]),
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_dataset_items_blob", "project_id", "sha256"),

@@ -139,7 +139,10 @@ def _in_buckets(materials: tuple[Material, ...], framing: Framing) -> tuple[Mate
     sorted_in: list[Material] = []
     for material in materials:
         try:
-            buckets = {sample.sha256: framing.target(material.size(sample)) for sample in material.samples}
+            buckets = {
+                (sample.sha256, sample.resolution): framing.target(material.size(sample), sample.resolution)
+                for sample in material.samples
+            }
         except pixels.Undecodable:
             refuse_if([fault for each in materials for fault in _undecodables(each)])
             raise

@@ -88,7 +88,8 @@ class Draws:
     def views(self, first_step: int, end_step: int) -> dict[View, Sample]:
         """What these steps will look at, in the order of first use. Stops looking when there is nothing left."""
         possible = sum(
-            len(self.framing.views(picture)) for picture in {s.sha256 for m in self.materials for s in m.samples}
+            len(self.framing.views(*picture))
+            for picture in {(s.sha256, self.framing.lesser(s.resolution)) for m in self.materials for s in m.samples}
         )
         found: dict[View, Sample] = {}
         for draw in self._all(first_step, end_step):
@@ -142,7 +143,7 @@ class Draws:
         ]
 
     def _draw(self, role: Role, drawn: Sample, key: tuple[int, int, int]) -> Draw:
-        view = self.framing.draw(drawn.sha256, role, *key)
+        view = self.framing.draw(drawn.sha256, role, *key, resolution=drawn.resolution)
         return Draw(role=role, sample=drawn, view=view, key=key)
 
 
@@ -151,7 +152,9 @@ def batches_of(material: Material, *, seed: int, batch: int) -> Callable[[int], 
     pictures in buckets, `giornata.diffusion.bucket_order`."""
     repeats = [sample.repeats for sample in material.samples]
     if material.buckets is not None:
-        members = by_bucket(repeats, [material.buckets[sample.sha256] for sample in material.samples])
+        members = by_bucket(
+            repeats, [material.buckets[sample.sha256, sample.resolution] for sample in material.samples]
+        )
         return BucketOrder(seed=seed, role=material.role, batch=batch, members=members).batch_at
     places = [index for index, count in enumerate(repeats) for _ in range(count)]
     order = Order(seed=seed, role=material.role, count=len(places))
@@ -162,7 +165,8 @@ def _by_size(draws: Sequence[Draw], material: Material) -> list[list[Draw]]:
     """The draws in groups of one bucket, in the order of first use."""
     groups: dict[Size, list[Draw]] = {}
     for draw in draws:
-        groups.setdefault((material.buckets or {})[draw.sample.sha256], []).append(draw)
+        bucket = (material.buckets or {})[draw.sample.sha256, draw.sample.resolution]
+        groups.setdefault(bucket, []).append(draw)
     return list(groups.values())
 
 

@@ -138,7 +138,7 @@ def _look(latents: LatentCache, wanted: Wanted) -> Looked:
         image = wanted.material.load(first)
     except pixels.Undecodable as error:
         return Looked(faults=tuple(undecodable(sample, error) for sample in wanted.samples))
-    if latents.shows_nothing(image, first.sha256):
+    if latents.shows_nothing(image, first.sha256, {sample.resolution for sample in wanted.samples}):
         empty = [Fault(where=sample.name, message=EMPTY_MASK, hint=MEND_MASK) for sample in wanted.samples]
         return Looked(faults=tuple(empty))
     return Looked(crops=tuple(latents.crops(image, wanted.views)))

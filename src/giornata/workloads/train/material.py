@@ -22,15 +22,15 @@ Load = Callable[[Sample], Image.Image]
 class Material:
     """The samples of one role, sorted by content, and how to get at their pictures.
 
-    `size` tells a picture's (height, width) without decoding it. `buckets` says in which bucket each picture (by its
-    hash) lies; None when all are cut to one size.
+    `size` tells a picture's (height, width) without decoding it. `buckets` has the bucket of each picture, by its
+    hash and its own resolution; None when all are cut to one size.
     """
 
     role: Role
     samples: tuple[Sample, ...]
     load: Load
     size: Callable[[Sample], Size]
-    buckets: Mapping[str, Size] | None = None
+    buckets: Mapping[tuple[str, int | None], Size] | None = None
 
 
 def from_files(
@@ -54,6 +54,7 @@ def from_files(
                 name=file.name,
                 path=file.path,
                 repeats=file.repeats,
+                resolution=file.resolution,
             )
         )
     material = Material(

@@ -179,7 +179,7 @@ class Pack:
             tensors |= {f"view.{place}.mean": entry.mean_CHW, f"view.{place}.std": entry.std_CHW}
             if entry.mask_HW is not None:
                 tensors[f"view.{place}.mask"] = entry.mask_HW
-            views.append({"entry": place, "placement": asdict(placement), "view": asdict(view)})
+            views.append({"entry": place, "placement": asdict(placement), "view": _told(view)})
         for place, (_, embedding) in enumerate(self.embeddings):
             tensors[f"text.{place}.prompt"] = embedding.prompt_BLD
             if embedding.pooled_BP is not None:
@@ -210,11 +210,14 @@ def pack_key(
     rows_of: RowsOf = one_row,
 ) -> str:
     """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
-    cut = asdict(framing)
+    cut, views = asdict(framing), list(views)
     if framing.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
     if framing.no_upscale_steps is None:
         del cut["no_upscale_steps"]  # packs from before there was such a thing keep their keys
+    lesser = sorted({view.resolution for view in views if view.resolution is not None})
+    if not lesser:
+        del cut["sides"]
     depends: dict[str, Any] = {
         "captions": None if captions is None else [[text, *_tokens(base, text)] for text in sorted(captions)],
         "crop_variants": CROP_VARIANTS,
@@ -224,15 +227,20 @@ def pack_key(
         "framing": cut,
         "text_encoders": None if captions is None else [weights_digest(each) for each in base.text_encoders],
         "vae": weights_digest(base.vae),
-        "views": sorted([view.picture_sha256, view.crop, view.flip] for view in views),
+        "views": sorted([*_told(view).values()] for view in views),
     }
     if captions is not None and max_token_length != CHUNK:
         depends["max_token_length"] = max_token_length
-    sizes = framing.buckets or ((framing.resolution, framing.resolution),)
-    rows = [rows_of(size) for size in sizes]
+    sizes = list(framing.buckets or ((framing.resolution, framing.resolution),))
+    rows = [rows_of(size) for size in (*sizes, *(size for each in lesser for size in framing.buckets_at(each)))]
     if max(rows) > 1:
         depends["encoded_together"] = rows
     return "encodings-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+
+
+def _told(view: View) -> dict[str, Any]:
+    """The fields of a view, without a resolution where it is the job's."""
+    return {name: value for name, value in asdict(view).items() if value is not None}
 
 
 def _tokens(base: BaseModel, text: str) -> list[list[int]]:
