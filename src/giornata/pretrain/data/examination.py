@@ -11,7 +11,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from giornata.diffusion.decoding import NotAPicture, TooManyPixels, Undecodable, decode, stored_mode
+from giornata.diffusion.decoding import NotAPicture, TooManyPixels, Undecodable, check_png, decode, stored_mode
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.filters import Filter, Record, Refusal, Refused
 from giornata.pretrain.data.perceptual import hash_of
@@ -59,6 +59,7 @@ def examine(raw: Raw, filters: Sequence[Filter], *, perceptual: bool) -> Examine
         return Examined(refused=Refused(reason=Refusal.EMPTY, detail=detail))
     key = hashlib.sha256(raw.image).digest()
     try:
+        check_png(raw.image)
         picture, mode = decode(raw.image), stored_mode(raw.image)
     except Undecodable as error:
         return Examined(key=key, refused=Refused(reason=_reason(error), detail=str(error)[:300]))

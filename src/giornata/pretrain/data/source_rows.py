@@ -5,6 +5,7 @@ Reading a piece twice gives the same rows in the same order.
 
 import json
 import tarfile
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from giornata.pretrain.data.storage import Storage
 from giornata.protocol.pretraining import Ingest
 
 ROWS_AT_ONCE = 64
+_UNSEEN = {"Cc", "Cf", "Cn", "Zs", "Zl", "Zp", "Mn", "Me"}
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and a symbol by their category, and blank
 _PICTURE_MEMBERS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
 
 
@@ -51,11 +54,16 @@ def rows_of(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
 
 def captions_of(values: Sequence[object], options: Ingest) -> tuple[str, ...]:
     """Those of them, and of lists among them, that are text of min_caption_chars, without the space around it: each
-    once, max_captions at most. Where all are too short, the first that says something: for the filter to refuse."""
+    once, max_captions at most. Where all are too short, the first that shows something: for the filter to refuse."""
     each_alone = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
-    said = [text for value in each_alone if (text := _text(value).strip())]
+    said = [text for value in each_alone if _is_visible(text := _text(value).strip())]
     long = [text for text in said if len(text) >= options.min_caption_chars]
     return tuple(dict.fromkeys(long))[: options.max_captions] or tuple(said[:1])
+
+
+def _is_visible(text: str) -> bool:
+    """Whether a reader sees any of it: spaces, control and zero-width characters and lone marks show nothing."""
+    return any(unicodedata.category(each) not in _UNSEEN and each not in _FILLERS for each in text)
 
 
 def _text(value: object) -> str:
