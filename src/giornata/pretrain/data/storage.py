@@ -57,6 +57,10 @@ class Storage:
         """What lies below `name`."""
         return replace(self, below=self._joined(name))
 
+    def beside(self, name: str) -> "Storage":
+        """The folder `name` in the folder that this one lies in."""
+        return replace(self, below=self.below.rpartition("/")[0]) / name
+
     @property
     def filesystem(self) -> fs.FileSystem:
         """pyarrow's, for libraries that take one together with `path`."""
