@@ -3,9 +3,11 @@
 import hashlib
 import io
 import json
+import struct
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,25 @@ def write_webdataset(folder: Path, shares: Shares) -> list[Row]:
     return written
 
 
+def write_mds(folder: Path, shares: Shares) -> list[Row]:
+    """As MosaicML Streaming leaves a data set, without compression."""
+    written: list[Row] = []
+    about: dict[str, Any] = {"column_names": ["caption", "jpg"], "column_encodings": ["str", "bytes"]}
+    about |= {"column_sizes": [None, None], "compression": None, "format": "mds", "hashes": [], "version": 2}
+    shards = []
+    for number, rows in enumerate(shares):
+        name = f"shard.{number:05}.mds"
+        pairs = [((_text(row) or "").encode(), row.image or b"") for row in rows]
+        samples = [struct.pack("<2I", len(text), len(image)) + text + image for text, image in pairs]
+        places = accumulate(map(len, samples), initial=4 * (len(rows) + 2))
+        (folder / name).write_bytes(struct.pack(f"<{len(rows) + 2}I", len(rows), *places) + b"".join(samples))
+        raw = {"basename": name, "bytes": (folder / name).stat().st_size, "hashes": {}}
+        shards.append({**about, "raw_data": raw, "samples": len(rows), "size_limit": 1 << 26, "zip_data": None})
+        written += _placed(rows, name)
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    return written
+
+
 def write_pictures(folder: Path, shares: Shares) -> list[Row]:
     """A folder for each share; a caption beside its picture. Rows without a picture cannot be written."""
     written: list[Row] = []
@@ -131,5 +152,6 @@ WRITERS: dict[Kind, Callable[[Path, Shares], list[Row]]] = {
     Kind.PARQUET: write_parquet,
     Kind.HUGGINGFACE: write_huggingface,
     Kind.WEBDATASET: write_webdataset,
+    Kind.MDS: write_mds,
     Kind.PICTURES: write_pictures,
 }
