@@ -9,9 +9,9 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.fixtures.pretrain_sources import write_example
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.data.example_data import write_example
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, rows_of
 from giornata.pretrain.data.sources import Kind, Source, find
 from giornata.pretrain.data.storage import Storage

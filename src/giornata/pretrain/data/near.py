@@ -17,8 +17,8 @@ from math import comb
 import numpy as np
 
 from giornata.pretrain.data.partitions import ROW, Partitions
-from giornata.pretrain.data.perceptual import BITS
 
+BITS = 64
 CROWD = 1000
 """So many hashes of one value are rather compared all with all than sorted once more for each choice of bands."""
 _AS_MUCH_AS_SORTING = 64
