@@ -119,7 +119,8 @@ class Decision:
     def _names(self) -> tuple[np.ndarray, pa.ChunkedArray]:
         """Numbers of rows that are kept instead of others, sorted, and what the list calls them."""
         wanted = np.unique(self._refused["kept"].drop_null().to_numpy())
-        numbers, names = [np.empty(0, np.int64)], [pa.array([], pa.large_string())]
+        numbers: list[np.ndarray] = [np.empty(0, np.int64)]
+        names = [pa.array([], pa.large_string())]
         for fragment in self._examined.get_fragments() if len(wanted) else ():
             table, found = _chosen(fragment, [*_NUMBER, SOURCE, PLACE], wanted)
             joined = pc.binary_join_element_wise("like", table[SOURCE], table[PLACE], " ")
@@ -131,10 +132,11 @@ class Decision:
 
     def keep(self, pieces: range, rows_per_shard: int) -> Keep:
         """Of the stretch of these pieces."""
-        first, last = np.searchsorted(self._numbers, [pieces.start << ORDINAL_BITS, pieces.stop << ORDINAL_BITS])
+        ends = [pieces.start << ORDINAL_BITS, pieces.stop << ORDINAL_BITS]
+        first, last = np.searchsorted(self._numbers, np.array(ends)).tolist()
         dropped = self._numbers[first:last]
         within = (pc.field(PIECE) >= pieces.start) & (pc.field(PIECE) < pieces.stop)
-        keys = [np.empty(0, "S32")]
+        keys: list[np.ndarray] = [np.empty(0, "S32")]
         for batch in self._examined.to_batches(columns=[*_NUMBER, columns.KEY], filter=within, **_READ):
             keys.append(_keys(batch)[~np.isin(_numbers(batch), dropped, kind="sort")])
         ordered = np.sort(np.concatenate(keys))
@@ -151,9 +153,9 @@ def _equal(by_key: Partitions, sound: Partitions | None) -> pa.Table:
     found = [_refused(np.empty(0, np.int64), "")]
     for rows in by_key:
         ordered = rows[np.lexsort((rows["number"], rows["key"]))]
-        is_first = np.append(True, ordered["key"][1:] != ordered["key"][:-1])[: len(ordered)]
+        is_first: np.ndarray = np.append(True, ordered["key"][1:] != ordered["key"][:-1])[: len(ordered)]
         first = ordered[is_first]
-        firsts = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
+        firsts: np.ndarray = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
         found.append(_refused(ordered["number"][~is_first], str(Refusal.DUPLICATE), firsts[~is_first]))
         if sound is not None:
             sound.add(first, first["hash"])

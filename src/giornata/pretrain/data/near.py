@@ -40,7 +40,7 @@ def near_duplicates(by_hash: Partitions, distance: int) -> Found:
         is_first = _starts(ordered["hash"])
         first = ordered[is_first]
         firsts.add(first, first["hash"])
-        of_copies = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
+        of_copies: np.ndarray = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
         copies.append((ordered["number"][~is_first], of_copies[~is_first]))
     by_hash.drop()
     goes, kept = chosen(*near_pairs(firsts, distance)) if distance else (_none("<i8"), _none("<i8"))
@@ -71,15 +71,15 @@ def chosen(one: np.ndarray, other: np.ndarray) -> Found:
     both = np.concatenate([one, other])
     numbers, places = np.unique(both["number"], return_index=True)
     ranked = np.lexsort((both["key"][places], -both["pixels"][places]))
-    rank = np.empty(len(ranked), np.int64)
+    rank: np.ndarray = np.empty(len(ranked), np.int64)
     rank[ranked] = np.arange(len(ranked))
     ends = [rank[np.searchsorted(numbers, each["number"])] for each in (one, other)]
     before, after = np.minimum(*ends), np.maximum(*ends)
-    goes = np.zeros(len(ranked), bool)
+    goes: np.ndarray = np.zeros(len(ranked), bool)
     open_before, open_after = before, after
     # Whoever is asked before all of its open neighbors stays, and they go; a pair is open until one of its ends goes.
     while len(open_before):
-        waits = np.zeros(len(ranked), bool)
+        waits: np.ndarray = np.zeros(len(ranked), bool)
         waits[open_after] = True
         goes[open_after[~waits[open_before]]] = True
         still = ~goes[open_before] & ~goes[open_after]
@@ -96,15 +96,17 @@ class _Alike:
     bit how many have it otherwise than most with their value."""
 
     def __init__(self) -> None:
-        self.values, self.rows, self.odd = 0, 0, np.zeros(BITS, np.int64)
+        self.values, self.rows = 0, 0
+        self.odd: np.ndarray = np.zeros(BITS, np.int64)
 
     def add(self, parts: Iterable[np.ndarray]) -> None:
         """All hashes of one value."""
-        ones, rows = np.zeros(BITS, np.int64), 0
+        ones: np.ndarray = np.zeros(BITS, np.int64)
+        rows = 0
         for hashes in parts:
             rows += len(hashes)
             for first in range(0, len(hashes), _AT_ONCE):
-                octets = hashes[first : first + _AT_ONCE].astype("<u8").view(np.uint8).reshape(-1, 8)
+                octets: np.ndarray = hashes[first : first + _AT_ONCE].astype("<u8").view(np.uint8).reshape(-1, 8)
                 ones += np.unpackbits(octets, axis=1, bitorder="little").sum(axis=0, dtype=np.int64)
         self.values, self.rows = self.values + 1, self.rows + rows
         self.odd += np.minimum(ones, rows - ones)
@@ -134,7 +136,7 @@ def _search(
                 together = ordered[start : start + size]
                 among.add([together["hash"]])
                 crowded.add(together, together["hash"])
-            few = ~np.repeat(many, sizes)
+            few: np.ndarray = ~np.repeat(many, sizes)
             yield from compared(ordered[few], band[few], distance, seen)
         banded.drop()
         yield from _search(crowded, among, distance=distance, crowd=crowd, agreed=same, seen=seen)

@@ -103,11 +103,15 @@ class Storage:
         top = self.path()
         selector = fs.FileSelector(self.path(under), recursive=True, allow_not_found=True)
         found = [
-            (info.path.removeprefix(top).lstrip("/"), int(info.size))
+            (info.path.removeprefix(top).lstrip("/"), self._size_bytes(info))
             for info in self.filesystem.get_file_info(selector)
             if info.type == fs.FileType.File and not info.base_name.startswith(_TEMPORARY)
         ]
         return sorted(found)
+
+    def _size_bytes(self, info: fs.FileInfo) -> int:
+        # A page of https that lists files does not say how large they are
+        return int(info.size if info.size is not None else self.filesystem.get_file_info(info.path).size)
 
     def read(self, name: str) -> bytes:
         """A whole file."""
