@@ -167,7 +167,7 @@ def test_one_file_where_fsspec_reads(tmp_path: Path) -> None:
 
 
 def test_an_address_whose_package_is_missing_names_the_extra() -> None:
-    with pytest.raises(InvalidInput, match=r"gs:// needs a package that is not installed.*giornata\[gcs\]"):
+    with pytest.raises(InvalidInput, match=r"gs:// needs a package that is not installed.*\.\[gcs\]"):
         find("gs://bucket/pictures", Ingest())
     with pytest.raises(InvalidInput, match="nothing:// is not known"):
         find("nothing://bucket/pictures", Ingest())

@@ -132,9 +132,8 @@ class Decision:
 
     def keep(self, pieces: range, rows_per_shard: int) -> Keep:
         """Of the stretch of these pieces."""
-        ends = [pieces.start << ORDINAL_BITS, pieces.stop << ORDINAL_BITS]
-        first, last = np.searchsorted(self._numbers, np.array(ends)).tolist()
-        dropped = self._numbers[first:last]
+        first = int(np.searchsorted(self._numbers, pieces.start << ORDINAL_BITS))
+        dropped = self._numbers[first : int(np.searchsorted(self._numbers, pieces.stop << ORDINAL_BITS))]
         within = (pc.field(PIECE) >= pieces.start) & (pc.field(PIECE) < pieces.stop)
         keys: list[np.ndarray] = [np.empty(0, "S32")]
         for batch in self._examined.to_batches(columns=[*_NUMBER, columns.KEY], filter=within, **_READ):

@@ -220,7 +220,11 @@ def _by_fsspec(address: str) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, path = fsspec.url_to_fs(address)
     except ImportError as error:
-        extra = "pip install 'giornata[gcs]'" if scheme in {"gs", "gcs"} else "install the package that it names"
+        extra = (
+            "pip install -c constraints.txt '.[gcs]'"
+            if scheme in {"gs", "gcs"}
+            else "install the package that it names"
+        )
         message = f"{scheme}:// needs a package that is not installed: {error}"
         raise InvalidInput([Fault(where="address", message=message, hint=extra)]) from None
     except ValueError:
