@@ -84,16 +84,13 @@ def _rows(draw: np.random.Generator, first: int, count: int, crowd: int) -> pa.T
     return pa.table(values).select(EXAMINED.names).cast(EXAMINED)
 
 
-def decide(folder: Path, distance: int | None, memory_bytes: int, threads: int) -> dict[str, float]:
+def decide(folder: Path, distance: int | None, memory_bytes: int) -> dict[str, float]:
     """In this process, which does nothing else."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     rows = pds.dataset(folder, schema=EXAMINED, format="parquet")
-    with (
-        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
-        most_bytes(Path(scratch)) as disk,
-        Decision(rows, Path(scratch), hash_distance=distance, memory_bytes=memory_bytes, threads=threads) as decision,
-    ):
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch, most_bytes(Path(scratch)) as disk:
+        decision = Decision(rows, Path(scratch), hash_distance=distance, memory_bytes=memory_bytes)
         keep = decision.keep(range(1 << 30), ROWS_PER_SHARD)
         refused = sum(batch.num_rows for batch in decision.refused())
     return {
@@ -125,10 +122,10 @@ def most_bytes(folder: Path) -> Iterator[list[int]]:
         looking.join()
 
 
-def measured(folder: Path, rows: int, distance: int | None, memory_mib: int, threads: int) -> dict[str, float]:
+def measured(folder: Path, rows: int, distance: int | None, memory_mib: int) -> dict[str, float]:
     """By a process of its own."""
     words = [sys.executable, __file__, "--decide", str(folder / str(rows)), "--memory-mib", str(memory_mib)]
-    words += ["--threads", str(threads)] + ([] if distance is None else ["--distance", str(distance)])
+    words += [] if distance is None else ["--distance", str(distance)]
     answer = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ}).stdout
     found: dict[str, float] = json.loads(answer)
     print(f"{rows} rows, distance {distance}, {memory_mib} MiB: {found}", file=sys.stderr)
@@ -146,7 +143,7 @@ def deciding(given: argparse.Namespace, folder: Path) -> list[dict[str, object]]
     runs: dict[tuple[int, int | None, int], list[dict[str, float]]] = {cell: [] for cell in cells}
     for _ in range(given.repetitions):
         for rows, distance, mib in cells:
-            runs[rows, distance, mib].append(measured(folder, rows, distance, mib, given.threads))
+            runs[rows, distance, mib].append(measured(folder, rows, distance, mib))
     return [_cell(cell, found) for cell, found in runs.items()]
 
 
@@ -210,7 +207,6 @@ def main() -> None:
     parser.add_argument("--memory-mib", nargs="+", type=int, default=[256, 4096])
     parser.add_argument("--crowd", type=int, default=0, help="how many of 100 rows have much of their hash in common")
     parser.add_argument("--near-only", action="store_true", help="not without near duplicates")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the rows (a temporary one)")
@@ -218,7 +214,7 @@ def main() -> None:
     parser.add_argument("--distance", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.decide:
-        print(json.dumps(decide(given.decide, given.distance, given.memory_mib[0] << 20, given.threads)))
+        print(json.dumps(decide(given.decide, given.distance, given.memory_mib[0] << 20)))
         return
     about = machine()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:

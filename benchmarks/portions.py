@@ -152,10 +152,10 @@ def driver_of_encode(shards: int) -> dict[str, float]:
         Storage.at(config.data.shards).write(MANIFEST, manifest_of(shards))
         encoder = open_encoder(config.model, seed=config.seed, device="cpu")
 
-        def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
+        def encoding(works: list[Work]) -> Iterator[tuple[Work, dict[str, Done]]]:
             for work in works:
                 shard = Shard(name=f"{work.number}", rows=ROWS_PER_SHARD, bytes=1, sha256="")
-                yield work, Done(shard=shard, unreadable={"truncated": 1})
+                yield work, dict.fromkeys(work.parts, Done(shard=shard, unreadable={"truncated": 1}))
 
         steps = Steps()
         steps("all", lambda: encode(config, encoder, encoding))

@@ -11,8 +11,7 @@ import pyarrow as pa
 from PIL import Image
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.example_data import write_example
-from giornata.pretrain.data.example_formats import Row
+from giornata.pretrain.data.example_data import Row, write_example
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.shards import write_shard
 from giornata.pretrain.data.storage import Storage

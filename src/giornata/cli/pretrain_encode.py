@@ -32,6 +32,8 @@ def encode(
         for resolution, one in report["latents"].items():
             unreadable = f", {one['unreadable']} of them unreadable" if one["unreadable"] else ""
             out.say(f"{resolution} px: {one['rows']:,} rows{unreadable}, {size(one['bytes'])} in {one['folder']}")
+        if text := report["text"]:
+            out.say(f"text: {text['rows']:,} rows, {size(text['bytes'])} in {text['folder']}, for all resolutions")
         out.say(f"{report['encoded']} shards encoded, {report['kept']} were there")
         out.result(report)
 

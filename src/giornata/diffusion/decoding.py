@@ -14,6 +14,7 @@ from giornata.diffusion import heif  # noqa: F401  (importing it makes Pillow re
 from giornata.diffusion.colours import has_alpha, in_srgb, over_white
 
 _ORIENTATION_TAG = 0x0112
+_PNG = b"\x89PNG\r\n\x1a\n"
 _LYING = {5, 6, 7, 8}  # values of the tag that swap height and width
 _NEEDS_A_PROGRAM = {"EPS"}  # Pillow hands these to Ghostscript, which is no place for a stranger's file
 # Pillow's decoders raise what they like on damaged files.
@@ -77,6 +78,13 @@ def stored_mode(source: Path | bytes) -> str:
         return opened.mode
 
 
+def check_png(content: bytes) -> None:
+    """Raise Undecodable for a PNG with a wrong checksum. Pillow shows such a picture with wrong pixels."""
+    if content.startswith(_PNG):
+        with _readable(), Image.open(io.BytesIO(content)) as opened:
+            opened.verify()
+
+
 def _file(source: Path | bytes) -> Path | io.BytesIO:
     return source if isinstance(source, Path) else io.BytesIO(source)
 
@@ -101,6 +109,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode not in _DEEP_MODES:
         return image
     values = np.asarray(image, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise Undecodable("has pixels that are not finite numbers (NaN or infinite)")
     if image.mode == "F" and values.max(initial=0.0) <= 1.0:
         values = values * 65535.0
     elif not image.mode.startswith("I;16") and values.max(initial=0.0) <= 255.0:

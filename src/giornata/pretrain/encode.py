@@ -1,8 +1,8 @@
 """The offline job: `python -m giornata.pretrain.encode CONFIG [--report FILE] [--address RAY]`.
 
-For each resolution of the phases every shard of the source is encoded once. The job may be killed at any moment:
-what is whole is kept by the next run, and the end is the same to the byte. With more than one encoder, or with an
-address, the shards are given to actors of Ray; otherwise they are encoded in this process.
+Every shard of the source is read once: for all resolutions of the phases together, and for the text. The job may be
+killed at any moment: what is whole is kept by the next run, and the end is the same to the byte. With more than one
+encoder, or with an address, the shards are given to actors of Ray; otherwise they are encoded in this process.
 """
 
 import argparse
@@ -25,11 +25,15 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work, done_before, threads_of_one
 from giornata.pretrain.encoding.encoded import (
     ABOUT,
+    AGAIN,
     EMPTY,
+    TEXT,
     about,
+    has_text_inside,
     latents_storage,
     refuse_others,
     source_manifest,
+    stores_text,
     to_bytes,
     write_empty,
 )
@@ -43,7 +47,7 @@ from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
 """Threads that look for what was done before: each note is a request to the storage."""
-Encoding = Callable[[list[Work]], Iterable[tuple[Work, Done]]]
+Encoding = Callable[[list[Work]], Iterable[tuple[Work, dict[str, Done]]]]
 
 
 def encode(
@@ -56,43 +60,58 @@ def encode(
     """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
     `progress` is told after each shard how many there are of how many.
 
-    Returns a report: `latents` by resolution (folder, rows, bytes, unreadable), `encoded` and `kept` shards. Raises
-    InvalidInput when a folder holds latents of something else, or when more rows cannot be read than
+    Returns a report: `latents` by resolution and `text` (folder, rows, bytes, unreadable), `encoded` and `kept`
+    shards. Raises InvalidInput when a folder holds something else, or when more rows cannot be read than
     data.max_quarantined_share.
     """
     source = source_manifest(config)
     encoding = encoding or here(config, source, encoder)
-    resolutions = sorted({phase.resolution for phase in config.phases})
-    folders = {resolution: latents_storage(config, resolution) for resolution in resolutions}
-    told = {resolution: about(config, resolution, source, encoder) for resolution in resolutions}
-    for resolution, storage in folders.items():
-        _claim(storage, told[resolution])
-    works = [Work(resolution=each, number=number) for each in resolutions for number in range(len(source.shards))]
-    with ThreadPoolExecutor(READERS) as pool:
-        found = pool.map(lambda work: done_before(folders[work.resolution], work.number), works)
-        done = {work: each for work, each in zip(works, found, strict=True) if each is not None}
-    missing, kept = [work for work in works if work not in done], len(done)
+    parts = [str(each) for each in sorted({phase.resolution for phase in config.phases})]
+    parts += [TEXT] if stores_text(config) else []
+    folders = {part: latents_storage(config, part) for part in parts}
+    told = {part: about(config, part, source, encoder) for part in parts}
+    for part, storage in folders.items():
+        _claim(storage, told[part])
+    count = len(source.shards)
+    done = {part: _done_before(folders[part], count) for part in parts}
+    missing = [tuple(part for part in parts if number not in done[part]) for number in range(count)]
+    works = [Work(number=number, parts=each) for number, each in enumerate(missing) if each]
     unreadable = Unreadable(config, source)
-    for work, each in done.items():
-        unreadable.add(work, each)
+    for part in parts:
+        for each in done[part].values():
+            unreadable.add(part, each)
     unreadable.refuse()
-    for work, each in encoding(missing):
-        done[work] = each
+    for whole, (work, made) in enumerate(encoding(works), count - len(works) + 1):
+        for part, each in made.items():
+            done[part][work.number] = each
+            unreadable.add(part, each)
         if progress:
-            progress(len(done), len(works))
-        unreadable.add(work, each)
+            progress(whole, count)
         unreadable.refuse()
-    reports = [
-        _finish(folders[each], told[each], [done[work] for work in works if work.resolution == each], encoder)
-        for each in resolutions
-    ]
-    return {"latents": dict(zip(map(str, resolutions), reports, strict=True)), "encoded": len(missing), "kept": kept}
+    reports = {
+        part: _finish(folders[part], told[part], [done[part][number] for number in range(count)], encoder)
+        for part in parts
+    }
+    text = reports.pop(TEXT, None)
+    return {"latents": reports, "text": text, "encoded": len(works), "kept": count - len(works)}
+
+
+def _done_before(storage: Storage, shards: int) -> dict[int, Done]:
+    with ThreadPoolExecutor(READERS) as pool:
+        found = pool.map(lambda number: done_before(storage, number), range(shards))
+        return {number: each for number, each in enumerate(found) if each is not None}
 
 
 def _claim(storage: Storage, told: dict[str, Any]) -> None:
     """Say what will lie in the folder, or refuse it when that is something else already."""
     if storage.exists(ABOUT):
-        refuse_others(storage, json.loads(storage.read(ABOUT)), told)
+        found = json.loads(storage.read(ABOUT))
+        if has_text_inside(found):
+            message = (
+                "was written by an older version. Runs read it once it has a manifest, and nothing is added to it"
+            )
+            raise InvalidInput([Fault(where=str(storage), message=message, hint=AGAIN)])
+        refuse_others(storage, found, told)
         return
     if others := storage.names():
         message = f"is not empty ({others[0]}) and does not say what it holds"
@@ -101,27 +120,27 @@ def _claim(storage: Storage, told: dict[str, Any]) -> None:
 
 
 class Unreadable:
-    """How many rows could not be read, by resolution and reason. A picture that cannot be read is so at every
-    resolution: each is counted for itself. What a shard costs here does not grow with the number of shards."""
+    """How many rows could not be read, by part (a resolution) and reason. A picture that cannot be read is so at
+    every resolution: each is counted for itself. What a shard costs here does not grow with the number of shards."""
 
     def __init__(self, config: PretrainConfig, source: Manifest) -> None:
         self._shards, self._share, self._rows = config.data.shards, config.data.max_quarantined_share, source.rows
-        self._by_resolution: dict[int, Counter[str]] = {}
-        self._totals: Counter[int] = Counter()
+        self._by_part: dict[str, Counter[str]] = {}
+        self._totals: Counter[str] = Counter()
 
-    def add(self, work: Work, done: Done) -> None:
+    def add(self, part: str, done: Done) -> None:
         """One more shard."""
         if done.unreadable:
-            self._by_resolution.setdefault(work.resolution, Counter()).update(done.unreadable)
-            self._totals[work.resolution] += sum(done.unreadable.values())
+            self._by_part.setdefault(part, Counter()).update(done.unreadable)
+            self._totals[part] += sum(done.unreadable.values())
 
     def refuse(self) -> None:
         """Raise InvalidInput when there are more than data.max_quarantined_share of the source's rows."""
         over = {each: total for each, total in self._totals.items() if total > self._share * self._rows}
         faults = []
-        for resolution, total in over.items():
-            first, count = self._by_resolution[resolution].most_common(1)[0]
-            message = f"{total} of {self._rows} rows cannot be read at {resolution} px; {count}: {first}"
+        for part, total in over.items():
+            first, count = self._by_part[part].most_common(1)[0]
+            message = f"{total} of {self._rows} rows cannot be read at {part} px; {count}: {first}"
             hint = f"more than data.max_quarantined_share, {self._share:g}: ingest them again"
             faults.append(Fault(where=self._shards, message=message, hint=hint))
         if faults:
@@ -132,7 +151,7 @@ def _finish(storage: Storage, told: dict[str, Any], done: Sequence[Done], encode
     unreadable: Counter[str] = Counter()
     for each in done:
         unreadable.update(each.unreadable)
-    if not storage.exists(EMPTY):
+    if "resolution" in told and not storage.exists(EMPTY):
         write_empty(storage, encoder.encode_text([""]))
     shards = tuple(each.shard for each in done)
     manifest = Manifest(shards=shards, quarantined=dict(sorted(unreadable.items())), about=told)
@@ -158,7 +177,7 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
     from giornata.pretrain.encoding.encoder_actors import EncodeShards
     from giornata.pretrain.feeding.graph import actor_options
 
-    def encoding(works: list[Work]) -> Iterator[tuple[Work, Done]]:
+    def encoding(works: list[Work]) -> Iterator[tuple[Work, dict[str, Done]]]:
         if not works:
             return
         source_rows = ray.data.from_items([asdict(work) for work in works], override_num_blocks=len(works))
@@ -170,11 +189,11 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
             **actor_options(config),
         )
         for row in dataset.iter_rows():
-            work = Work(resolution=row["resolution"], number=row["number"])
-            done = done_before(latents_storage(config, work.resolution), work.number)
-            if done is None:
-                raise GiornataError(f"shard {work.number} at {work.resolution} px was encoded and is not there")
-            yield work, done
+            work = Work(number=row["number"], parts=tuple(row["parts"]))
+            made = {part: done_before(latents_storage(config, part), work.number) for part in work.parts}
+            if lost := [part for part, each in made.items() if each is None]:
+                raise GiornataError(f"shard {work.number} was encoded, and is not there in {', '.join(lost)}")
+            yield work, {part: each for part, each in made.items() if each is not None}
 
     return encoding
 

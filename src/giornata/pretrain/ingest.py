@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import ray
 import ray.data
 
@@ -40,8 +39,7 @@ Progress = Callable[[str, int, int | None], None]
 def ingest(
     address: str, out_address: str, options: Ingest, *, progress: Progress, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, Any]:
-    """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept; when that is
-    too little, duckdb's OutOfMemoryException is raised, and what was examined is kept.
+    """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept.
 
     Raises InvalidInput when the source cannot be read, when `out_address` holds something else, and, after all rows
     were counted and the quarantine was written, when more of them than may be were refused.
@@ -56,19 +54,13 @@ def ingest(
     unfinished = Unfinished.of(out, about)
     unfinished.clear()
     _examine(source, options, unfinished, progress)
-    with (
-        tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder,
-        Decision(
-            examined(source, unfinished.examined),
-            Path(folder),
-            hash_distance=options.dedupe_hash_distance,
-            memory_bytes=memory_bytes,
-        ) as decision,
-    ):
-        write_quarantine(out, decision.refused())
-        counts = decision.counts()
-        _refuse_too_many(decision.rows(), counts, options, out)
-        shards = _written(source, options, decision, unfinished, progress)
+    with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
+        rows, distance = examined(source, unfinished.examined), options.dedupe_hash_distance
+        decision = Decision(rows, Path(folder), hash_distance=distance, memory_bytes=memory_bytes)
+    write_quarantine(out, decision.refused())
+    counts = decision.counts()
+    _refuse_too_many(decision.rows(), counts, options, out)
+    shards = _written(source, options, decision, unfinished, progress)
     manifest = Manifest(shards=shards, quarantined=counts, about=about)
     out.write(MANIFEST, manifest.to_bytes())
     unfinished.remove()
@@ -194,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidInput as error:
         chosen.report.write_text(json.dumps({"faults": [asdict(fault) for fault in error.faults]}))
         return 1
-    except (GiornataError, OSError, duckdb.Error) as error:
+    except (GiornataError, OSError, MemoryError) as error:
         chosen.report.write_text(json.dumps({"error": str(error)}))
         return 1
     chosen.report.write_text(json.dumps(report))

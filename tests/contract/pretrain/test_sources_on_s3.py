@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.contract.pretrain.test_storage import on_s3
+from tests.fixtures.pretrain_sources import write_example
 from tests.fixtures.seaweed import Seaweed
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.example_data import write_example
 from giornata.pretrain.data.shards import write_shard
 from giornata.pretrain.data.source_rows import rows_of
 from giornata.pretrain.data.sources import Kind, find

@@ -10,11 +10,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.fixtures.pretrain_sources import write_example
 
 from giornata.diffusion.decoding import decode
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.example_data import Example, write_example
+from giornata.pretrain.data.example_data import Example
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import Kind
 from giornata.pretrain.data.storage import Storage

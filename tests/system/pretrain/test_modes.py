@@ -75,7 +75,7 @@ def encoder(config: PretrainConfig) -> Iterator[Encoder]:
 def encoded(ray: ModuleType, config: PretrainConfig, encoder: Encoder) -> PretrainConfig:
     """With its latents, made by actors."""
     report = encode(config, encoder, on_ray(config, source_manifest(config)))
-    assert report["encoded"] == 2 * SHARDS
+    assert report["encoded"] == SHARDS
     return config
 
 

@@ -140,10 +140,11 @@ def test_the_weights_are_those_of_the_configuration(config: PretrainConfig) -> N
 
 
 def test_stored_text_is_of_one_caption_for_good(config: PretrainConfig, encoder: Encoder) -> None:
-    stored = pq.read_table(Path(config.storage) / "latents" / "32" / "shard-00000.parquet").to_pylist()
+    latents = pq.read_table(Path(config.storage) / "latents" / "32" / "shard-00000.parquet").to_pylist()
+    stored = pq.read_table(Path(config.storage) / "latents" / "text" / "shard-00000.parquet").to_pylist()
     source = of_source(config)
-    assert [row[columns.CAPTIONS] for row in stored] == [source[0, row] for row in range(ROWS)]
-    assert any(row[columns.CAPTION] != row[columns.CAPTIONS][0] for row in stored)
+    assert [row[columns.CAPTIONS] for row in latents] == [source[0, row] for row in range(ROWS)]
+    assert any(row[columns.CAPTION] != source[0, number][0] for number, row in enumerate(stored))
     for row in stored:
         assert row[columns.PROMPT] == encoder.encode_text([row[columns.CAPTION]]).prompt_NLD[0].tobytes()
     taken = captions(of_latents(config, STORED), (portion for portion in PHASE.portions() if portion.shard == 0))

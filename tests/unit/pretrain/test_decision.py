@@ -38,11 +38,8 @@ def row(
 @contextmanager
 def decided(given: list[dict[str, object]], distance: int | None = None) -> Iterator[Decision]:
     rows = pds.dataset(pa.Table.from_pylist(given, EXAMINED))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Decision(rows, Path(folder), hash_distance=distance, threads=1) as found,
-    ):
-        yield found
+    with tempfile.TemporaryDirectory() as folder:
+        yield Decision(rows, Path(folder), hash_distance=distance)
 
 
 def listed(given: list[dict[str, object]], distance: int | None = None) -> list[dict[str, str]]:
@@ -209,15 +206,15 @@ def test_the_list_names_what_is_kept_in_another_file(tmp_path: Path) -> None:
     for number, each in enumerate(files):
         pq.write_table(pa.Table.from_pylist(each, EXAMINED), tmp_path / f"part-{number}.parquet")
     examined = pds.dataset(sorted(tmp_path.glob("*.parquet")), schema=EXAMINED, format="parquet")
-    with Decision(examined, tmp_path, hash_distance=1, threads=1) as decision:
-        for _ in range(2):
-            found = pa.Table.from_batches(decision.refused(), QUARANTINE).to_pylist()
-            assert [(each["source"], each["place"], each["detail"]) for each in found] == [
-                ("file-0", "0", "like file-1 1"),
-                ("file-1", "0", "like file-0 1"),
-                ("file-1", "2", "is damaged"),
-                ("file-3", "0", "like file-1 1"),
-            ]
+    decision = Decision(examined, tmp_path, hash_distance=1)
+    for _ in range(2):
+        found = pa.Table.from_batches(decision.refused(), QUARANTINE).to_pylist()
+        assert [(each["source"], each["place"], each["detail"]) for each in found] == [
+            ("file-0", "0", "like file-1 1"),
+            ("file-1", "0", "like file-0 1"),
+            ("file-1", "2", "is damaged"),
+            ("file-3", "0", "like file-1 1"),
+        ]
 
 
 def many_rows(keys: np.ndarray, hashes: np.ndarray) -> pds.Dataset:
@@ -244,9 +241,9 @@ def test_near_duplicates_that_do_not_fit_into_memory_are_found(tmp_path: Path) -
     keys = draw.integers(0, 256, (count, 32), dtype=np.uint8)
     hashes = draw.integers(0, 2**64, count, dtype=np.uint64)
     hashes[300_000:] = hashes[:100_000] ^ np.uint64(0b111 << 30)  # with fewer pixels
-    with Decision(many_rows(keys, hashes), tmp_path, hash_distance=3, memory_bytes=24 << 20, threads=1) as decision:
-        assert decision.counts() == {"near_duplicate": 100_000}
-        keep = decision.keep(range(1), 1000)
+    decision = Decision(many_rows(keys, hashes), tmp_path, hash_distance=3, memory_bytes=24 << 20)
+    assert decision.counts() == {"near_duplicate": 100_000}
+    keep = decision.keep(range(1), 1000)
     assert keep.rows == 300_000
     assert np.array_equal(keep.dropped_ordinals, np.arange(300_000, count))
 
@@ -256,10 +253,10 @@ def test_what_does_not_fit_into_memory_waits_on_the_disk(tmp_path: Path) -> None
     keys = np.random.default_rng(0).integers(0, 256, (count, 32), dtype=np.uint8)
     keys[-1] = keys[0]
     rows = many_rows(keys, np.zeros(count, np.uint64))
-    with Decision(rows, tmp_path, hash_distance=None, memory_bytes=48 << 20, threads=1) as decision:
-        assert decision.counts() == {"duplicate": 1}
-        assert [batch.num_rows for batch in decision.refused()] == [1]
-        keep = decision.keep(range(1), 1000)
-        assert keep.rows == count - 1
-        expected = sorted(bytes(each) for each in keys[:-1])[::1000]
-        assert [bytes(key).ljust(32, b"\0") for key in keep.first_keys] == expected
+    decision = Decision(rows, tmp_path, hash_distance=None, memory_bytes=48 << 20)
+    assert decision.counts() == {"duplicate": 1}
+    assert [batch.num_rows for batch in decision.refused()] == [1]
+    keep = decision.keep(range(1), 1000)
+    assert keep.rows == count - 1
+    expected = sorted(bytes(each) for each in keys[:-1])[::1000]
+    assert [bytes(key).ljust(32, b"\0") for key in keep.first_keys] == expected

@@ -1,11 +1,14 @@
 """The offline job: each shard once, to the same bytes whatever interrupted it, and never mixed with another's."""
 
 import io
-from collections.abc import Iterable
+import json
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -14,12 +17,14 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
-from giornata.pretrain.data.manifest import Shard
+from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.encode import encode, here
 from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work
 from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
-from giornata.pretrain.encoding.encoder import Encoder
+from giornata.pretrain.encoding.encoder import Encoder, Posterior, Text
 from giornata.pretrain.encoding.encoders import open_encoder
+from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -46,7 +51,8 @@ def test_every_row_is_encoded_in_its_place(tmp_path: Path, encoder: Encoder) -> 
     source = write_shards(tmp_path / "shards", shards=SHARDS, rows=ROWS, sizes=SIZES, broken=(4,))
     config = config_at(tmp_path)
     report = encode(config, encoder)
-    assert (report["encoded"], report["kept"]) == (2 * SHARDS, 0)
+    assert (report["encoded"], report["kept"]) == (SHARDS, 0)
+    assert report["text"]["rows"] == SHARDS * ROWS
     assert report["latents"]["32"]["rows"] == SHARDS * ROWS
     assert report["latents"]["32"]["unreadable"] == 1
     manifest = encoded_manifest(config, 32, source)
@@ -54,14 +60,17 @@ def test_every_row_is_encoded_in_its_place(tmp_path: Path, encoder: Encoder) -> 
     assert sum(manifest.quarantined.values()) == 1
     for number, shard in enumerate(manifest.shards):
         stored = pq.read_table(tmp_path / "latents" / "32" / shard.name)
-        assert stored.schema.equals(columns.LATENTS)
+        assert stored.column_names == [*columns.STORED_LATENTS, "latent_shape"]
+        text = pq.read_table(tmp_path / "latents" / "text" / shard.name)
+        assert text.column(columns.KEY).equals(stored.column(columns.KEY))
+        assert {len(prompt) for prompt in text.column(columns.PROMPT).to_pylist()} == {77 * 64 * 2}
         original = pq.read_table(tmp_path / "shards" / source.shards[number].name)
         assert stored.column(columns.KEY).equals(original.column(columns.KEY))
         for place, row in enumerate(stored.to_pylist()):
             broken = (number, place) == (0, 4)
             assert bool(row[columns.REASON]) == broken
             assert len(row[columns.MEAN]) == (0 if broken else 4 * 4 * 4 * 2)
-            assert len(row[columns.PROMPT]) == (0 if broken else 77 * 64 * 2)
+            assert row["latent_shape"] == ([0, 0, 0] if broken else [4, 4, 4])
 
 
 def test_latents_are_those_of_the_picture(tmp_path: Path, encoder: Encoder) -> None:
@@ -73,7 +82,11 @@ def test_latents_are_those_of_the_picture(tmp_path: Path, encoder: Encoder) -> N
     expected = encoder.encode_images(np.asarray(image)[None])
     assert row[columns.MEAN] == expected.mean_BChw[0].tobytes()
     assert row[columns.LOGVAR] == expected.logvar_BChw[0].tobytes()
-    assert row[columns.PROMPT] == encoder.encode_text([row[columns.CAPTION]]).prompt_NLD[0].tobytes()
+    text = pq.read_table(tmp_path / "latents" / "text" / "shard-00000.parquet").to_pylist()[1]
+    expected_text = encoder.encode_text([row[columns.CAPTION]])
+    assert expected_text.pooled_NP is not None
+    assert text[columns.PROMPT] == expected_text.prompt_NLD[0].tobytes()
+    assert text[columns.POOLED] == expected_text.pooled_NP[0].tobytes()
 
 
 def test_the_empty_caption_lies_beside(tmp_path: Path, encoder: Encoder) -> None:
@@ -87,16 +100,86 @@ def test_the_empty_caption_lies_beside(tmp_path: Path, encoder: Encoder) -> None
     assert np.array_equal(kept.pooled_NP, wanted.pooled_NP)
 
 
-def test_hybrid_stores_no_text_and_a_tenth_of_the_bytes(tmp_path: Path, encoder: Encoder) -> None:
+class Counting:
+    """An encoder that counts what it is given."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder, self.digest, self.scaling = encoder, encoder.digest, encoder.scaling
+        self.pictures, self.captions = list[tuple[int, ...]](), list[str]()
+
+    def encode_images(self, pixels_BHWC: np.ndarray) -> Posterior:
+        self.pictures += [pixels.shape for pixels in pixels_BHWC]
+        return self._encoder.encode_images(pixels_BHWC)
+
+    def encode_text(self, captions: Sequence[str]) -> Text:
+        self.captions += [caption for caption in captions if caption]
+        return self._encoder.encode_text(captions)
+
+
+def test_a_caption_is_encoded_once_for_all_resolutions(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=2, rows=ROWS)
+    counting = Counting(encoder)
+    encode(config_at(tmp_path), counting)
+    assert len(counting.captions) == 2 * ROWS
+    assert sorted(counting.pictures) == [(32, 32, 3)] * 2 * ROWS + [(64, 64, 3)] * 2 * ROWS
+
+
+def test_hybrid_stores_no_text_which_can_be_added(tmp_path: Path, encoder: Encoder) -> None:
     write_shards(tmp_path / "shards", shards=1, rows=4)
     hybrid = config_at(tmp_path, mode=Mode.HYBRID)
-    encode(hybrid, encoder)
-    table = pq.read_table(tmp_path / "latents" / "32" / "shard-00000.parquet")
-    assert set(table.column(columns.PROMPT).to_pylist()) == {b""}
-    assert set(table.column(columns.POOLED).to_pylist()) == {b""}
-    with pytest.raises(InvalidInput, match="text is False, and True is wanted"):
-        encoded_manifest(config_at(tmp_path), 32, source_manifest(hybrid))
-    encoded_manifest(hybrid, 32, source_manifest(hybrid))
+    assert encode(hybrid, encoder)["text"] is None
+    assert sorted(path.name for path in (tmp_path / "latents").iterdir()) == ["32", "64"]
+    source = source_manifest(hybrid)
+    encoded_manifest(hybrid, 32, source)
+    with pytest.raises(InvalidInput, match=r"text: holds no manifest\.json.*giornata pretrain encode"):
+        encoded_manifest(config_at(tmp_path), 32, source)
+    counting = Counting(encoder)
+    encode(config_at(tmp_path), counting)
+    assert (counting.pictures, len(counting.captions)) == ([], 4)
+    encoded_manifest(config_at(tmp_path), 32, source)
+
+
+def as_an_older_version_wrote_it(config: PretrainConfig, source: Manifest) -> None:
+    """Rewrites the folders: the text within the shards of each resolution, and told there."""
+    folder = Path(config.storage) / "latents"
+    text_about = json.loads((folder / "text" / "manifest.json").read_text())["about"]
+    for resolution in ("32", "64"):
+        for shard in source.shards:
+            table = pq.read_table(folder / resolution / shard.name)
+            text = pq.read_table(folder / "text" / shard.name)
+            for name in (columns.PROMPT, columns.POOLED):
+                table = table.append_column(name, text.column(name))
+            pq.write_table(
+                table.select(columns.LATENTS.names).cast(columns.LATENTS), folder / resolution / shard.name
+            )
+        for name in ("about.json", "manifest.json"):
+            values = json.loads((folder / resolution / name).read_text())
+            about = values.get("about", values)
+            about |= {"text": True} | {key: text_about[key] for key in ("caption_choice",) if key in text_about}
+            (folder / resolution / name).write_text(json.dumps(values))
+    shutil.rmtree(folder / "text")
+
+
+def fed_rows(config: PretrainConfig, source: Manifest) -> pa.Table:
+    names = tuple(shard.name for shard in encoded_manifest(config, 32, source).shards)
+    phase = RowsOfPhase(seed=0, phase=0, samples=source.rows, shard_rows=tuple(shard.rows for shard in source.shards))
+    reader = ReadLatents(latents_storage(config, 32), names, phase, STORED)
+    return pa.concat_tables(reader(pa.table({GROUP: [packed(list(phase.portions()))]})))
+
+
+def test_latents_of_an_older_version_are_read_and_not_added_to(tmp_path: Path, encoder: Encoder) -> None:
+    source = write_shards(tmp_path / "shards", shards=2, rows=ROWS, captions=3)
+    config = config_at(tmp_path)
+    encode(config, encoder)
+    now = fed_rows(config, source)
+    as_an_older_version_wrote_it(config, source)
+    before = fed_rows(config, source)
+    assert before.drop_columns([columns.CAPTION]).equals(now.drop_columns([columns.CAPTION]))
+    assert all(now.column(columns.PROMPT).to_pylist())
+    with pytest.raises(InvalidInput, match="caption_choice is"):
+        encoded_manifest(replace(config, seed=7), 32, source)
+    with pytest.raises(InvalidInput, match=r"older version.*run `giornata pretrain encode`"):
+        encode(config, encoder)
 
 
 def test_text_that_is_there_is_no_fault_for_hybrid(tmp_path: Path, encoder: Encoder) -> None:
@@ -115,7 +198,7 @@ def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: 
     broken = replace(broken, data=whole.data)
     encode(whole, encoder)
 
-    def until_lost(works: list[Work]) -> Iterable[tuple[Work, Done]]:
+    def until_lost(works: list[Work]) -> Iterable[tuple[Work, dict[str, Done]]]:
         for place, each in enumerate(here(broken, source, encoder)(works)):
             yield each
             if place == 1:
@@ -129,7 +212,7 @@ def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: 
     (folder / "shard-00002.parquet").write_bytes(b"without a note")
     kept_before = (folder / "shard-00000.parquet").stat().st_mtime_ns
     report = encode(broken, encoder)
-    assert (report["encoded"], report["kept"]) == (2 * SHARDS - 1, 1)
+    assert (report["encoded"], report["kept"]) == (SHARDS - 1, 1)
     assert (folder / "shard-00000.parquet").stat().st_mtime_ns == kept_before
     assert contents(tmp_path / "b" / "latents") == contents(tmp_path / "a" / "latents")
     assert encode(broken, encoder)["encoded"] == 0
@@ -191,15 +274,15 @@ def test_what_the_driver_does_for_a_shard_does_not_grow_with_their_number(tmp_pa
     write_shards(tmp_path / "shards", shards=40, rows=1)
     config = config_at(tmp_path)
 
-    def encoding(works: list[Work]) -> Iterable[tuple[Work, Done]]:
+    def encoding(works: list[Work]) -> Iterable[tuple[Work, dict[str, Done]]]:
         for work in works:
             shard = Shard(name="x", rows=1, bytes=1, sha256="")
-            yield work, Done(shard=shard, unreadable=Looked(truncated=0))
+            yield work, dict.fromkeys(work.parts, Done(shard=shard, unreadable=Looked(truncated=0)))
 
     Looked.times = 0
     report = encode(config, encoder, encoding)
-    assert report["encoded"] == 80
-    assert 80 <= Looked.times <= 4 * 80
+    assert report["encoded"] == 40
+    assert 120 <= Looked.times <= 4 * 120
 
 
 def test_no_source_is_said(tmp_path: Path, encoder: Encoder) -> None:
@@ -213,7 +296,6 @@ def test_threads_change_nothing(tmp_path: Path, encoder: Encoder) -> None:
     for threads in (1, 5):
         config = config_at(tmp_path / str(threads))
         config = replace(config, data=replace(config.data, shards=str(tmp_path / "shards"), random_flip=True))
-        written.append(
-            ShardEncoder(config, source, encoder, threads=threads).encode(Work(resolution=32, number=0)).shard
-        )
+        work = Work(number=0, parts=("32", "64", "text"))
+        written.append(ShardEncoder(config, source, encoder, threads=threads).encode(work))
     assert written[0] == written[1]

@@ -4,8 +4,10 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.examination import DETAIL, ORDINAL, PLACE, SOURCE, examine, examined_rows
@@ -42,6 +44,50 @@ def test_what_is_found_of_a_good_row() -> None:
     assert (found.width, found.height) == (96, 64)
     assert found.key == hashlib.sha256(content).digest()
     assert found.perceptual_hash
+
+
+@pytest.mark.parametrize("chunk", [b"IDAT", b"teXt"])
+def test_a_png_with_a_wrong_checksum_is_damaged(chunk: bytes) -> None:
+    about = PngInfo()
+    about.add(b"teXt", b"comment\0after the pixels", after_idat=True)
+    content = bytearray(encoded(PICTURE, "png", pnginfo=about))
+    assert examine(raw(bytes(content)), FILTERS, perceptual=False).refused is None
+    place = content.index(chunk)
+    content[place + 4 + int.from_bytes(content[place - 4 : place], "big")] ^= 1
+    found = examine(raw(bytes(content)), FILTERS, perceptual=False).refused
+    assert found is not None
+    assert found.reason is Refusal.DAMAGED
+    assert "broken PNG file" in found.detail
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_picture_of_values_that_are_not_finite_is_damaged(value: float) -> None:
+    levels = np.full((80, 80), 0.5, np.float32)
+    assert examine(raw(encoded(Image.fromarray(levels), "tif")), FILTERS, perceptual=False).refused is None
+    levels[3, 5] = value
+    found = examine(raw(encoded(Image.fromarray(levels), "tif")), FILTERS, perceptual=False).refused
+    assert found is not None
+    assert (found.reason, found.detail) == (
+        Refusal.DAMAGED,
+        "has pixels that are not finite numbers (NaN or infinite)",
+    )
+
+
+@pytest.mark.parametrize(
+    "caption", ["\u200b\u200d\ufeff", "\x00\x07\x1b", "\u2060 \u00ad\n\u202e", "\u3164", "\u0301"]
+)
+def test_a_caption_without_a_visible_character_is_none(caption: str) -> None:
+    assert captions_of([caption], Ingest()) == ()
+    assert captions_of([caption, "a cat"], Ingest(max_captions=5)) == ("a cat",)
+    refused = examine(
+        raw(encoded(PICTURE, "png"), "".join(captions_of([caption], Ingest()))), FILTERS, perceptual=False
+    )
+    assert refused.refused is not None
+    assert refused.refused.reason is Refusal.NO_CAPTION
+
+
+def test_a_caption_keeps_its_invisible_characters() -> None:
+    assert captions_of(["\U0001f469\u200d\U0001f680 in space"], Ingest()) == ("\U0001f469\u200d\U0001f680 in space",)
 
 
 def test_a_turned_picture_has_the_size_that_a_viewer_shows() -> None:

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tests.fixtures.pretrain_sources import write_example
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.data.example_data import write_example
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import find
 from giornata.pretrain.ingest import ingest, main

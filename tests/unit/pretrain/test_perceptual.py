@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from giornata.pretrain.data.perceptual import hash_of
+from giornata.pretrain.data.examination import hash_of
 
 
 def photo(seed: int) -> Image.Image:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from tests.fixtures.pretrain_sources import write_example
 
-from giornata.pretrain.data.example_data import write_example
 from giornata.pretrain.data.source_rows import rows_of
 from giornata.pretrain.data.sources import Kind, find
 from giornata.protocol.pretraining import Ingest

@@ -5,14 +5,16 @@ import json
 import tarfile
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.fixtures.pretrain_sources import write_example
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.data.example_data import write_example
 from giornata.pretrain.data.source_rows import Raw, SourceDamaged, rows_of
 from giornata.pretrain.data.sources import Kind, Source, find
+from giornata.pretrain.data.storage import Storage
 from giornata.protocol.pretraining import Ingest
 
 
@@ -121,6 +123,7 @@ def test_members_of_a_tar_make_samples_and_others_are_passed_over(tmp_path: Path
         (Kind.PARQUET, "part-00000.parquet"),
         (Kind.WEBDATASET, "00000.tar"),
         (Kind.HUGGINGFACE, "data-00000-of-00001.arrow"),
+        (Kind.MDS, "shard.00000.mds"),
     ],
 )
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.6])
@@ -140,3 +143,58 @@ def test_pieces_are_together_as_large_as_their_files(kind: Kind, tmp_path: Path)
     source = find(str(tmp_path), Ingest())
     assert all(piece.bytes > 0 for piece in source.pieces)
     assert source.bytes - len(source.pieces) <= sum(piece.bytes for piece in source.pieces) <= source.bytes
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_source_may_lie_where_fsspec_reads(kind: Kind, tmp_path: Path) -> None:
+    example = write_example(tmp_path, rows=12, kind=kind)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path), f"/{tmp_path.name}", recursive=True)
+    for address in (f"memory://{tmp_path.name}", f"file://{tmp_path}"):
+        source = find(address, Ingest())
+        assert source.digest == find(str(tmp_path), Ingest()).digest
+        assert [raw.image or b"" for raw in read(source, Ingest())] == [row.image or b"" for row in example.rows]
+    memory.rm(f"/{tmp_path.name}", recursive=True)
+
+
+def test_one_file_where_fsspec_reads(tmp_path: Path) -> None:
+    whole = write_example(tmp_path, rows=6, oddities=0)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path), "/one", recursive=True)
+    source = find("memory://one/part-00001.parquet", Ingest())
+    assert [raw.image for raw in read(source, Ingest())] == [row.image for row in whole.rows[3:]]
+    memory.rm("/one", recursive=True)
+
+
+def test_an_address_whose_package_is_missing_names_the_extra() -> None:
+    with pytest.raises(InvalidInput, match=r"gs:// needs a package that is not installed.*\.\[gcs\]"):
+        find("gs://bucket/pictures", Ingest())
+    with pytest.raises(InvalidInput, match="nothing:// is not known"):
+        find("nothing://bucket/pictures", Ingest())
+    with pytest.raises(InvalidInput, match="nothing is written to gs://"):
+        Storage.at("gs://bucket/shards")
+
+
+def test_compressed_mds_is_read_and_needs_its_index(tmp_path: Path) -> None:
+    example = write_example(tmp_path, rows=6, oddities=0, kind=Kind.MDS, files=1)
+    raw = tmp_path / "shard.00000.mds"
+    (tmp_path / "shard.00000.mds.zstd").write_bytes(pa.compress(raw.read_bytes(), "zstd", asbytes=True))
+    values = json.loads((tmp_path / "index.json").read_text())
+    values["shards"][0] |= {"compression": "zstd:7", "zip_data": {"basename": "shard.00000.mds.zstd"}}
+    (tmp_path / "index.json").write_text(json.dumps(values))
+    options = Ingest(image_column="pixels")
+    pixels = [
+        each | {"column_names": ["caption", "pixels"], "column_encodings": ["str", "pil"]}
+        for each in values["shards"]
+    ]
+    (tmp_path / "index.json").write_text(json.dumps({"version": 2, "shards": pixels}))
+    with pytest.raises(InvalidInput, match=r"pixels \(as pil, which is not read\)"):
+        find(str(tmp_path), options)
+    (tmp_path / "index.json").write_text(json.dumps(values))
+    for _ in range(2):  # both files are there, then only the compressed one
+        found = read(find(str(tmp_path), Ingest()), Ingest())
+        assert [(each.image, each.caption) for each in found] == [(row.image, row.caption) for row in example.rows]
+        raw.unlink(missing_ok=True)
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(InvalidInput, match=r"index\.json cannot be read"):
+        find(str(tmp_path), Ingest())

@@ -15,7 +15,6 @@ from tests.fixtures.pretrain_shards import write_shards
 from giornata.pretrain.encoding.encode_shards import ShardEncoder, Work
 from giornata.pretrain.encoding.encoder import Posterior, Text
 from giornata.pretrain.recipes import sd2_base
-from giornata.protocol.pretraining import Mode
 
 TEXT_BYTES = 77 * 1024 * 2
 SAMPLE_BYTES = {256: 4 * 32 * 32 * 2, 512: 4 * 64 * 64 * 2}
@@ -36,17 +35,24 @@ class OfSd2Size:
         return Text(prompt_NLD=np.zeros((len(captions), 77, 1024), np.float16), pooled_NP=None)
 
 
-@pytest.mark.parametrize("resolution", [256, 512])
-@pytest.mark.parametrize("mode", [Mode.OFFLINE, Mode.HYBRID])
-def test_a_row_takes_what_the_plan_says(tmp_path: Path, resolution: int, mode: Mode) -> None:
+@pytest.mark.parametrize("buckets", [False, True])
+def test_a_row_takes_what_the_plan_says(tmp_path: Path, buckets: bool) -> None:
     source = write_shards(tmp_path / "shards", shards=1, rows=20)
     config = sd2_base(str(tmp_path))
-    config = replace(config, encode=replace(config.encode, mode=mode, encode_batch_size=5))
-    done = ShardEncoder(config, source, OfSd2Size(), threads=1).encode(Work(resolution=resolution, number=0))
-    latents = 2 * SAMPLE_BYTES[resolution]
-    expected = latents + (TEXT_BYTES if mode is Mode.OFFLINE else 0)
-    assert expected <= done.shard.bytes / 20 < expected * 1.01 + 1000  # names, sizes and captions beside
-    assert SEED_BYTES[resolution] == TEXT_BYTES + SAMPLE_BYTES[resolution]
+    config = replace(config, encode=replace(config.encode, encode_batch_size=5))
+    config = replace(config, data=replace(config.data, enable_bucket=buckets))
+    work = Work(number=0, parts=("256", "512", "text"))
+    done = ShardEncoder(config, source, OfSd2Size(), threads=1).encode(work)
+    expected = {"256": 2 * SAMPLE_BYTES[256], "512": 2 * SAMPLE_BYTES[512], "text": TEXT_BYTES}
+    for part, size in expected.items():
+        assert size <= done[part].shard.bytes / 20 < size * 1.01 + 1000  # names, sizes and captions beside
+    assert {side: TEXT_BYTES + size for side, size in SAMPLE_BYTES.items()} == SEED_BYTES
+
+
+def test_text_once_makes_144_tb_of_238() -> None:
+    rows, latents = 600_000_000, 2 * sum(SAMPLE_BYTES.values())
+    assert round(rows * (latents + 2 * TEXT_BYTES) / 1e12) == 238
+    assert round(rows * (latents + TEXT_BYTES) / 1e12) == 144
 
 
 def test_hybrid_stores_a_tenth_at_256() -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 from tests.fixtures.pretrain_shards import picture
 
 from giornata.pretrain.data import columns
-from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_rows
+from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_for_each, cut_rows
 from giornata.protocol.pretraining import Data
 
 
@@ -104,3 +104,25 @@ def test_what_cannot_be_read_keeps_its_place_with_a_reason(content: bytes) -> No
 
 def test_no_rows_are_a_table_too() -> None:
     assert cut_rows(cutting(), [], epoch_in_draws=True).equals(pa.Table.from_pylist([], schema=CUT))
+
+
+class Looked(dict[str, object]):
+    """A source row that counts how often its picture is taken."""
+
+    times = 0
+
+    def __getitem__(self, name: str) -> object:
+        type(self).times += name == columns.IMAGE
+        return super().__getitem__(name)
+
+
+def test_a_picture_is_decoded_once_for_all_resolutions() -> None:
+    whole = {columns.KEY: "k", columns.CAPTION: "a ramp", columns.IMAGE: ramp(96, 80)}
+    broken = {**whole, columns.KEY: "b", columns.IMAGE: b"broken"}
+    cuttings = [cutting(side, center_crop=False, random_flip=True) for side in (32, 64)]
+    Looked.times = 0
+    found = cut_for_each(cuttings, [Looked(whole), Looked(broken)], epoch_in_draws=False)
+    assert Looked.times == 2
+    alone = [cut_rows(each, [whole, broken], epoch_in_draws=False) for each in cuttings]
+    assert all(one.equals(other) for one, other in zip(found, alone, strict=True))
+    assert [table.column(columns.TARGET_HEIGHT).to_pylist() for table in found] == [[32, 0], [64, 0]]

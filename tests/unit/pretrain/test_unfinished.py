@@ -92,3 +92,9 @@ def test_at_the_end_nothing_of_it_is_left(out: Storage) -> None:
     begun(out).remove()
     assert not out.names("unfinished")
     assert out.exists("shard-00000.parquet")
+
+
+def test_what_an_older_examination_found_is_not_used(out: Storage) -> None:
+    before, after = Unfinished.of(out, about(), examination=1), Unfinished.of(out, about())
+    assert before.examined != after.examined
+    assert before.written != after.written

@@ -53,8 +53,19 @@ LATENTS = pa.schema(
         POOLED: pa.binary(),
     }
 )
-"""Of encoded shards, in which shard and row are places, as in the source. A row that could not be read keeps its
-place, with its reason. PROMPT and POOLED are empty bytes where no text was stored."""
+"""Of rows that are encoded, text included. A row that could not be read keeps its place, with its reason. PROMPT and
+POOLED are empty bytes where there is no text."""
+
+# Encoded shards: shard and row are places, as in the source
+STORED_LATENTS = [name for name in LATENTS.names if name not in {PROMPT, POOLED}]
+LATENT_SHAPE_FIELD = pa.field("latent_shape", pa.list_(pa.int32(), 3))  # of MEAN and LOGVAR; zeros where unreadable
+ARRAY = {b"dtype": b"float16", b"order": b"C"}
+
+
+def array_field(name: str, shape: str) -> pa.Field:
+    """Of arrays as bytes, with metadata that say how to read them: `shape` in numbers, or the column that has it."""
+    return pa.field(name, pa.binary(), metadata={**ARRAY, b"shape": shape.encode()})
+
 
 # Of encoders beside the run
 ENCODE_S = "encode_s"  # float32: seconds that its encoder worked, this row's share of its batch

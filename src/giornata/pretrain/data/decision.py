@@ -1,46 +1,32 @@
 """Which examined rows are kept, and in which shard: a function of the rows alone, in whatever order they came.
 
-The rows are a table on the disk, and DuckDB finds what is equal and sorts what is kept: with as much memory as it is
-given, however many rows there are; what does not fit waits in its folder. Kept rows are sorted by key within their
-stretch of the source. As a key is a hash of the picture, every shard is a sample of the whole stretch.
+Rows are cut into partitions by their keys, and then by their hashes; what does not fit into memory waits in files.
+Kept rows are sorted by key within their stretch of the source. As a key is a hash of the picture, every shard is a
+sample of the whole stretch.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
+from giornata.pretrain.data import columns
+from giornata.pretrain.data.examination import DETAIL, EXAMINED, HASH, ORDINAL, PIECE, PIXELS, PLACE, SOURCE
 from giornata.pretrain.data.filters import Refusal
-from giornata.pretrain.data.likeness import find_alike
-from giornata.pretrain.data.refused_rows import NUMBER, ORDINAL_BITS, listed
-from giornata.pretrain.data.sorted_tables import SortedTables, threads_that_can_sort
+from giornata.pretrain.data.near import near_duplicates
+from giornata.pretrain.data.partitions import ROW, Partitions
 
 MEMORY_BYTES = 4 << 30
-_BROKEN = f"INSERT INTO found SELECT {NUMBER}, reason, NULL FROM examined WHERE reason <> ''"
-_WHOLE = f"SELECT key, {NUMBER}, pixels, hash FROM examined WHERE reason = ''"
-
-# What is known of a picture is the same for equal bytes: max() takes any of them.
-_SOUND = """
-INSERT INTO sound SELECT key, min(number), max(pixels), max(hash)
-FROM whole WHERE key >= $low AND key < $high GROUP BY key"""
-
-_EQUAL = """
-INSERT INTO found SELECT w.number, $reason, s.number
-FROM whole w JOIN (SELECT key, number FROM sound WHERE key >= $low AND key < $high) s USING (key)
-WHERE w.key >= $low AND w.key < $high AND w.number <> s.number"""
-
-_ALIKE = "INSERT INTO found SELECT number, $reason, kept FROM near"
-_UNLIKE = """
-INSERT INTO unlike SELECT number, key FROM kept WHERE number >= $low AND number < $high
-AND number NOT IN (SELECT number FROM refused WHERE number >= $low AND number < $high)"""
-
-_DROPPED = "SELECT number FROM refused WHERE number >= $low AND number < $high ORDER BY number"
-_KEYS = "SELECT key FROM kept WHERE number >= $low AND number < $high ORDER BY key"
+ORDINAL_BITS = 32
+"""A row's piece and its ordinal make one number: numbers sort as the source does."""
+_BATCH_ROWS = 1 << 16
+_REASONS = pa.array([str(each) for each in Refusal])
+_NUMBER = [PIECE, ORDINAL]
+_READ = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,48 +55,36 @@ class Decision:
     like another; of pictures that look alike, the one with the most pixels stays."""
 
     def __init__(
-        self,
-        examined: pds.Dataset,
-        folder: Path,
-        *,
-        hash_distance: int | None,
-        memory_bytes: int = MEMORY_BYTES,
-        threads: int | None = None,
+        self, examined: pds.Dataset, folder: Path, *, hash_distance: int | None, memory_bytes: int = MEMORY_BYTES
     ) -> None:
-        """`folder` is for what does not fit into memory; at most `threads` work at a time (as many as there are
-        cores). The fragments of `examined` follow one another in the order of the source."""
+        """`folder` is for what does not fit into memory. The fragments of `examined` follow one another in the order
+        of the source."""
         self._examined, self._rows = examined, examined.count_rows()
-        most = threads or os.cpu_count() or 1
-        sorting = threads_that_can_sort(self._rows, memory_bytes=memory_bytes, most=most)
-        self._tables = SortedTables.opened(folder, memory_bytes=memory_bytes, threads=sorting)
-        try:
-            self._tables.connection.register("examined", examined)
-            self._decide(hash_distance)
-        except BaseException:
-            self._tables.close()
-            raise
+        by_key = Partitions(folder, self._rows, memory_bytes)
+        found = [self._broken(by_key)]
+        by_hash = by_key.another() if hash_distance is not None else None
+        found.append(_equal(by_key, by_hash))
+        by_key.drop()
+        if by_hash is not None and hash_distance is not None:
+            goes, kept = near_duplicates(by_hash, hash_distance)
+            found.append(_refused(goes, str(Refusal.NEAR_DUPLICATE), kept))
+        self._refused = pa.concat_tables(found).sort_by("number").combine_chunks()
+        self._numbers = self._refused["number"].to_numpy()
 
-    def _decide(self, hash_distance: int | None) -> None:
-        tables = self._tables
-        tables.run("CREATE TABLE found (number BIGINT, reason VARCHAR, kept BIGINT)")
-        tables.run(_BROKEN)
-        _leave_out_equal(tables)
-        if hash_distance is not None:
-            find_alike(tables, hash_distance)
-            tables.run(_ALIKE, {"reason": str(Refusal.NEAR_DUPLICATE)})
-            tables.drop("near")
-        tables.sort("refused", "FROM found", "number")
-        tables.drop("found")
-        tables.sort("kept", "SELECT number, key FROM sound", "number")
-        tables.drop("sound")
-        if hash_distance is not None:
-            _leave_out_alike(tables)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tables.close()
+    def _broken(self, by_key: Partitions) -> pa.Table:
+        """Rows that were refused when they were examined; the others are added to `by_key`."""
+        broken = []
+        names = [*_NUMBER, columns.KEY, PIXELS, HASH, columns.REASON]
+        for batch in self._examined.to_batches(columns=names, **_READ):
+            sound = pc.equal(batch[columns.REASON], "")
+            refused = batch.filter(pc.invert(sound))
+            broken.append(_refused(_numbers(refused), refused[columns.REASON]))
+            kept = batch.filter(sound)
+            rows = np.empty(kept.num_rows, ROW)
+            rows["number"], rows["key"] = _numbers(kept), _keys(kept)
+            rows["pixels"], rows["hash"] = kept[PIXELS].to_numpy(), kept[HASH].to_numpy()
+            by_key.add(rows, np.ascontiguousarray(rows["key"]).view("<u8")[::4])
+        return pa.concat_tables([_refused(np.empty(0, np.int64), ""), *broken])
 
     def rows(self) -> int:
         """All that were examined."""
@@ -118,45 +92,97 @@ class Decision:
 
     def counts(self) -> dict[str, int]:
         """Reason to number of rows that were refused for it."""
-        query = "SELECT reason, count(*) FROM refused GROUP BY reason ORDER BY reason"
-        return {str(reason): int(count) for reason, count in self._tables.connection.execute(query).fetchall()}
+        counts = np.bincount(self._refused["reason"].to_numpy(), minlength=len(_REASONS)).tolist()
+        return {reason: count for reason, count in sorted(zip(_REASONS.to_pylist(), counts, strict=True)) if count}
 
     def refused(self) -> Iterator[pa.RecordBatch]:
         """Rows of QUARANTINE, in the order of the source. A duplicate's detail names what is kept instead."""
-        yield from listed(self._tables, self._examined)
+        numbers, names = self._names()
+        for fragment in self._examined.get_fragments():
+            read = [*_NUMBER, SOURCE, PLACE, DETAIL, columns.CAPTION]
+            table, found = _chosen(fragment, read, self._numbers)
+            refused = self._refused.take(pa.array(np.searchsorted(self._numbers, found)))
+            kept = refused["kept"].fill_null(-1).to_numpy()
+            places = np.searchsorted(numbers, kept)
+            like = names.take(pa.array(places, mask=kept < 0)).cast(pa.string()).fill_null("")
+            detail = pc.if_else(pc.equal(table[DETAIL], ""), like, table[DETAIL])
+            values = [
+                table[SOURCE],
+                table[PLACE],
+                _REASONS.take(refused["reason"].combine_chunks()),
+                detail,
+                table[columns.CAPTION],
+            ]
+            names_of = [SOURCE, PLACE, columns.REASON, DETAIL, columns.CAPTION]
+            yield from pa.table(values, names=names_of).to_batches()
+
+    def _names(self) -> tuple[np.ndarray, pa.ChunkedArray]:
+        """Numbers of rows that are kept instead of others, sorted, and what the list calls them."""
+        wanted = np.unique(self._refused["kept"].drop_null().to_numpy())
+        numbers: list[np.ndarray] = [np.empty(0, np.int64)]
+        names = [pa.array([], pa.large_string())]
+        for fragment in self._examined.get_fragments() if len(wanted) else ():
+            table, found = _chosen(fragment, [*_NUMBER, SOURCE, PLACE], wanted)
+            joined = pc.binary_join_element_wise("like", table[SOURCE], table[PLACE], " ")
+            numbers.append(found)
+            names.extend(pc.utf8_trim_whitespace(joined).cast(pa.large_string()).chunks)
+        together = np.concatenate(numbers)
+        order = np.argsort(together)
+        return together[order], pa.chunked_array(names).take(pa.array(order))
 
     def keep(self, pieces: range, rows_per_shard: int) -> Keep:
         """Of the stretch of these pieces."""
-        part = {"low": pieces.start << ORDINAL_BITS, "high": pieces.stop << ORDINAL_BITS}
-        numbers = [batch.column(0).to_numpy() for batch in self._tables.batches(_DROPPED, part)]
-        dropped = np.concatenate(numbers) if numbers else np.array([], np.int64)
-        first_keys, rows = list[np.ndarray](), 0
-        for batch in self._tables.batches(_KEYS, part):
-            keys = np.frombuffer(b"".join(batch.column(0).to_pylist()), dtype="S32")
-            first_keys.append(keys[-rows % rows_per_shard :: rows_per_shard].copy())
-            rows += len(keys)
+        first = int(np.searchsorted(self._numbers, pieces.start << ORDINAL_BITS))
+        dropped = self._numbers[first : int(np.searchsorted(self._numbers, pieces.stop << ORDINAL_BITS))]
+        within = (pc.field(PIECE) >= pieces.start) & (pc.field(PIECE) < pieces.stop)
+        keys: list[np.ndarray] = [np.empty(0, "S32")]
+        for batch in self._examined.to_batches(columns=[*_NUMBER, columns.KEY], filter=within, **_READ):
+            keys.append(_keys(batch)[~np.isin(_numbers(batch), dropped, kind="sort")])
+        ordered = np.sort(np.concatenate(keys))
         return Keep(
-            rows=rows,
+            rows=len(ordered),
             dropped_pieces=dropped >> ORDINAL_BITS,
             dropped_ordinals=dropped & ((1 << ORDINAL_BITS) - 1),
-            first_keys=np.concatenate(first_keys) if first_keys else np.array([], "S32"),
+            first_keys=ordered[::rows_per_shard].copy(),
         )
 
 
-def _leave_out_equal(tables: SortedTables) -> None:
-    """Into `sound` one row of each key, its first in the source; the others into `found`."""
-    tables.sort("whole", _WHOLE, "key")
-    tables.run("CREATE TABLE sound (key BLOB, number BIGINT, pixels BIGINT, hash UBIGINT)")
-    for part in tables.ranges("whole", "key"):
-        tables.run(_SOUND, part)
-        tables.run(_EQUAL, {**part, "reason": str(Refusal.DUPLICATE)})
-    tables.drop("whole")
+def _equal(by_key: Partitions, sound: Partitions | None) -> pa.Table:
+    """Of rows of one key the first in the source stays, and is added to `sound`; the others are refused."""
+    found = [_refused(np.empty(0, np.int64), "")]
+    for rows in by_key:
+        ordered = rows[np.lexsort((rows["number"], rows["key"]))]
+        is_first: np.ndarray = np.append(True, ordered["key"][1:] != ordered["key"][:-1])[: len(ordered)]
+        first = ordered[is_first]
+        firsts: np.ndarray = np.repeat(first["number"], np.diff(np.flatnonzero(is_first), append=len(ordered)))
+        found.append(_refused(ordered["number"][~is_first], str(Refusal.DUPLICATE), firsts[~is_first]))
+        if sound is not None:
+            sound.add(first, first["hash"])
+    return pa.concat_tables(found)
 
 
-def _leave_out_alike(tables: SortedTables) -> None:
-    """From `kept`."""
-    tables.run("CREATE TABLE unlike (number BIGINT, key BLOB)")
-    for part in tables.ranges("kept", "number"):
-        tables.run(_UNLIKE, part)
-    tables.drop("kept")
-    tables.run("ALTER TABLE unlike RENAME TO kept")
+def _refused(numbers: np.ndarray, reasons: str | pa.Array, kept: np.ndarray | None = None) -> pa.Table:
+    named = pa.repeat(reasons, len(numbers)) if isinstance(reasons, str) else reasons
+    codes = pc.index_in(named, value_set=_REASONS).cast(pa.int8())
+    instead = pa.nulls(len(numbers), pa.int64()) if kept is None else pa.array(kept, pa.int64())
+    return pa.table({"number": pa.array(numbers, pa.int64()), "reason": codes, "kept": instead})
+
+
+def _chosen(fragment: pds.Fragment, names: list[str], wanted: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+    """The fragment's rows that have one of these numbers, sorted by them, and the numbers."""
+    table = fragment.to_table(schema=EXAMINED, columns=names)
+    numbers = _numbers(table)
+    places = np.flatnonzero(np.isin(numbers, wanted, kind="sort"))
+    places = places[np.argsort(numbers[places])]
+    return table.take(pa.array(places)), numbers[places]
+
+
+def _numbers(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+    numbers: np.ndarray = rows[PIECE].to_numpy().astype(np.int64) << ORDINAL_BITS | rows[ORDINAL].to_numpy()
+    return numbers
+
+
+def _keys(batch: pa.RecordBatch) -> np.ndarray:
+    column = batch[columns.KEY]
+    whole = np.frombuffer(column.buffers()[1] or b"", "S32")
+    return whole[column.offset : column.offset + len(column)]

@@ -1,4 +1,4 @@
-"""Captioned pictures of shapes in every form that `giornata pretrain ingest` reads, for tests, demo and benchmark:
+"""Captioned pictures of shapes as Parquet, for the demo, tests, benchmarks and whoever tries an ingest:
 `python -m giornata.pretrain.data.example_data FOLDER`.
 
 Among them are *oddities*: pictures that are broken or unusual in a known way. Every row says what must become of it.
@@ -11,16 +11,16 @@ import io
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image, ImageOps
 
 from giornata.diffusion.shapes import pictures
-from giornata.pretrain.data.example_formats import WRITERS, Row
 from giornata.pretrain.data.filters import Refusal
-from giornata.pretrain.data.sources import Kind
 
 SIDES = ((1.0, 1.0), (1.5, 1.0), (1.0, 1.5), (1.25, 1.25), (2.0, 1.0), (1.0, 1.25))  # width, height; of `side_px`
 ENCODINGS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -29,7 +29,51 @@ ENCODINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("webp", {"lossless": True}),
     ("jpg", {"progressive": True}),
 )
+ROW_GROUP = 16
 _ORIENTATION_TAG, _LIES_ON_ITS_SIDE = 0x0112, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A picture's bytes, its caption as the source has it, and why it must be refused (None: it must be kept).
+
+    `source` and `place` say where it lies, as the quarantine names it.
+    """
+
+    image: bytes | None
+    suffix: str
+    caption: str | float | None
+    refusal: Refusal | None = None
+    source: str = ""
+    place: str = ""
+
+
+Shares = Sequence[Sequence[Row]]
+
+
+def write_parquet(folder: Path, shares: Shares) -> list[Row]:
+    """Columns `jpg`, `caption` and one that is of no concern. A caption that is no text is null here."""
+    written: list[Row] = []
+    for number, rows in enumerate(shares):
+        name = f"part-{number:05}.parquet"
+        columns = {
+            "url": [f"https://example.org/{number}/{place}" for place in range(len(rows))],
+            "caption": pa.array([text_of(row) for row in rows], pa.string()),
+            "jpg": pa.array([row.image for row in rows], pa.binary()),
+        }
+        pq.write_table(pa.table(columns), folder / name, row_group_size=ROW_GROUP)
+        written += placed(rows, name)
+    return written
+
+
+def text_of(row: Row) -> str | None:
+    """The caption, where it is text."""
+    return row.caption if isinstance(row.caption, str) else None
+
+
+def placed(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows of a table, by their numbers in the file."""
+    return [replace(row, source=name, place=str(place)) for place, row in enumerate(rows)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +98,11 @@ def write_example(
     folder: Path,
     *,
     rows: int,
-    kind: Kind = Kind.PARQUET,
     oddities: int | None = None,
     files: int = 2,
     side_px: int = 64,
     seed: int = 0,
+    write: Callable[[Path, Shares], list[Row]] = write_parquet,
 ) -> Example:
     """Draw `rows` good pictures with their captions, and among them `oddities` odd ones (None: one of each sort).
 
@@ -70,7 +114,7 @@ def write_example(
     folder.mkdir(parents=True, exist_ok=True)
     per_file = -(-len(made) // files)
     shares = [made[start : start + per_file] for start in range(0, len(made), per_file)]
-    written = WRITERS[kind](folder, shares)
+    written = write(folder, shares)
     return Example(folder=folder, rows=tuple(written))
 
 
@@ -224,7 +268,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=200, help="good pictures (200)")
     parser.add_argument("--oddities", type=int, help="odd ones among them (one of each sort)")
-    parser.add_argument("--kind", type=Kind, choices=list(Kind), default=Kind.PARQUET, help="form (parquet)")
     parser.add_argument("--files", type=int, default=2, help="files that they lie in (2)")
     parser.add_argument("--side-px", type=int, default=64, help="shortest side of a good picture (64)")
     parser.add_argument("--seed", type=int, default=0)

@@ -4,21 +4,25 @@ Reading a piece twice gives the same rows in the same order.
 """
 
 import json
+import struct
 import tarfile
+import unicodedata
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from giornata.pretrain.data.sources import Kind, Piece, key_of, suffix_of
+from giornata.pretrain.data.sources import MDS_READ, Kind, Piece, key_of, mds_shards, suffix_of
 from giornata.pretrain.data.storage import Storage
 from giornata.protocol.pretraining import Ingest
 
 ROWS_AT_ONCE = 64
+_UNSEEN = {"Cc", "Cf", "Cn", "Zs", "Zl", "Zp", "Mn", "Me"}
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and a symbol by their category, and blank
 _PICTURE_MEMBERS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif")
 
 
@@ -51,11 +55,16 @@ def rows_of(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
 
 def captions_of(values: Sequence[object], options: Ingest) -> tuple[str, ...]:
     """Those of them, and of lists among them, that are text of min_caption_chars, without the space around it: each
-    once, max_captions at most. Where all are too short, the first that says something: for the filter to refuse."""
+    once, max_captions at most. Where all are too short, the first that shows something: for the filter to refuse."""
     each_alone = chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
-    said = [text for value in each_alone if (text := _text(value).strip())]
+    said = [text for value in each_alone if _is_visible(text := _text(value).strip())]
     long = [text for text in said if len(text) >= options.min_caption_chars]
     return tuple(dict.fromkeys(long))[: options.max_captions] or tuple(said[:1])
+
+
+def _is_visible(text: str) -> bool:
+    """Whether a reader sees any of it: spaces, control and zero-width characters and lone marks show nothing."""
+    return any(unicodedata.category(each) not in _UNSEEN and each not in _FILLERS for each in text)
 
 
 def _text(value: object) -> str:
@@ -129,6 +138,53 @@ def _image(value: object) -> bytes | None:
     return inner if isinstance(inner, bytes) else None
 
 
+# ---- MosaicML Streaming ----
+
+
+def _mds(storage: Storage, piece: Piece, options: Ingest) -> Iterator[Raw]:
+    """A count, the places of all samples, and the samples: sizes of the columns that vary, then all columns."""
+    (name,) = piece.names
+    try:
+        about = mds_shards(storage, name)[name]
+        content = _unpacked(storage.read(name), about, name)
+        (count,) = struct.unpack_from("<I", content)
+        places = struct.unpack_from(f"<{count + 1}I", content, 4)
+        for number, (start, stop) in enumerate(pairwise(places)):
+            if stop > len(content):
+                raise SourceDamaged(f"ends within row {number}")
+            values = _mds_values(content[start:stop], about)
+            captions = captions_of([values.get(each) for each in options.caption_columns], options)
+            image = _image(values.get(options.image_column))
+            yield Raw(source=name, place=str(number), image=image, captions=captions)
+    except (struct.error, ValueError, LookupError, TypeError) as error:
+        raise SourceDamaged(f"is no shard of MDS as its index says: {error!r}") from error
+
+
+def _unpacked(content: bytes, about: Mapping[str, Any], name: str) -> bytes:
+    algorithm = str(about.get("compression") or "").partition(":")[0]
+    if not algorithm or name.endswith(about["raw_data"]["basename"]):
+        return content
+    with pa.CompressedInputStream(
+        pa.BufferReader(content), {"br": "brotli", "gz": "gzip"}.get(algorithm, algorithm)
+    ) as raw:
+        unpacked: bytes = raw.read()
+        return unpacked
+
+
+def _mds_values(sample: bytes, about: Mapping[str, Any]) -> dict[str, object]:
+    fixed = about["column_sizes"]
+    varying = struct.unpack_from(f"<{fixed.count(None)}I", sample)
+    place, sizes, values = 4 * len(varying), iter(varying), dict[str, object]()
+    for name, encoding, size in zip(about["column_names"], about["column_encodings"], fixed, strict=True):
+        stop = place + (next(sizes) if size is None else size)
+        if encoding == "json":
+            values[name] = json.loads(sample[place:stop])
+        elif encoding in MDS_READ:
+            values[name] = sample[place:stop]
+        place = stop
+    return values
+
+
 # ---- files ----
 
 
@@ -187,5 +243,6 @@ _READERS: dict[Kind, Callable[[Storage, Piece, Ingest], Iterator[Raw]]] = {
     Kind.PARQUET: _parquet,
     Kind.HUGGINGFACE: _arrow,
     Kind.WEBDATASET: _webdataset,
+    Kind.MDS: _mds,
     Kind.PICTURES: _pictures,
 }

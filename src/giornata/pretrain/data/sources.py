@@ -1,7 +1,7 @@
 """What lies in a source of captioned pictures, and how it is cut into pieces that are read one by one.
 
-A source is a folder (or s3:// address, or one file) of one kind. Hugging Face data sets on disk are read as what they
-are, Arrow streams and Parquet: the library `datasets` would add nothing but a cache of its own.
+A source is a folder (or an address that fsspec reads, or one file) of one kind. Hugging Face data sets on disk are
+read as what they are, Arrow streams and Parquet: the library `datasets` would add nothing but a cache of its own.
 """
 
 import hashlib
@@ -10,9 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +21,9 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.protocol.pretraining import Ingest
 
+Files = Sequence[tuple[str, int]]
 PICTURES_PER_PIECE = 256
+MDS_INDEX, MDS_READ = "index.json", ("bytes", "jpeg", "json", "png", "str")
 _FOOTERS_AT_ONCE = 16
 _PICTURE_SUFFIXES = ("avif", "bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp")
 
@@ -32,6 +34,7 @@ class Kind(StrEnum):
     PARQUET = "parquet"  # also what Hugging Face's hub keeps
     HUGGINGFACE = "huggingface"  # as `datasets.save_to_disk` writes it
     WEBDATASET = "webdataset"
+    MDS = "mds"  # as MosaicML Streaming writes it
     PICTURES = "pictures"  # files, each with a .txt of its name beside it
 
 
@@ -83,7 +86,9 @@ def find(address: str, options: Ingest) -> Source:
     kind, files = _of_one_kind(storage, [each for each in listed if not _hidden(each[0])])
     if kind is Kind.HUGGINGFACE:
         files = _of_the_data_set(storage, files)
-    if kind in {Kind.PARQUET, Kind.HUGGINGFACE}:
+    if kind is Kind.MDS:
+        files = _of_the_index(storage, files)
+    if kind in {Kind.PARQUET, Kind.HUGGINGFACE, Kind.MDS}:
         _refuse_missing_columns(storage, kind, files[0][0], options)
     pieces = _PIECES[kind](storage, files)
     return Source(storage=storage, kind=kind, files=tuple(files), pieces=tuple(pieces))
@@ -104,16 +109,16 @@ def suffix_of(name: str) -> str:
 
 
 def _listed(address: str) -> tuple[Storage, list[tuple[str, int]]]:
-    storage = Storage.at(address)
-    with suppress(NotADirectoryError):
-        if found := storage.sizes():
-            return storage, found
-    folder, _, name = address.partition("?")[0].rstrip("/").rpartition("/")
-    query = address.partition("?")[2]
-    if name and _kind(name) and folder != "s3:/":
-        above = Storage.at(f"{folder or '.'}{'?' + query if query else ''}")
+    storage = Storage.to_read(address)
+    place, _, query = address.partition("?")
+    folder, _, name = place.rstrip("/").rpartition("/")
+    # A file first: to list one over https would read the whole of it
+    if name and _kind(name) and not folder.endswith(":/"):
+        above = Storage.to_read(f"{folder or '.'}{'?' + query if query else ''}")
         if above.exists(name):
             return above, [(name, above.size_bytes(name))]
+    if found := storage.sizes():
+        return storage, found
     raise InvalidInput([Fault(where="source", message=f"there is nothing in {storage}", hint="a folder or a file")])
 
 
@@ -123,6 +128,8 @@ def _hidden(name: str) -> bool:
 
 def _kind(name: str) -> Kind | None:
     suffix = suffix_of(name)
+    if "mds" in suffix.split("."):  # shard.00000.mds, also compressed
+        return Kind.MDS
     return _KIND_OF.get(suffix) or _KIND_OF.get(suffix.rpartition(".")[2])
 
 
@@ -162,6 +169,29 @@ def _named_in_state(storage: Storage, name: str) -> set[str] | None:
         return None
 
 
+def mds_shards(storage: Storage, name: str) -> dict[str, dict[str, Any]]:
+    """What the index beside a file of MDS says of each shard, by the shard's file: raw, or compressed where only
+    that is there."""
+    folder = name.rpartition("/")[0]
+    found = {}
+    for about in json.loads(storage.read(f"{folder}/{MDS_INDEX}"))["shards"]:
+        names = [about[each]["basename"] for each in ("raw_data", "zip_data") if about.get(each)]
+        paths = [f"{folder}/{each}".lstrip("/") for each in names]
+        found[next((path for path in paths if storage.exists(path)), paths[0])] = about
+    return found
+
+
+def _of_the_index(storage: Storage, files: Files) -> list[tuple[str, int]]:
+    """Those that the index of their folder names. Raises InvalidInput where there is none."""
+    folders = {name.rpartition("/")[0]: name for name, _ in files}
+    try:
+        named = {name for each in folders.values() for name in mds_shards(storage, each)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{storage} holds MDS shards, and their {MDS_INDEX} cannot be read: {error}"
+        raise InvalidInput([Fault(where="source", message=message, hint="name the folder of the index")]) from None
+    return [(name, size) for name, size in files if name in named] or list(files)
+
+
 # ---- columns ----
 
 
@@ -182,6 +212,10 @@ def _refuse_missing_columns(storage: Storage, kind: Kind, name: str, options: In
 
 
 def _columns(storage: Storage, kind: Kind, name: str) -> list[str]:
+    if kind is Kind.MDS:
+        about = mds_shards(storage, name)[name]
+        named = zip(about["column_names"], about["column_encodings"], strict=True)
+        return [each if code in MDS_READ else f"{each} (as {code}, which is not read)" for each, code in named]
     with storage.open(name) as file:
         if kind is Kind.PARQUET:
             return list(pq.read_schema(file).names)
@@ -189,8 +223,6 @@ def _columns(storage: Storage, kind: Kind, name: str) -> list[str]:
 
 
 # ---- pieces ----
-
-Files = Sequence[tuple[str, int]]
 
 
 def _row_groups(storage: Storage, files: Files) -> Iterator[Piece]:
@@ -233,5 +265,6 @@ _PIECES: dict[Kind, Callable[[Storage, Files], Iterator[Piece]]] = {
     Kind.PARQUET: _row_groups,
     Kind.HUGGINGFACE: _whole_files(Kind.HUGGINGFACE),
     Kind.WEBDATASET: _whole_files(Kind.WEBDATASET),
+    Kind.MDS: _whole_files(Kind.MDS),
     Kind.PICTURES: _some_pictures,
 }

@@ -1,4 +1,5 @@
 """Where shards, checkpoints and metrics lie: a folder or an s3:// address, through pyarrow's file systems.
+Sources may also lie where fsspec reads.
 
 An S3 address may say where the server is: `s3://bucket/path?endpoint_override=http://host:9000&region=eu-1`. Keys
 come from where the AWS tools take them (environment, profile, instance role).
@@ -15,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+import fsspec
 import pyarrow as pa
 from pyarrow import fs
 
@@ -42,6 +44,16 @@ class Storage:
     @classmethod
     def at(cls, address: str | Path) -> "Storage":
         """A folder (relative to this process, need not exist) or an s3:// address. Raises InvalidInput."""
+        scheme, remote, _ = str(address).partition("://")
+        if remote and scheme != "s3":
+            hint = "a folder or s3://bucket/path"
+            raise InvalidInput([Fault(where="address", message=f"nothing is written to {scheme}://", hint=hint)])
+        return cls.to_read(address)
+
+    @classmethod
+    def to_read(cls, address: str | Path) -> "Storage":
+        """As `at`, or an address of any other file system that fsspec knows (gs://, https://, hf://), from which only
+        is read. Raises InvalidInput."""
         text = absolute(str(address))
         if "://" in text:
             _opened(text)
@@ -56,6 +68,10 @@ class Storage:
     def __truediv__(self, name: str) -> "Storage":
         """What lies below `name`."""
         return replace(self, below=self._joined(name))
+
+    def beside(self, name: str) -> "Storage":
+        """The folder `name` in the folder that this one lies in."""
+        return replace(self, below=self.below.rpartition("/")[0]) / name
 
     @property
     def filesystem(self) -> fs.FileSystem:
@@ -87,11 +103,15 @@ class Storage:
         top = self.path()
         selector = fs.FileSelector(self.path(under), recursive=True, allow_not_found=True)
         found = [
-            (info.path.removeprefix(top).lstrip("/"), int(info.size))
+            (info.path.removeprefix(top).lstrip("/"), self._size_bytes(info))
             for info in self.filesystem.get_file_info(selector)
             if info.type == fs.FileType.File and not info.base_name.startswith(_TEMPORARY)
         ]
         return sorted(found)
+
+    def _size_bytes(self, info: fs.FileInfo) -> int:
+        # A page of https that lists files does not say how large they are
+        return int(info.size if info.size is not None else self.filesystem.get_file_info(info.path).size)
 
     def read(self, name: str) -> bytes:
         """A whole file."""
@@ -185,15 +205,29 @@ def _opened(address: str) -> tuple[fs.FileSystem, str]:
     """The file system, and the address's path in it."""
     if "://" not in address:
         return fs.LocalFileSystem(), address
-    if not address.startswith("s3://"):
-        scheme = address.partition("://")[0]
-        fault = Fault(where="address", message=f"{scheme}:// is not known", hint="a folder or s3://bucket/path")
-        raise InvalidInput([fault])
     try:
-        filesystem, path = fs.FileSystem.from_uri(address)
+        filesystem, path = fs.FileSystem.from_uri(address) if address.startswith("s3://") else _by_fsspec(address)
     except (pa.ArrowInvalid, OSError) as error:
         place = address.partition("?")[0].rpartition("@")[2]
         raise InvalidInput([Fault(where="address", message=f"{place} cannot be opened: {error}")]) from None
     if not path:
         raise InvalidInput([Fault(where="address", message="names no bucket", hint="s3://bucket/path")])
     return filesystem, path
+
+
+def _by_fsspec(address: str) -> tuple[fs.FileSystem, str]:
+    scheme = address.partition("://")[0]
+    try:
+        filesystem, path = fsspec.url_to_fs(address)
+    except ImportError as error:
+        extra = (
+            "pip install -c constraints.txt '.[gcs]'"
+            if scheme in {"gs", "gcs"}
+            else "install the package that it names"
+        )
+        message = f"{scheme}:// needs a package that is not installed: {error}"
+        raise InvalidInput([Fault(where="address", message=message, hint=extra)]) from None
+    except ValueError:
+        hint = "a folder, or an address such as s3://bucket/path, gs://bucket/path or https://host/path"
+        raise InvalidInput([Fault(where="address", message=f"{scheme}:// is not known", hint=hint)]) from None
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path

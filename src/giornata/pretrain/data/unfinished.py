@@ -18,6 +18,8 @@ from giornata.pretrain.data.manifest import Shard
 from giornata.pretrain.data.storage import Storage
 
 FOLDER = "unfinished"
+EXAMINATION = 2
+"""Raised when the same row may be judged otherwise than before: what an older version left is examined again."""
 # Options that do not change what is found out of a row
 _NOT_EXAMINED = {
     *("rows_per_shard", "shuffle_bytes", "max_captions"),
@@ -34,15 +36,15 @@ class Unfinished:
     written: Storage
 
     @classmethod
-    def of(cls, out: Storage, about: dict[str, Any]) -> "Unfinished":
+    def of(cls, out: Storage, about: dict[str, Any], *, examination: int = EXAMINATION) -> "Unfinished":
         """`about` as in the manifest."""
         options = about["ingest"]
         perceptual = options["dedupe_hash_distance"] is not None
         asked = {name: each for name, each in options.items() if name not in _NOT_EXAMINED}
-        found = {"source": about["source"], "ingest": asked, "perceptual": perceptual}
-        below = out / FOLDER
+        found = {"source": about["source"], "ingest": asked, "perceptual": perceptual, "version": examination}
+        below, wrote = out / FOLDER, {**about, "version": examination}
         return cls(
-            out=out, examined=below / f"examined-{_digest(found)}", written=below / f"written-{_digest(about)}"
+            out=out, examined=below / f"examined-{_digest(found)}", written=below / f"written-{_digest(wrote)}"
         )
 
     def clear(self) -> None:

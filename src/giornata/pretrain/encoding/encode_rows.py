@@ -38,6 +38,19 @@ def encode_captions(encoder: Encoder, latents: pa.Table, *, at_once: int) -> pa.
     return _fed(rows)
 
 
+def encode_text(encoder: Encoder, rows: pa.Table, *, at_once: int) -> pa.Table:
+    """Rows of KEY and CAPTION, with their embeddings."""
+    captions = rows.column(columns.CAPTION).to_pylist()
+    texts = [encoder.encode_text(few) for few in _few(captions, at_once)]
+    prompts = [each for text in texts for each in text.prompt_NLD]
+    pooled = [each for text in texts for each in ([] if text.pooled_NP is None else text.pooled_NP)]
+    for name, arrays in ((columns.PROMPT, prompts), (columns.POOLED, pooled)):
+        shape = ",".join(map(str, arrays[0].shape)) if arrays else "0"
+        content = [each.tobytes() for each in arrays] or [b""] * len(captions)
+        rows = rows.append_column(columns.array_field(name, shape), pa.array(content, pa.binary()))
+    return rows
+
+
 def pictures_of_a_size(pixels: Sequence[Any], size: Size) -> np.ndarray:
     """pixels_BHWC of pictures as bytes or Arrow buffers."""
     pictures = [np.frombuffer(content, dtype=np.uint8).reshape(*size, 3) for content in pixels]

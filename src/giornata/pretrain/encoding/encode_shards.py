@@ -1,7 +1,8 @@
-"""One source shard to one encoded shard: the same rows in the same order, with latents and, if wanted, text.
+"""One source shard to its encoded shards: the same rows in the same order, one file for each *part*.
 
-A shard is whole when its note lies beside it: the note is written last, and says what the manifest will say. What
-is not whole is encoded again, to the same bytes.
+A part is a resolution, with latents, or `text`. All parts that are missing come from one pass: a picture is decoded
+once for all resolutions, and its caption is encoded once. A file is whole when its note lies beside it: the note is
+written last, and says what the manifest will say. What is not whole is encoded again, to the same bytes.
 """
 
 import hashlib
@@ -21,12 +22,12 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.data.read_rows import read_rows
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.encoding.caption_choice import several_captions
-from giornata.pretrain.encoding.encode_rows import encode_cut
-from giornata.pretrain.encoding.encoded import latents_storage, stored_choice, stores_text, to_bytes
+from giornata.pretrain.encoding.caption_choice import CaptionChoice, several_captions
+from giornata.pretrain.encoding.encode_rows import encode_cut, encode_text
+from giornata.pretrain.encoding.encoded import TEXT, latents_storage, to_bytes
 from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.transforms import CUT, Cutting, cut_rows
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.pretrain.encoding.transforms import Cutting, cut_for_each
+from giornata.protocol.pretraining import LATENT_SIDE_PX, PretrainConfig
 
 ROWS_OF_A_GROUP = 100
 """Of the Parquet files: what a reader of few rows has to read."""
@@ -37,15 +38,20 @@ SOURCE_COLUMNS = (*columns.SOURCE.names, columns.CAPTIONS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One shard of one resolution."""
+    """The parts of one shard that are missing."""
 
-    resolution: int
     number: int
+    parts: tuple[str, ...]
+
+    @property
+    def resolutions(self) -> tuple[int, ...]:
+        """Those among the parts."""
+        return tuple(int(part) for part in self.parts if part != TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A whole encoded shard, and how many of its rows could not be read, by reason."""
+    """A whole file of one part, and how many of its rows could not be read, by reason."""
 
     shard: Shard
     unreadable: dict[str, int]
@@ -81,55 +87,82 @@ class ShardEncoder:
 
     def __init__(self, config: PretrainConfig, source: Manifest, encoder: Encoder, *, threads: int) -> None:
         self._config, self._source, self._encoder = config, source, encoder
-        self._choice = stored_choice(config, source)
+        self._choice = CaptionChoice(seed=config.seed, weights=config.data.caption_weights)
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="cut")
-        # Several encoder batches at a time, so that aspect buckets fill theirs.
-        self._rows_at_once = 4 * config.encode.encode_batch_size
+        self._at_once = config.encode.encode_batch_size
 
-    def encode(self, work: Work) -> Done:
-        """Write the shard and its note."""
-        storage = latents_storage(self._config, work.resolution)
-        tables = [self._encoded(cut) for cut in self._cut_ahead(work)]
-        table = pa.concat_tables(tables).select(columns.LATENTS.names).cast(columns.LATENTS)
-        if several_captions(self._source):
-            table = table.append_column(columns.CAPTIONS_FIELD, self._captions(work))
-        content, name = _parquet(table), shard_name(work.number)
+    def encode(self, work: Work) -> dict[str, Done]:
+        """Write the work's parts, each with its note."""
+        made: dict[str, list[pa.Table]] = {part: [] for part in work.parts}
+        captions: list[pa.Table] = []
+        for rows, cut in self._cut_ahead(work):
+            for resolution, pictures in zip(work.resolutions, cut, strict=True):
+                made[str(resolution)].append(
+                    encode_cut(self._encoder, pictures, at_once=self._at_once, text=False).select(
+                        columns.STORED_LATENTS
+                    )
+                )
+            if TEXT in made:
+                made[TEXT].append(self._text(rows))
+            captions.append(rows.select([name for name in rows.column_names if name == columns.CAPTIONS]))
+        several = pa.concat_tables(captions)
+        return {part: self._write(part, work.number, pa.concat_tables(made[part]), several) for part in work.parts}
+
+    def _text(self, rows: pa.Table) -> pa.Table:
+        keys = rows.column(columns.KEY).to_pylist()
+        chosen = self._choice.taken(rows, [(key,) for key in keys]).select([columns.KEY, columns.CAPTION])
+        return encode_text(self._encoder, chosen, at_once=self._at_once)
+
+    def _write(self, part: str, number: int, table: pa.Table, several: pa.Table) -> Done:
+        if part != TEXT:
+            table = _with_shapes(table)
+            if several_captions(self._source):  # a run may choose another one in each epoch
+                table = table.append_column(columns.CAPTIONS_FIELD, several.column(columns.CAPTIONS))
+        storage, name = latents_storage(self._config, part), shard_name(number)
+        content = _parquet(table)
         storage.write(name, content)
+        reasons = [] if part == TEXT else table.column(columns.REASON).to_pylist()
         sha256 = hashlib.sha256(content).hexdigest()
-        reasons = Counter(reason for reason in table.column(columns.REASON).to_pylist() if reason)
         shard = Shard(name=name, rows=len(table), bytes=len(content), sha256=sha256)
-        done = Done(shard=shard, unreadable=dict(sorted(reasons.items())))
-        storage.write(note_name(work.number), done.to_bytes())
+        done = Done(shard=shard, unreadable=dict(sorted(Counter(filter(None, reasons)).items())))
+        storage.write(note_name(number), done.to_bytes())
         return done
 
-    def _encoded(self, cut: pa.Table) -> pa.Table:
-        at_once = self._config.encode.encode_batch_size
-        return encode_cut(self._encoder, cut, at_once=at_once, text=stores_text(self._config))
-
-    def _captions(self, work: Work) -> pa.ChunkedArray:
-        """All that the shard's rows have: a run may choose another one in each epoch."""
-        shard, storage = self._source.shards[work.number], Storage.at(self._config.data.shards)
-        rows = range(shard.rows)
-        (table,) = read_rows(storage, shard.name, rows, columns=(columns.CAPTIONS,), at_once=shard.rows)
-        return table.column(columns.CAPTIONS)
-
-    def _cut_ahead(self, work: Work) -> Iterator[pa.Table]:
-        """The shard's rows cut, in tables; the next one is made while this one is encoded."""
+    def _cut_ahead(self, work: Work) -> Iterator[tuple[pa.Table, list[pa.Table]]]:
+        """The shard's rows, and these cut for each resolution; the next are made while these are encoded."""
         shard = self._source.shards[work.number]
-        cutting = Cutting.of(self._config.data, seed=self._config.seed, resolution=work.resolution)
-        storage, rows = Storage.at(self._config.data.shards), range(shard.rows)
-        at_once = self._rows_at_once
-        before: list[Future[pa.Table]] = []
-        for table in read_rows(storage, shard.name, rows, columns=SOURCE_COLUMNS, at_once=at_once):
-            if self._choice is not None:
-                keys = table.column(columns.KEY).to_pylist()
-                table = self._choice.taken(table, [(key,) for key in keys])  # noqa: PLW2901
-            pieces = _pieces(table.to_pylist())
-            now = [self._pool.submit(cut_rows, cutting, piece, epoch_in_draws=False) for piece in pieces]
-            if before:
-                yield pa.concat_tables([future.result() for future in before])
-            before = now
-        yield pa.concat_tables([future.result() for future in before]) if before else CUT.empty_table()
+        config, storage = self._config, Storage.at(self._config.data.shards)
+        cuttings = [Cutting.of(config.data, seed=config.seed, resolution=each) for each in work.resolutions]
+        names = [name for name in SOURCE_COLUMNS if name != columns.IMAGE or cuttings]
+        before: tuple[pa.Table, list[Future[list[pa.Table]]]] | None = None
+        # Several encoder batches at a time, so that aspect buckets fill theirs.
+        for table in read_rows(storage, shard.name, range(shard.rows), columns=names, at_once=4 * self._at_once):
+            pieces = _pieces(table.to_pylist()) if cuttings else ()
+            now = [self._pool.submit(cut_for_each, cuttings, piece, epoch_in_draws=False) for piece in pieces]
+            if before is not None:
+                yield _collected(*before)
+            before = table, now
+        if before is not None:
+            yield _collected(*before)
+
+
+def _collected(rows: pa.Table, cut: list[Future[list[pa.Table]]]) -> tuple[pa.Table, list[pa.Table]]:
+    pieces = zip(*(future.result() for future in cut), strict=True)
+    return rows, [pa.concat_tables(each) for each in pieces]
+
+
+def _with_shapes(table: pa.Table) -> pa.Table:
+    """The rows, each with the shape of its latents, and with metadata that say how to read these."""
+    read = (columns.REASON, columns.TARGET_HEIGHT, columns.TARGET_WIDTH)
+    rows = zip(*(table.column(name).to_pylist() for name in read), strict=True)
+    shapes = [
+        [0, 0, 0] if reason else [4, high // LATENT_SIDE_PX, wide // LATENT_SIDE_PX] for reason, high, wide in rows
+    ]
+    shape = columns.LATENT_SHAPE_FIELD
+    for name in (columns.MEAN, columns.LOGVAR):
+        place = table.column_names.index(name)
+        table = table.set_column(place, columns.array_field(name, shape.name), table.column(name))
+    return table.append_column(shape, pa.array(shapes, shape.type))
 
 
 def threads_of_one(encoders: int) -> int:

@@ -1,9 +1,12 @@
 """Encoded shards: where they lie, what they were made of, and whether they are what a run needs.
 
-`<latents>/<resolution>/shard-XXXXX.parquet` has the rows of the source's shard of the same number, in the same order
-(columns.LATENTS); beside each lies a note of its size and hash. `about.json` says what they are made of, before the
-first of them; `manifest.json` says it again and lists them, after the last. `empty.safetensors` is what the text
-encoders make of no caption.
+`<latents>/<resolution>/shard-XXXXX.parquet` has the rows of the source's shard of the same number, in the same order:
+columns.STORED_LATENTS and `latent_shape`. `<latents>/text/shard-XXXXX.parquet` has their text, once for all
+resolutions. Beside each lies a note of its size and hash. `about.json` says what the shards of a folder are made of,
+before the first of them; `manifest.json` says it again and lists them, after the last. `empty.safetensors` is what
+the text encoders make of no caption.
+
+Older versions stored the text within the shards of each resolution. Such folders can be read, and not added to.
 """
 
 import json
@@ -22,15 +25,17 @@ from giornata.pretrain.encoding.encoder import Encoder, Text
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 ABOUT, EMPTY = "about.json", "empty.safetensors"
+TEXT = "text"
+"""The folder of the text, beside those of the resolutions."""
 PROMPT, POOLED = "prompt_LD", "pooled_P"
 AGAIN = "name another folder in encode.latents, or remove this one and run `giornata pretrain encode`"
 
 
-def latents_storage(config: PretrainConfig, resolution: int) -> Storage:
-    """Where the shards of this resolution are."""
+def latents_storage(config: PretrainConfig, part: int | str) -> Storage:
+    """Where the shards of this resolution, or those of TEXT, are."""
     own = config.encode.latents
     top = Storage.at(config.storage) / "latents" if own is None else Storage.at(own)
-    return top / str(resolution)
+    return top / str(part)
 
 
 def read_manifest(storage: Storage, *, hint: str = "") -> Manifest:
@@ -59,44 +64,63 @@ def stored_choice(config: PretrainConfig, source: Manifest) -> CaptionChoice | N
     return CaptionChoice(seed=config.seed, weights=config.data.caption_weights)
 
 
-def wanted_about(config: PretrainConfig, resolution: int, source: Manifest) -> dict[str, Any]:
-    """All that latents depend on and that is known without opening an encoder."""
+def wanted_about(config: PretrainConfig, part: int | str, source: Manifest) -> dict[str, Any]:
+    """All that the part depends on and that is known without opening an encoder."""
     data, model = config.data, config.model
     drawn = data.random_flip or not data.center_crop
-    choice = stored_choice(config, source)
-    return {
+    wanted = {
         "source": source.digest,
-        "resolution": resolution,
+        "seed": config.seed if model.random_encoders else None,
+        "architecture": model.architecture.value,
+        "random_encoders": model.random_encoders,
+    }
+    if part == TEXT:
+        choice = stored_choice(config, source)
+        return {**wanted, **({} if choice is None else {"caption_choice": json.loads(json.dumps(asdict(choice)))})}
+    return {
+        **wanted,
+        "resolution": int(part),
         "enable_bucket": data.enable_bucket,
         "bucket_reso_steps": data.bucket_reso_steps if data.enable_bucket else None,
         "center_crop": data.center_crop,
         "random_flip": data.random_flip,
         "seed": config.seed if drawn or model.random_encoders else None,
-        "architecture": model.architecture.value,
-        "random_encoders": model.random_encoders,
-        "text": stores_text(config),
-        **({} if choice is None else {"caption_choice": json.loads(json.dumps(asdict(choice)))}),
     }
 
 
-def about(config: PretrainConfig, resolution: int, source: Manifest, encoder: Encoder) -> dict[str, Any]:
+def about(config: PretrainConfig, part: int | str, source: Manifest, encoder: Encoder) -> dict[str, Any]:
     """As `wanted_about`, with the encoder itself."""
-    return {**wanted_about(config, resolution, source), "encoder": encoder.digest, "scaling": list(encoder.scaling)}
+    return {**wanted_about(config, part, source), "encoder": encoder.digest, "scaling": list(encoder.scaling)}
 
 
 def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) -> Manifest:
     """Of latents that this run can read. Raises InvalidInput when there are none, or none of this source, of these
     options, or without the text that the mode reads. The model's name is not compared but its architecture: `encode`
     compares the weights."""
-    storage = latents_storage(config, resolution)
-    found = read_manifest(storage, hint="make them with `giornata pretrain encode`")
-    wanted = wanted_about(config, resolution, source)
-    if not wanted["text"]:
-        wanted.pop("text")  # more than is needed is no fault
     if config.encode.mode is Mode.OFFLINE and not config.encode.store_text:
         hint = "say encode.store_text, or mode hybrid"
         raise InvalidInput([Fault(where="encode.store_text", message="mode offline reads text", hint=hint)])
-    refuse_others(storage, found.about, wanted)
+    found = _manifest_as_wanted(config, resolution, source)
+    if stores_text(config):
+        if not has_text_inside(found.about):
+            text = _manifest_as_wanted(config, TEXT, source)
+            refuse_others(latents_storage(config, TEXT), text.about, {"encoder": found.about.get("encoder")})
+        else:
+            wanted = {"text": True, **wanted_about(config, TEXT, source)}
+            wanted.pop("seed")  # that of the latents is another, and was compared
+            refuse_others(latents_storage(config, resolution), found.about, wanted)
+    return found
+
+
+def has_text_inside(found: Mapping[str, Any]) -> bool:
+    """Whether an older version wrote the folder: there, each resolution says whether it has text."""
+    return "text" in found
+
+
+def _manifest_as_wanted(config: PretrainConfig, part: int | str, source: Manifest) -> Manifest:
+    storage = latents_storage(config, part)
+    found = read_manifest(storage, hint="make it with `giornata pretrain encode`")
+    refuse_others(storage, found.about, wanted_about(config, part, source))
     return found
 
 

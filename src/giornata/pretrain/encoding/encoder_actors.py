@@ -73,5 +73,5 @@ class EncodeShards:
     def __call__(self, works: pa.Table) -> pa.Table:
         """The same rows, when they are done."""
         for work in works.to_pylist():
-            self._shards.encode(Work(**work))
+            self._shards.encode(Work(number=work["number"], parts=tuple(work["parts"])))
         return works

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
+from PIL.Image import Image
 
 from giornata.diffusion import pixels, randomness
 from giornata.diffusion.buckets import Size, bucket_sizes, nearest
@@ -76,9 +77,12 @@ class Cutting:
         What cannot be decoded gives its REASON and no pixels; nothing is raised for it.
         """
         try:
-            image = decode(content)
+            return self.cut_image(decode(content), key, epoch)
         except Undecodable as error:
-            return {columns.REASON: str(error), columns.PIXELS: b"", **NO_GEOMETRY}
+            return _unreadable(error)
+
+    def cut_image(self, image: Image, key: str, epoch: int | None) -> dict[str, Any]:
+        """As `cut`, of a picture that was decoded already."""
         original = (image.height, image.width)
         resized = pixels.resize(image, self.target(original))
         placement = pixels.place(
@@ -114,11 +118,27 @@ def _counter(epoch: int | None) -> tuple[int, ...]:
     return () if epoch is None else (epoch,)
 
 
+def _unreadable(error: Undecodable) -> dict[str, Any]:
+    return {columns.REASON: str(error), columns.PIXELS: b"", **NO_GEOMETRY}
+
+
 def cut_rows(cutting: Cutting, rows: Sequence[Mapping[str, Any]], *, epoch_in_draws: bool) -> pa.Table:
     """CUT of source rows that carry the columns of their use (PORTION, EPOCH, SHARD, ROW)."""
-    cut = []
+    return cut_for_each((cutting,), rows, epoch_in_draws=epoch_in_draws)[0]
+
+
+def cut_for_each(
+    cuttings: Sequence[Cutting], rows: Sequence[Mapping[str, Any]], *, epoch_in_draws: bool
+) -> list[pa.Table]:
+    """As `cut_rows`, a table for each cutting. A picture is decoded once for all of them."""
+    cut: list[list[dict[str, Any]]] = [[] for _ in cuttings]
     for row in rows:
-        epoch = row[columns.EPOCH] if epoch_in_draws else None
-        found = cutting.cut(row[columns.IMAGE], row[columns.KEY], epoch)
-        cut.append({**{name: row[name] for name in CUT.names if name in row}, **found})
-    return pa.Table.from_pylist(cut, schema=CUT)
+        epoch, use = row[columns.EPOCH] if epoch_in_draws else None, {n: row[n] for n in CUT.names if n in row}
+        try:
+            image = decode(row[columns.IMAGE])
+            found = [each.cut_image(image, row[columns.KEY], epoch) for each in cuttings]
+        except Undecodable as error:
+            found = [_unreadable(error)] * len(cuttings)
+        for made, values in zip(cut, found, strict=True):
+            made.append({**use, **values})
+    return [pa.Table.from_pylist(made, schema=CUT) for made in cut]

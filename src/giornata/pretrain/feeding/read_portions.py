@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.intervals import Intervals
@@ -29,6 +30,7 @@ GROUP = "group"
 is, where tables of lists would each cost a task of their own to be described."""
 STORED = tuple(columns.LATENTS.names)
 WITHOUT_TEXT = (*(name for name in STORED if name not in {columns.PROMPT, columns.POOLED}), columns.CAPTIONS)
+OF_TEXT = (columns.KEY, columns.CAPTION, columns.PROMPT, columns.POOLED)
 OF_PICTURES = (columns.KEY, columns.IMAGE, columns.CAPTION, columns.WIDTH, columns.HEIGHT, columns.CAPTIONS)
 
 
@@ -66,7 +68,8 @@ def unpacked(group: bytes) -> list[Portion]:
 
 
 class ReadLatents:
-    """Portions to their rows of encoded shards."""
+    """Portions to their rows of encoded shards. Text that is wanted and not in a shard is in the shard of the same
+    name in the folder `text`, beside that of the resolution."""
 
     def __init__(
         self, storage: Storage, names: tuple[str, ...], rows_of: RowsOfPhase, columns_read: tuple[str, ...]
@@ -75,12 +78,35 @@ class ReadLatents:
 
     def __call__(self, groups: pa.Table) -> Iterator[pa.Table]:
         """Tables of ROWS_AT_ONCE rows."""
-        missing = [name for name in STORED if name not in self._columns]
         for portion in _portions(groups):
+            text = self._text(portion)
             for table in _use_rows(portion, self._rows_of, self._storage, self._names, self._columns):
-                for name in missing:
-                    table = table.append_column(name, pa.array([b""] * len(table), type=pa.binary()))  # noqa: PLW2901
+                if columns.PROMPT not in table.column_names:
+                    table = _with_text(table, next(text) if columns.PROMPT in self._columns else None)  # noqa: PLW2901
                 yield table.select(columns.FED.names).cast(columns.FED)
+
+    def _text(self, portion: Portion) -> Iterator[pa.Table]:
+        """Opened with the first of its rows, and so only where the shard has none."""
+        order, name = self._rows_of.in_order(portion), self._names[portion.shard]
+        yield from read_rows(self._storage.beside("text"), name, order, columns=OF_TEXT, at_once=ROWS_AT_ONCE)
+
+
+def _with_text(table: pa.Table, text: pa.Table | None) -> pa.Table:
+    """The rows with their text, and with the caption that the text is of; with empty bytes where there is no text."""
+    if text is None:
+        empty = pa.array([b""] * len(table), pa.binary())
+        return table.append_column(columns.PROMPT, empty).append_column(columns.POOLED, empty)
+    if not text.column(columns.KEY).equals(table.column(columns.KEY)):
+        raise ValueError(
+            "the text and the latents are of other rows: encode both again with `giornata pretrain encode`"
+        )
+    unreadable = pc.not_equal(table.column(columns.REASON), "")
+    for name in (columns.CAPTION, columns.PROMPT, columns.POOLED):
+        values = text.column(name)
+        if name != columns.CAPTION and pc.any(unreadable).as_py():
+            values = pc.if_else(unreadable, pa.scalar(b"", pa.binary()), values)
+        table = table.drop_columns([name] if name in table.column_names else []).append_column(name, values)
+    return table
 
 
 class ReadPictures:
