@@ -7,6 +7,7 @@ Ray or on another.
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ import ray.train
 from ray.exceptions import RayActorError
 from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.controller.state import ResizingState, TrainControllerState
 
 from giornata.domain.errors import GiornataError
+from giornata.pretrain.board import RESIZE
 from giornata.pretrain.crashes import is_final, lost_others, words_of
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
@@ -39,9 +43,43 @@ GIVEN_UP = "given up: "
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
-    Outcome.RESIZED: "the number of encoders changes",
+    RESIZE: "the number of trainers changes",
 }
 """How trainers end well before all is trained. An error would count as one of the `max_failures` crashes."""
+
+
+RESIZE_WITHIN_S, LOOK_EVERY_S = 600.0, 0.2
+"""The longest wait for the checkpoint before the number of trainers changes: for a step and a write of all shards."""
+
+
+class SaveBeforeResize(ControllerCallback):
+    """Lets the trainers write a checkpoint and leave before Ray Train changes their number. Without it the steps
+    since the last checkpoint would be trained again.
+
+    Ray Train 2.60 has no public hook for this: `RunConfig.callbacks` takes the one of its own that is used here.
+    """
+
+    def __init__(
+        self,
+        board: Any,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._board, self._clock_s, self._sleep = board, clock_s, sleep
+
+    def after_controller_state_update(
+        self,
+        previous_state: TrainControllerState,  # noqa: ARG002  (Ray Train's signature)
+        current_state: TrainControllerState,
+    ) -> None:
+        """Ray Train resizes right after this returns."""
+        if not isinstance(current_state, ResizingState):
+            return
+        ray.get(self._board.ask_to_resize.remote())
+        until_s = self._clock_s() + RESIZE_WITHIN_S
+        while not ray.get(self._board.have_left.remote()) and self._clock_s() < until_s:
+            self._sleep(LOOK_EVERY_S)
 
 
 def fit(
@@ -99,6 +137,7 @@ def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
             name=config.name,
             storage_path=run.path(notes),
             storage_filesystem=run.filesystem,
+            callbacks=[SaveBeforeResize(board)],
             failure_config=FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures),
         ),
         datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
@@ -129,6 +168,8 @@ def _work(values: Mapping[str, Any]) -> str:
         if not lost_others(error):
             ray.get(board.crashed.remote(words_of(error), is_final(error)))
         raise
+    finally:
+        ray.get(board.left.remote())
 
 
 def _scaling(workers: Workers) -> ScalingConfig:

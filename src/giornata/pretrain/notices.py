@@ -33,10 +33,10 @@ class Notices:
     ) -> None:
         self._board: Any = board if channel.rank == 0 else None
         self._channel, self._clock_s, self._announced = channel, clock_s, announced
-        self._stop_asked: Any = None
+        self._leave_asked: Any = None
         self._steps, self._next = 0, 1
         self._asked_at_step, self._asked_at_s = 0, 0.0
-        self.stop, self.preempted = False, False
+        self.leave, self.preempted = "", False
 
     def __call__(self) -> bool:
         self._steps += 1
@@ -45,7 +45,7 @@ class Notices:
         if self._steps >= self._next:
             self.preempted = self.preempted or self._announced() is not None
             self._next = self._steps + self._channel.gather([self._steps_until_next()])[0][0]
-        return self.stop or self.preempted
+        return bool(self.leave) or self.preempted
 
     def _steps_until_next(self) -> int:
         now_s, steps = self._clock_s(), self._steps - self._asked_at_step
@@ -58,9 +58,9 @@ class Notices:
 
     def _look(self) -> None:
         """Without waiting: what was asked before an earlier step."""
-        if self._stop_asked is None:
-            self._stop_asked = self._board.stop_wanted.remote()
+        if self._leave_asked is None:
+            self._leave_asked = self._board.leave.remote()
             return
-        ready, _ = ray.wait([self._stop_asked], timeout=0)
+        ready, _ = ray.wait([self._leave_asked], timeout=0)
         if ready:
-            self.stop, self._stop_asked = ray.get(ready[0]), None
+            self.leave, self._leave_asked = ray.get(ready[0]), None

@@ -1,9 +1,9 @@
 """A whole run, from wherever it was to its end: `python -m giornata.pretrain.run CONFIG`.
 
 What it prints with `--lines` are JSON objects, one a line, for whoever follows: {"event": "phase", "name"},
-{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, {"event": "encoders", "before",
-"encoders", "reason", …} when their number changes, {"event": "crash", "step", "words", "final"} when a trainer raises
-an error (`final`: the run ends), and at the end {"event": "result"} with what `proof` says.
+{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, {"event": "crash",
+"step", "words", "final"} when a trainer raises an error (`final`: the run ends), and at the end {"event": "result"}
+with what `proof` says.
 
 On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
 """
@@ -98,13 +98,15 @@ def one_by_one(listener: Listener) -> Listener:
 
 
 def not_measured(config: PretrainConfig) -> list[str]:
-    """What this run will not tell of its model, and which setting would change that."""
+    """What this run will not tell or do, and which setting would change that."""
     train, found = config.train, list[str]()
     missing = [name for name in ("validation_steps", "validation_rows") if not getattr(train, name)]
     if missing:
         found.append("no validation loss: " + " and ".join(f"train.{name} = 0" for name in missing))
     if not config.evaluate.checkpoints:
         found.append("no checkpoint is evaluated beside the run: evaluate.checkpoints = 0")
+    if config.encode.max_encoders is not None:
+        found.append("encode.max_encoders is ignored: the number of encoders does not change during a run")
     return found
 
 

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from giornata.pretrain.notices import Notices
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
-from giornata.pretrain.training.encoder_pool import Change
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
 from giornata.pretrain.training.outcome import Outcome
@@ -45,13 +44,11 @@ from giornata.protocol.pretraining_checks import parse
 
 log = logging.getLogger(__name__)
 
-STOPPED = "stopped"
-
 
 def work(values: Mapping[str, Any]) -> str:
     """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, and
-    when the command that trains began (epoch ms). Returns the outcome: STOPPED when somebody wished it, PREEMPTED
-    when the cloud takes a node away."""
+    when the command that trains began (epoch ms). Returns the outcome, or what the board asked for: STOP, or RESIZE
+    when the number of trainers changes."""
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, board = parse(values["config"]), values["board"]
@@ -61,8 +58,8 @@ def work(values: Mapping[str, Any]) -> str:
     run = _run(config, board, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
     outcome = train(replace(run, attempt=attempt))
-    stopped = any(channel.gather_objects(notices.stop))
-    return STOPPED if outcome is Outcome.PREEMPTED and stopped else str(outcome)
+    asked: str = channel.gather_objects(notices.leave)[0] if outcome is Outcome.PREEMPTED else ""
+    return asked or str(outcome)
 
 
 def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
@@ -77,9 +74,6 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
     def report(row: Mapping[str, float]) -> None:
         if peers.rank == 0:
             board.pin.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
-
-    def resized(change: Change) -> None:
-        board.pin.remote({"event": "encoders", **asdict(change)})
 
     def held(phase: int) -> list[Batch]:
         encoder = frozen.encoder
@@ -102,7 +96,6 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         report=report,
         preempted=notices,
         traced=trace,
-        resized=resized,
         start=start,
         node_size=_node_size(config, channel),
         peak_flops_per_s=peak_flops_per_s(device),

@@ -9,7 +9,7 @@ from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import Ledger
-from giornata.pretrain.training.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors
+from giornata.pretrain.training.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors, staging
 from giornata.pretrain.training.committed import COMMIT, FOLDER, Facts, committed, name_of, newest, retire
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after, metrics_of
 from giornata.pretrain.training.peers import Peers
@@ -141,3 +141,9 @@ def test_curves_have_every_step_once(tmp_path: Path) -> None:
     assert run.names("tensorboard") == ["tensorboard/events.out.tfevents.00000001.giornata"]
     content = run.read("tensorboard/events.out.tfevents.00000001.giornata")
     assert content.count(b"loss") == 4
+
+
+def test_a_gpus_tensors_are_staged_in_pinned_memory_without_waiting_for_each() -> None:
+    there, here = staging(torch.device("cuda")), staging(torch.device("cpu"))
+    assert (there.use_pinned_memory, there.use_non_blocking_copy) == (True, True)
+    assert (here.use_pinned_memory, here.use_non_blocking_copy) == (False, False)

@@ -55,19 +55,16 @@ def fed(
     *,
     mode: Mode | None = None,
     source: Manifest | None = None,
-    encoders: int | None = None,
     rows_of_a_task: int = ROWS_OF_A_TASK,
 ) -> ray.data.Dataset:
     """The rows of `portions` as columns.FED; in mode colocated as giornata.pretrain.encoding.transforms.CUT, for the
     trainer to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the
-    configuration's; `encoders` is how many work beside the run, by default as many as the configuration says for
-    this phase.
+    configuration's.
 
     Raises InvalidInput when there are no shards, or no latents of them for these options.
     """
     mode, source = mode or config.encode.mode, source or source_manifest(config)
-    encoders = encoders or config.encoders_of(phase)
-    config = replace(config, encode=replace(config.encode, mode=mode, encoders=encoders))
+    config = replace(config, encode=replace(config.encode, mode=mode, encoders=config.encoders_of(phase)))
     resolution = config.phases[phase].resolution
     dataset = _source(portions, rows_of_a_task)
     if mode in {Mode.OFFLINE, Mode.HYBRID}:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice, Use, UseBits
 from giornata.pretrain.training.committed import (
     FOLDER,
     STATE,
@@ -40,6 +40,7 @@ from giornata.pretrain.training.progress import Progress
 
 log = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
 MOST_FAILURES = 3
 """So many checkpoints in a row may fail to be written before the run ends. Until one succeeds, a crash goes back to
 the last that did."""
@@ -56,11 +57,15 @@ class Uses:
     trained: Sequence[Use] = ()
     quarantined: Sequence[Use] = ()
 
+    def packed(self) -> tuple[UseBits, UseBits]:
+        """(trained, quarantined) as they travel to the first trainer."""
+        return UseBits.of(self.trained), UseBits.of(self.quarantined)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`; None
-    when all phases are done.
+    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`. It
+    is None when all phases are done, and at every trainer but the first.
 
     `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
     `not_written` is called when there will be none, by whoever waits for it.
@@ -74,16 +79,25 @@ class Snapshot:
     not_written: Callable[[], None] = lambda: None
 
 
+def staging(device: torch.device) -> StagingOptions:
+    """How tensors get from the device to the host's memory. A GPU copies to pinned memory by itself, all tensors at
+    once, while the training waits: from pageable memory each copy would take a detour of its own."""
+    pinned = device.type == "cuda"
+    return StagingOptions(
+        use_pinned_memory=pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned
+    )
+
+
 class Checkpoints:
     """Of one run. Calls are made by all trainers at the same place; one checkpoint is under way at a time."""
 
-    def __init__(self, run: Storage, scratch: Path, peers: Peers, *, limit: int) -> None:
+    def __init__(self, run: Storage, scratch: Path, peers: Peers, *, limit: int, device: torch.device = CPU) -> None:
         self._run, self._limit, self._rank, self._world = run, limit, peers.rank, peers.world
         self._scratch = scratch / f"trainer-{peers.rank}"
         self._channel = peers.channel()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-checkpoint")
         # The host's copies are kept from one checkpoint to the next.
-        self._stager = DefaultStager(StagingOptions(False, False, False, False))
+        self._stager = DefaultStager(staging(device))
         self._under_way: tuple[Future[bool], Snapshot] | None = None
         self._failures = 0
         self.last: tuple[int, int] | None = None
@@ -116,13 +130,10 @@ class Checkpoints:
         name = name_of(snapshot.progress.step, snapshot.progress.phase)
         why = self._clean(name)
         # Whatever fails later, these rows are not handed over again.
-        handed = self._channel.gather_objects((snapshot.uses, why))
-        for uses, _ in handed:
-            if snapshot.ledger is not None:
-                snapshot.ledger.record(uses.trained, quarantined=uses.quarantined)
+        record_uses(snapshot.ledger, snapshot.uses, self._channel)
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
-        if faults := [fault for _, fault in handed if fault]:
+        if faults := [fault for fault in self._channel.gather_objects(why) if fault]:
             return self._conclude(name, faults, snapshot.progress)
         files = dict[str, Facts]()
         try:
@@ -187,6 +198,20 @@ class Checkpoints:
         if self._failures >= MOST_FAILURES:
             raise CheckpointsFail(f"{self._failures} checkpoints in a row were not written: {'; '.join(faults)}")
         return False
+
+
+def record_uses(ledger: Ledger | None, mine: Uses, channel: Channel) -> None:
+    """Bring the first trainer's ledger up to date with what all trainers did. Called by all trainers; raises
+    TrainedTwice on all of them."""
+    twice: TrainedTwice | None = None
+    try:
+        for trained, quarantined in channel.to_first(mine.packed()):
+            if ledger is not None:
+                ledger.record(trained, quarantined=quarantined)
+    except TrainedTwice as error:
+        twice = error
+    if (told := channel.gather_objects(twice)[0]) is not None:
+        raise told
 
 
 def load_tensors(

@@ -7,5 +7,4 @@ class Outcome(StrEnum):
     """How a call of `train` ended. Always with a checkpoint of everything that was trained."""
 
     FINISHED = "finished"  # all phases
-    RESIZED = "resized"  # the number of encoders changes; start again to go on
     PREEMPTED = "preempted"  # stopped on a notice; start again to go on
