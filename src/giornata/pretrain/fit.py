@@ -63,10 +63,11 @@ class SaveBeforeResize(ControllerCallback):
         self,
         board: Any,
         *,
+        got: Callable[[Any], Any] = ray.get,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._board, self._clock_s, self._sleep = board, clock_s, sleep
+        self._board, self._got, self._clock_s, self._sleep = board, got, clock_s, sleep
 
     def after_controller_state_update(
         self,
@@ -76,9 +77,9 @@ class SaveBeforeResize(ControllerCallback):
         """Ray Train resizes right after this returns."""
         if not isinstance(current_state, ResizingState):
             return
-        ray.get(self._board.ask_to_resize.remote())
+        self._got(self._board.ask_to_resize.remote())
         until_s = self._clock_s() + RESIZE_WITHIN_S
-        while not ray.get(self._board.have_left.remote()) and self._clock_s() < until_s:
+        while not self._got(self._board.have_left.remote()) and self._clock_s() < until_s:
             self._sleep(LOOK_EVERY_S)
 
 

@@ -97,6 +97,7 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         preempted=notices,
         traced=trace,
         start=start,
+        node=ray.get_runtime_context().get_node_id(),
         node_size=_node_size(config, channel),
         peak_flops_per_s=peak_flops_per_s(device),
     )

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from giornata.pretrain.board import RESIZE, STOP, Board
 from giornata.pretrain.notices import ASK_WITHIN_S, MOST_STEPS, Notices
 
 
@@ -72,3 +73,18 @@ def test_what_is_announced_stops_before_the_next_step() -> None:
 
 def test_where_nothing_is_announced_nothing_stops() -> None:
     assert asked_before([3.0] * 12).step == 12
+
+
+def test_what_the_board_asks_for_lasts_until_the_trainers_start_again_but_for_a_stop() -> None:
+    board = Board.__ray_metadata__.modified_class()
+    board.begun()
+    assert (board.leave(), board.have_left()) == ("", False)
+    board.ask_to_resize()
+    board.left()
+    assert (board.leave(), board.have_left()) == (RESIZE, True)
+    board.begun()
+    assert (board.leave(), board.have_left()) == ("", False)
+    board.ask_to_stop()
+    board.ask_to_resize()
+    board.begun()
+    assert board.leave() == STOP

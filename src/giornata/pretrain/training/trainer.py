@@ -75,7 +75,7 @@ class Trainer:
         check_origin(progress, run.config, run.digests, where=f"{run.storage}/checkpoints/{start.name}")
         self._adam.begin(progress.updates)
         self._averages.begin(progress.ema_steps)
-        load_tensors(run.storage, start, self.tensors(), run.scratch, self._channel)
+        load_tensors(run.storage, start, self.tensors(), run.scratch, self._channel, node=run.node)
         self._guard = self._new_guard(progress)
         return progress
 
