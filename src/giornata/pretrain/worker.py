@@ -54,7 +54,7 @@ def work(values: Mapping[str, Any]) -> str:
     config, board = parse(values["config"]), values["board"]
     peers = Peers()
     channel = peers.channel()
-    notices = Notices(board, channel)
+    notices = Notices(board, first=peers.rank == 0)
     run = _run(config, board, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
     outcome = train(replace(run, attempt=attempt))

@@ -1,12 +1,9 @@
 """Every architecture's frozen parts: as diffusers has them, row by row, of the right sizes."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline
@@ -16,9 +13,7 @@ from giornata.diffusion.families import SD15, Family
 from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tiny_model import build_tiny_model, tiny_pipeline
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encoder import Encoder
-from giornata.pretrain.encoding.encoder_actors import WorkTime
 from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.encoding.frozen import SD2_TEXT, load_frozen, sd2_vae_config
 from giornata.protocol.pretraining import Architecture, Model
@@ -159,17 +154,3 @@ def test_random_weights_are_the_seeds() -> None:
     first, second, third = (each.vae.encoder.conv_in.weight for each in (one, same, other))  # type: ignore[union-attr]
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
-
-
-def times(values: Sequence[float]) -> Any:
-    each = iter(values)
-    return lambda: next(each)
-
-
-def test_work_is_encoding_and_what_the_process_computes_between_not_waiting() -> None:
-    batch = pa.table({columns.ROW: [0, 1]})
-    # Made at 0 s; a batch from 10 to 14 s, after 0.5 s of computing; one from 14.2 to 18 s, all of 0.2 s computed.
-    timer = WorkTime(times([0.0, 10.0, 14.0, 14.2, 18.0]), times([0.0, 0.5, 4.0, 5.0, 9.0]))
-    first, second = timer.timed(lambda: batch), timer.timed(lambda: batch)
-    assert first.column(columns.ENCODE_S).to_pylist() == pytest.approx([2.25, 2.25])
-    assert second.column(columns.ENCODE_S).to_pylist() == pytest.approx([2.0, 2.0])

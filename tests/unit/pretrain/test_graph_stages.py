@@ -65,18 +65,12 @@ def rows_fed(config: PretrainConfig, encoder: Encoder, mode: Mode) -> pa.Table:
         reader = ReadPictures(Storage.at(Path(config.data.shards)), names, PHASE, cutting)
     tables: Iterator[pa.Table] = (table for group in groups() for table in reader(group))
     if mode is Mode.HYBRID:
-        tables = map(_untimed, map(EncodeCaptions(config), tables))
+        tables = map(EncodeCaptions(config), tables)
     if mode is Mode.ONLINE:
-        tables = map(_untimed, map(EncodePictures(config), tables))
+        tables = map(EncodePictures(config), tables)
     if mode is Mode.COLOCATED:
         tables = (encode_cut(encoder, table, at_once=3) for table in tables)
     return pa.concat_tables(tables)
-
-
-def _untimed(fed: pa.Table) -> pa.Table:
-    """Without what its encoder tells of its work, which no two runs have alike."""
-    assert min(fed.column(columns.ENCODE_S).to_pylist()) > 0
-    return fed.drop_columns([columns.ENCODE_S])
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -1,7 +1,5 @@
 """The models' sizes and cost, against published and counted figures, and how much fits."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -95,10 +93,9 @@ def test_rates_and_dollars() -> None:
     assert lap_s == 2.0
     found = meter.numbers(rows=16, lap_s=lap_s, waited_s=0.5)
     assert found == {"images_per_s": 8.0, "data_wait_share": 0.25, "mfu": 0.4}
-    assert meter.numbers(rows=16, lap_s=2.0, waited_s=0.5, encode_s=9.0) == found, "no encoders beside the run"
-    beside = replace(meter, encoders=4).numbers(rows=16, lap_s=2.0, waited_s=0.5, encode_s=6.0)
-    assert (beside["encoders"], beside["encoder_utilisation"]) == (4.0, 0.75)
     config = sd2_base()
     assert usd_per_s(config, 32, 8) == 0.0
+    from dataclasses import replace
+
     priced = replace(config, workers=replace(config.workers, trainer_usd_per_h=3.6, encoder_usd_per_h=0.9))
     assert usd_per_s(priced, 32, 8) == pytest.approx((32 * 3.6 + 8 * 0.9) / 3600)

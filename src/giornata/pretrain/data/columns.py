@@ -56,9 +56,6 @@ LATENTS = pa.schema(
 """Of encoded shards, in which shard and row are places, as in the source. A row that could not be read keeps its
 place, with its reason. PROMPT and POOLED are empty bytes where no text was stored."""
 
-# Of encoders beside the run
-ENCODE_S = "encode_s"  # float32: seconds that its encoder worked, this row's share of its batch
-
 FED = pa.schema(
     [
         pa.field(PORTION, pa.int64()),
@@ -68,5 +65,4 @@ FED = pa.schema(
         *LATENTS,
     ]
 )
-"""What the graph gives to trainers, in every mode: LATENTS of one use of a row, text included. Encoders beside the
-run add ENCODE_S."""
+"""What the graph gives to trainers, in every mode: LATENTS of one use of a row, text included."""

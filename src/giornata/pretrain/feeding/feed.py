@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from giornata.diffusion.buckets import Size
@@ -83,7 +82,7 @@ class Feeder:
         self._rows: Iterator[Row] = iter(())
         self._waiting: dict[Size, list[Row]] = {}
         self._unreadable: list[Use] = []
-        self._arrived, self._wait_s, self._encode_s, self._ended = 0, 0.0, 0.0, False
+        self._arrived, self._wait_s, self._ended = 0, 0.0, False
 
     def take(self, rows: int, batch_rows: int | None = None) -> Feed:
         """The next `rows` rows; fewer, and at last none, when the stream ends.
@@ -93,7 +92,7 @@ class Feeder:
         given in smaller batches. Without it these are the very next rows, those that cannot be read among them, in
         one batch for each size: for runs whose steps are compared.
         """
-        self._wait_s = self._encode_s = 0.0
+        self._wait_s = 0.0
         batches: list[Batch] = []
         while not batches:
             cut = self._next_rows(rows) if batch_rows is None else self._full_batches(rows, batch_rows)
@@ -101,7 +100,7 @@ class Feeder:
             if not cut:
                 break
         unreadable, self._unreadable = self._unreadable, []
-        return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s, encode_s=self._encode_s)
+        return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s)
 
     # ---- which rows go together ----
 
@@ -166,10 +165,7 @@ class Feeder:
         if table is None:
             self._ended = True
             return
-        arrived = _as_table(table)
-        if columns.ENCODE_S in arrived.column_names:
-            self._encode_s += pc.sum(arrived.column(columns.ENCODE_S)).as_py() or 0.0
-        self._rows = iter(self._rows_of(arrived))
+        self._rows = iter(self._rows_of(_as_table(table)))
 
     def _rows_of(self, table: pa.Table) -> list[Row]:
         values = table.select(SMALL).to_pylist()

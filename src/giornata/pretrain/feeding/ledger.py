@@ -151,7 +151,7 @@ def _spans(values: Iterable[Iterable[int]]) -> Intervals:
 
 def _bits(spans: Iterable[tuple[int, int]]) -> Bits:
     found = list(spans)
-    bits = np.zeros(max((stop for _, stop in found), default=0), bool)
+    bits: Bits = np.zeros(max((stop for _, stop in found), default=0), bool)
     for start, stop in found:
         bits[start:stop] = True
     return bits

@@ -14,7 +14,6 @@ class Agreed:
     passes: int
     unreadable: int
     waited_s: float
-    encode_s: float
     preempted: bool
     ended: bool
     save: bool
@@ -28,19 +27,17 @@ def agree(channel: Channel, mine: Portioned, *, waited_s: float, preempted: bool
         len(mine.examples),
         len(mine.unreadable),
         int(waited_s * 1e6),
-        int(mine.encode_s * 1e6),
         int(preempted),
         int(mine.empty),
         int(save),
     ]
     everybodys = zip(*channel.gather(numbers), strict=True)
-    rows, passes, unreadable, waited_us, encode_us, anybody_preempted, ended, anybody_saves = everybodys
+    rows, passes, unreadable, waited_us, anybody_preempted, ended, anybody_saves = everybodys
     return Agreed(
         rows=sum(rows),
         passes=max(passes),
         unreadable=sum(unreadable),
         waited_s=max(waited_us) / 1e6,
-        encode_s=sum(encode_us) / 1e6,
         preempted=any(anybody_preempted),
         ended=all(ended),
         save=any(anybody_saves),

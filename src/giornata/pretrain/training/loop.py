@@ -177,7 +177,7 @@ class Loop:
             "skipped_steps": float(progress.skipped_steps),
             "unreadable": float(progress.unreadable),
             **numbers,
-            **meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, encode_s=agreed.encode_s),
+            **meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
             **self._trainer.validated(progress),
         }
         self._spend(meter)  # what validation took
@@ -266,7 +266,6 @@ class Loop:
             clock_s=run.clock_s,
             since_s=self._account.until_s,
             trainers=self._peers.world,
-            encoders=encoders,
             usd_per_s=usd_per_s(run.config, self._peers.world, encoders),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
             # What a picture costs is counted for all of its tokens.

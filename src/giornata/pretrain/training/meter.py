@@ -26,7 +26,6 @@ class Meter:
     flops_per_picture: int
     peak_flops_per_s: float | None
     since_s: float
-    encoders: int = 0
 
     def lap_s(self) -> float:
         """Seconds since the last call."""
@@ -34,15 +33,11 @@ class Meter:
         lap_s, self.since_s = now_s - self.since_s, now_s
         return lap_s
 
-    def numbers(self, *, rows: int, lap_s: float, waited_s: float, encode_s: float = 0.0) -> dict[str, float]:
+    def numbers(self, *, rows: int, lap_s: float, waited_s: float) -> dict[str, float]:
         """`images_per_s` of all trainers; `data_wait_share`, the part of the time that the slowest to be fed waited;
-        `mfu`, 0 to 1. Where encoders work beside the trainers, their number and `encoder_utilisation`, 0 to 1: the
-        seconds that they worked on these rows over all their time."""
+        `mfu`, 0 to 1."""
         per_s = rows / lap_s if lap_s > 0 else 0.0
         found = {"images_per_s": per_s, "data_wait_share": min(1.0, waited_s / lap_s) if lap_s > 0 else 0.0}
         if self.peak_flops_per_s:
             found["mfu"] = per_s * self.flops_per_picture / (self.trainers * self.peak_flops_per_s)
-        if self.encoders:
-            found["encoders"] = float(self.encoders)
-            found["encoder_utilisation"] = min(1.0, encode_s / (self.encoders * lap_s)) if lap_s > 0 else 0.0
         return found
