@@ -27,7 +27,7 @@ from giornata.pretrain.board import RESIZE
 from giornata.pretrain.crashes import is_final, lost_others, words_of
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.train.v2._internal.execution.context import get_train_context
 
 from giornata.diffusion.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
@@ -28,21 +29,55 @@ from giornata.pretrain.feeding.feed import Feeder
 from giornata.pretrain.feeding.held import held_batches
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.schedule import rows_of_phases, share
-from giornata.pretrain.notices import Notices
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
-from giornata.pretrain.training.outcome import Outcome
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.progress import Outcome
 from giornata.pretrain.training.spending import Attempt
 from giornata.pretrain.training.training_run import Run
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
 log = logging.getLogger(__name__)
+
+
+def announced() -> object | None:
+    """What Ray Train told this trainer of a node that is taken away. It tells every trainer of the run.
+
+    The public `ray.train.get_preemption_info` is a broadcast for which all trainers wait. The loop makes all trainers
+    agree before each step anyway, so that each looks only at what itself was told.
+    """
+    return get_train_context().preemption_context.preemption_info
+
+
+class Notices:
+    """Who wants the trainers to leave: whoever started the run, or the cloud that takes a node away.
+
+    Asked before every step, without waiting. Only the first trainer looks at the board: the loop tells the others.
+    `leave` is what the board asked for.
+    """
+
+    def __init__(self, board: Any, *, first: bool, announced: Callable[[], object] = announced) -> None:
+        self._board: Any = board if first else None
+        self._announced, self._asked, self.leave = announced, None, ""
+
+    def __call__(self) -> bool:
+        if self._board is not None:
+            self._look()
+        return bool(self.leave) or self._announced() is not None
+
+    def _look(self) -> None:
+        """Take the answer to an earlier question, and ask anew."""
+        if self._asked is not None:
+            ready, _ = ray.wait([self._asked], timeout=0)
+            if not ready:
+                return
+            self.leave = ray.get(ready[0])
+        self._asked = self._board.leave.remote()
 
 
 def work(values: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from giornata.pretrain.evaluations import FOLDER
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import Evaluate, PretrainConfig
 
 

@@ -16,7 +16,7 @@ from giornata.pretrain.feeding.batch import Feed
 from giornata.pretrain.training.committed import FOLDER, newest
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import Parallel, Precision
 
 pytestmark = pytest.mark.timeout(900)

@@ -13,8 +13,7 @@ from giornata.pretrain.training.cadence import GUESSED_INTERRUPTION_S, LEAST_S, 
 from giornata.pretrain.training.cadence import interval_s as young_daly_s
 from giornata.pretrain.training.committed import committed, newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.outcome import Outcome
-from giornata.pretrain.training.progress import Progress, config_digest
+from giornata.pretrain.training.progress import Outcome, Progress, config_digest
 from giornata.protocol.pretraining import CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 

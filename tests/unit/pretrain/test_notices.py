@@ -1,7 +1,7 @@
 """When trainers are asked to leave: by the board, which the first one looks at, or by Ray Train, which tells each."""
 
 from giornata.pretrain.board import RESIZE, STOP, Board
-from giornata.pretrain.notices import Notices
+from giornata.pretrain.worker import Notices
 
 
 def test_what_ray_train_announces_to_a_trainer_stops_it_before_the_next_step() -> None:

@@ -40,8 +40,6 @@ SMALL = (
     columns.TARGET_WIDTH,
 )
 ARRAYS = (columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED, columns.PIXELS)
-RowBatch = Any
-"""A pyarrow Table, or a mapping of columns to numpy arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +71,7 @@ class Feeder:
 
     def __init__(
         self,
-        stream: Iterable[RowBatch],
+        stream: Iterable[pa.Table],
         *,
         encoder: Encoder | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -165,7 +163,7 @@ class Feeder:
         if table is None:
             self._ended = True
             return
-        self._rows = iter(self._rows_of(_as_table(table)))
+        self._rows = iter(self._rows_of(table))
 
     def _rows_of(self, table: pa.Table) -> list[Row]:
         values = table.select(SMALL).to_pylist()
@@ -236,9 +234,3 @@ def _names(rows: Sequence[Row]) -> dict[str, Any]:
 def _halves(rows: Sequence[Row], name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """float16 of one column, stacked."""
     return torch.from_numpy(np.stack([np.frombuffer(row.arrays[name], np.float16).reshape(shape) for row in rows]))
-
-
-def _as_table(batch: RowBatch) -> pa.Table:
-    if isinstance(batch, pa.Table):
-        return batch
-    return pa.table({name: pa.array(list(values)) for name, values in batch.items()})

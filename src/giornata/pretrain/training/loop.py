@@ -19,9 +19,8 @@ from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, 
 from giornata.pretrain.training.meter import Meter, usd_per_s
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
-from giornata.pretrain.training.outcome import Outcome
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import begun_phases, origin_of
+from giornata.pretrain.training.progress import Outcome, begun_phases, origin_of
 from giornata.pretrain.training.spending import Account, Attempt
 from giornata.pretrain.training.trainer import Trainer
 from giornata.pretrain.training.training_run import Run

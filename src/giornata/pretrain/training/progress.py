@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Self
 
 from giornata.domain.errors import Fault, InvalidInput
@@ -33,6 +34,13 @@ OPTIONAL = frozenset({"trained_s", "interruptions", "left"})
 FORMER = frozenset({"encoders", "encoders_seen", "encoder_changes"})
 """What older checkpoints of this version have, and nobody reads any more."""
 FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
+
+
+class Outcome(StrEnum):
+    """How the trainers ended. Always with a checkpoint of everything that was trained."""
+
+    FINISHED = "finished"  # all phases
+    PREEMPTED = "preempted"  # stopped on a notice; start again to go on
 
 
 @dataclass(slots=True, kw_only=True)

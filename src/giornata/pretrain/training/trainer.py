@@ -16,7 +16,7 @@ from giornata.pretrain.training.adam import Adam, learning_rate, whole
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
 from giornata.pretrain.training.guard import Guard
-from giornata.pretrain.training.micro_batch import micro_batch, share_of
+from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
 from giornata.pretrain.training.parallel import spread
 from giornata.pretrain.training.peers import Channel, Peers
@@ -24,7 +24,6 @@ from giornata.pretrain.training.progress import Progress, check_origin
 from giornata.pretrain.training.step import Passes
 from giornata.pretrain.training.token_routing import TokenRouting
 from giornata.pretrain.training.training_run import Run
-from giornata.pretrain.training.trial import Trial
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase
 
 log = logging.getLogger(__name__)
