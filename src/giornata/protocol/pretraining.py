@@ -245,8 +245,8 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Of checkpoints, beside the run and never in its way: samples of train.validation_prompts, the validation loss
-    of the averaged weights, and scores where networks for them are named."""
+    """Of checkpoints, while the run goes on and never in its way: samples of train.validation_prompts, the validation
+    loss of the averaged weights, and scores where networks for them are named."""
 
     __pydantic_config__ = FORBID
 
@@ -259,7 +259,8 @@ class Evaluate:
     rows: int = 256
     """Held-back rows that are drawn for these, at most."""
     use_gpu: bool = False
-    """Where the run's command runs there is a GPU that neither trainers nor encoders use."""
+    """True: each evaluation waits for a GPU. False: it takes a GPU that trainers and encoders leave, or
+    processors."""
     timeout_s: float = 1800.0
     """An evaluation that takes longer is ended. The end of the run waits no longer for the last one either."""
 
