@@ -152,14 +152,6 @@ def test_waiting_is_counted_by_the_clock() -> None:
     assert feeder.take(1, 1).wait_s == 0.0  # that row had come with the one before
 
 
-def test_numpy_batches_are_the_same() -> None:
-    (table,) = tables([fed_row(number, (32, 32)) for number in range(3)], 3)
-    arrays = {name: np.array(table.column(name).to_pylist(), dtype=object) for name in table.column_names}
-    ours, theirs = Feeder([arrays]).take(3).batches[0], Feeder([table]).take(3).batches[0]
-    assert np.array_equal(ours.mean_BCHW.numpy(), theirs.mean_BCHW.numpy())
-    assert ours.uses == theirs.uses
-
-
 def cut_pictures(count: int) -> pa.Table:
     rows = []
     for number in range(count):
