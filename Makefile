@@ -93,7 +93,7 @@ system: $(STAMP)
 faults: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/system/faults
 
-CLUSTER_TESTS := tests/system/pretrain/test_cluster.py tests/system/pretrain/test_encoders_corrected.py \
+CLUSTER_TESTS := tests/system/pretrain/test_cluster.py \
                  tests/system/pretrain/test_encoder_nodes.py tests/system/pretrain/test_platform_jobs.py
 
 # One Ray for all, which takes as long to start as most of these tests take. It would lower its workers' priority.

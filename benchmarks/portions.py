@@ -37,7 +37,7 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encode_shards import Done, Work
 from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.feeding.graph import READING, ROWS_OF_A_TASK, grouped
+from giornata.pretrain.feeding.graph import ROWS_OF_A_TASK, grouped, reading
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.schedule import rows_of_phases
@@ -127,7 +127,8 @@ def run_through(tasks: int) -> dict[str, float]:
         began_s = time.perf_counter()
         dataset = ray.data.from_items([{GROUP: group} for group in groups], override_num_blocks=len(groups))
         made_s = time.perf_counter()
-        batches = iter(dataset.map_batches(reader, **READING).iter_batches(batch_size=64, batch_format="pyarrow"))
+        options = reading(Manifest(shards=(shard,)), ())
+        batches = iter(dataset.map_batches(reader, **options).iter_batches(batch_size=64, batch_format="pyarrow"))
         rows = len(next(batches))
         first_s = time.perf_counter()
         rows += sum(len(batch) for batch in batches)

@@ -43,7 +43,6 @@ ON_ONE_GPU = ("loader", "colocated", "offline")
 PARTS = ("modes", "steps", "encoders")
 COUNTS = {"modes": (5, 20), "steps": (3, 10), "encoders": (1, 4)}
 """Steps that warm up, and those that count."""
-OBJECT_STORE_BYTES = 500 << 20
 QUICK = {"modes": (1, 2), "steps": (1, 2), "encoders": (1, 1)}
 
 
@@ -115,7 +114,7 @@ class Bench:
         failed: dict[str, str] = {}
         # Ray's workers are 15 nicer than who starts it, which on a machine with other work means that they starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        with connected(None, object_store_bytes=OBJECT_STORE_BYTES):
+        with connected(None):
             import ray
 
             ray_of = {"address": ray.get_runtime_context().gcs_address, "raylet": _raylet()}

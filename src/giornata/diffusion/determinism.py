@@ -40,6 +40,15 @@ def fix_determinism(threads: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # only costs time: nothing here reads it
 
 
+def let_cudnn_choose(device: torch.device, *, bits_promised: bool) -> None:
+    """Let cuDNN try its algorithms for each new shape and keep the fastest, where no bits are promised.
+
+    Where they are, only algorithms that repeat themselves are taken, without a stopwatch."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = not bits_promised
+        torch.backends.cudnn.deterministic = bits_promised
+
+
 def fingerprint(device: torch.device) -> Fingerprint:
     """What two runs must have in common to be expected to agree bit for bit."""
     on_cpu = {"mkl_cbwr": os.environ.get("MKL_CBWR")} if device.type == "cpu" else {}

@@ -10,7 +10,7 @@ Bits must not depend on what the process, or an earlier attempt, happened to com
 - every shape gets kernels of its own (`dynamic=False`). Left to itself torch makes the first shape's kernels for that
   shape and the second's for all shapes, so that the order of shapes would decide;
 - there is no bound on the number of shapes. Beyond its bound torch goes on without kernels and says nothing;
-- nothing is chosen by the stopwatch (`deterministic`);
+- nothing is chosen by the stopwatch (`deterministic`), unless the caller promises no bits;
 - afterwards torch forgets it all. Kernels on disk are looked up by a hash of what they compute.
 """
 
@@ -35,7 +35,6 @@ REGIONS: Mapping[str, Kinds] = MappingProxyType({"cpu": (BasicTransformerBlock,)
 """What is compiled where it is not EVERYWHERE: on a CPU compiled resnets take as long as plain ones do, and twice the
 compiler's time (docs/benchmarks.md)."""
 NO_BOUND = 2**30
-OPTIONS = {"deterministic": True}
 
 Which = Callable[[str], str | None]
 """Finds a program, as shutil.which does."""
@@ -54,8 +53,9 @@ def kinds_of_region(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> i
 
 
 @contextmanager
-def compiled(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> Iterator[None]:
+def compiled(unet: UNet2DConditionModel, kinds: Kinds | None = None, *, bits_promised: bool = True) -> Iterator[None]:
     """Within, regions are compiled when they are first called with a shape; afterwards the UNet is as it was.
+    Where no bits are promised, the compiler may time variants of a kernel and keep the fastest.
 
     Adapters have to be on already, and stay. Raises what the compiler raises, from the calls.
     """
@@ -74,7 +74,7 @@ def compiled(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> Iterator
             settings.enter_context(inductor.patch(compile_threads=1))
         try:
             for region in found:
-                region.compile(dynamic=False, options=dict(OPTIONS))
+                region.compile(dynamic=False, options={"deterministic": bits_promised})
             yield
         finally:
             for region in found:

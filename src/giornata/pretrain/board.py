@@ -9,6 +9,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from giornata.pretrain.crashes import Crashes
 
 KEPT = 1000
+STOP, RESIZE = "stop", "resize"
 
 
 @ray.remote(num_cpus=0)
@@ -18,7 +19,7 @@ class Board:
 
     def __init__(self) -> None:
         self._messages: deque[dict[str, Any]] = deque(maxlen=KEPT)
-        self._stop = False
+        self._leave, self._saved = "", False
         self._crashes = Crashes()
 
     def pin(self, message: dict[str, Any]) -> None:
@@ -30,6 +31,8 @@ class Board:
     def begun(self) -> None:
         """The trainers start."""
         self._crashes.begun()
+        self._saved = False
+        self._leave = STOP if self._leave == STOP else ""
 
     def crashed(self, words: str, final: bool) -> None:
         """A trainer raised an error that is its own. `final`: no further start would change that."""
@@ -49,11 +52,23 @@ class Board:
 
     def ask_to_stop(self) -> None:
         """With a checkpoint, after the step that is under way."""
-        self._stop = True
+        self._leave = STOP
 
-    def stop_wanted(self) -> bool:
-        """Whether somebody has asked."""
-        return self._stop
+    def ask_to_resize(self) -> None:
+        """As `ask_to_stop`, because the trainers start again in another number."""
+        self._leave = self._leave or RESIZE
+
+    def leave(self) -> str:
+        """Whether the trainers are to leave: STOP, RESIZE, or empty."""
+        return self._leave
+
+    def left(self) -> None:
+        """A trainer has ended; where it was asked to leave, with a checkpoint of everything."""
+        self._saved = True
+
+    def have_left(self) -> bool:
+        """Whether one has since the trainers started."""
+        return self._saved
 
 
 def board_here() -> Any:

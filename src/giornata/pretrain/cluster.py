@@ -8,18 +8,25 @@ from typing import Any
 
 import ray
 import ray.data
+from ray._private.utils import estimate_available_memory, resolve_object_store_memory
 
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
-OBJECT_STORE_BYTES = 2 * 2**30
+LEAST_OBJECT_STORE_BYTES = 2 * 2**30
 LEAST_CPUS = 8
 """Ray reserves a processor for every trainer, and Ray Data needs some beside them. On a small machine these are only
 numbers to schedule by."""
 CHATTY = "ray.train", "ray.data", "ray"
 
 
+def object_store_bytes(available_bytes: int) -> int:
+    """Of a machine with so much memory that nobody uses: Ray's own default (30 %, at most what /dev/shm has and
+    200 GB), and not less than LEAST_OBJECT_STORE_BYTES."""
+    return max(LEAST_OBJECT_STORE_BYTES, resolve_object_store_memory(available_bytes))
+
+
 @contextmanager
-def connected(address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYTES) -> Iterator[None]:
+def connected(address: str | None) -> Iterator[None]:
     """Ray, until the end of the block.
 
     Raises Unavailable when nobody answers at `address`, and InvalidInput for one that cannot be.
@@ -32,7 +39,7 @@ def connected(address: str | None, *, object_store_bytes: int = OBJECT_STORE_BYT
             "address": "local",
             "num_cpus": cpus,
             "include_dashboard": False,
-            "object_store_memory": object_store_bytes,
+            "object_store_memory": object_store_bytes(estimate_available_memory()),
         }
     else:
         options["address"] = address

@@ -10,9 +10,8 @@ import json
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,8 @@ from giornata.pretrain.training.export import export
 from giornata.pretrain.training.progress import Progress
 from giornata.pretrain.training.validation import held_losses, held_pictures
 from giornata.protocol.pretraining import PretrainConfig
-from giornata.protocol.pretraining_checks import parse
 
 SEEDS = (0, 1, 2, 3)
-LEAST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +52,17 @@ class Eyes:
         )
 
 
-def evaluate(config: PretrainConfig, *, name: str | None, out: Path, eyes: Eyes, most: int) -> dict[str, Any]:
+def evaluate(
+    config: PretrainConfig, *, name: str | None, out: Path, eyes: Eyes, most: int, gpu: bool | None = None
+) -> dict[str, Any]:
     """The report. `name` is a checkpoint's, None the newest; at most `most` held-back rows are drawn for `eyes`.
+    `gpu`: whether to work on one, by default as the trainers do.
 
     Raises InvalidInput when there is no such checkpoint, or when parts that are needed are nowhere.
     """
     chosen = checkpoint_of(config, name)
-    device = torch.device("cuda" if config.workers.use_gpu and torch.cuda.is_available() else "cpu")
+    wanted = config.workers.use_gpu if gpu is None else gpu
+    device = torch.device("cuda" if wanted and torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         progress = export(config, run_storage(config), Path(folder), checkpoint=chosen)
         unet = unet_at(Path(folder)).to(device)
@@ -151,24 +152,10 @@ def _closeness(config: PretrainConfig, pipeline: Any, eyes: Eyes, phase: int, mo
     return found
 
 
-def _out_of_the_way(config: PretrainConfig) -> PretrainConfig:
-    """Only processors that nobody else wants, a GPU only by leave, and no life after whoever started this."""
-    os.nice(LEAST_PRIORITY)
-    threading.Thread(target=_leave_with_parent, name="leave-with-parent", daemon=True).start()
-    return config if config.evaluate.use_gpu else replace(config, workers=replace(config.workers, use_gpu=False))
-
-
-def _leave_with_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)  # of a pipe that nobody writes to: it ends when the other end is gone
-    os._exit(1)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The report, or what went wrong, in the file --report."""
     parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.evaluate", description=__doc__)
-    parser.add_argument("config", nargs="?")
-    parser.add_argument("--config-json", help="the configuration itself")
-    parser.add_argument("--beside", action="store_true", help="in nobody's way, and no longer than who began it")
+    parser.add_argument("config")
     parser.add_argument("--checkpoint")
     parser.add_argument("--clip")
     parser.add_argument("--inception")
@@ -179,9 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     let_libraries_repeat(os.environ)
     fix_determinism(threads=1)
     try:
-        config = parse(json.loads(given.config_json)) if given.config_json else read_config(given.config or "")
-        if given.beside:
-            config = _out_of_the_way(config)
+        config = read_config(given.config)
         eyes = Eyes.of(given.clip, given.inception)
         report = evaluate(config, name=given.checkpoint, out=given.out.absolute(), eyes=eyes, most=given.rows)
     except InvalidInput as error:

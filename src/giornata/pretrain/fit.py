@@ -7,6 +7,7 @@ Ray or on another.
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ import ray.train
 from ray.exceptions import RayActorError
 from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.controller.state import ResizingState, TrainControllerState
 
 from giornata.domain.errors import GiornataError
+from giornata.pretrain.board import RESIZE
 from giornata.pretrain.crashes import is_final, lost_others, words_of
 from giornata.pretrain.run_storage import progress_of, run_storage
 from giornata.pretrain.streams import Remaining, Streams
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import PretrainConfig, Workers
 
 log = logging.getLogger(__name__)
@@ -39,9 +43,44 @@ GIVEN_UP = "given up: "
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
     Outcome.PREEMPTED: "a node of the run is taken away",
-    Outcome.RESIZED: "the number of encoders changes",
+    RESIZE: "the number of trainers changes",
 }
 """How trainers end well before all is trained. An error would count as one of the `max_failures` crashes."""
+
+
+RESIZE_WITHIN_S, LOOK_EVERY_S = 600.0, 0.2
+"""The longest wait for the checkpoint before the number of trainers changes: for a step and a write of all shards."""
+
+
+class SaveBeforeResize(ControllerCallback):
+    """Lets the trainers write a checkpoint and leave before Ray Train changes their number. Without it the steps
+    since the last checkpoint would be trained again.
+
+    Ray Train 2.60 has no public hook for this: `RunConfig.callbacks` takes the one of its own that is used here.
+    """
+
+    def __init__(
+        self,
+        board: Any,
+        *,
+        got: Callable[[Any], Any] = ray.get,
+        clock_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._board, self._got, self._clock_s, self._sleep = board, got, clock_s, sleep
+
+    def after_controller_state_update(
+        self,
+        previous_state: TrainControllerState,  # noqa: ARG002  (Ray Train's signature)
+        current_state: TrainControllerState,
+    ) -> None:
+        """Ray Train resizes right after this returns."""
+        if not isinstance(current_state, ResizingState):
+            return
+        self._got(self._board.ask_to_resize.remote())
+        until_s = self._clock_s() + RESIZE_WITHIN_S
+        while not self._got(self._board.have_left.remote()) and self._clock_s() < until_s:
+            self._sleep(LOOK_EVERY_S)
 
 
 def fit(
@@ -99,6 +138,7 @@ def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
             name=config.name,
             storage_path=run.path(notes),
             storage_filesystem=run.filesystem,
+            callbacks=[SaveBeforeResize(board)],
             failure_config=FailureConfig(max_failures=CRASHES if workers.max_failures < 0 else workers.max_failures),
         ),
         datasets={phase.name: Remaining(config=values, phase=place) for place, phase in enumerate(config.phases)},
@@ -129,6 +169,8 @@ def _work(values: Mapping[str, Any]) -> str:
         if not lost_others(error):
             ray.get(board.crashed.remote(words_of(error), is_final(error)))
         raise
+    finally:
+        ray.get(board.left.remote())
 
 
 def _scaling(workers: Workers) -> ScalingConfig:

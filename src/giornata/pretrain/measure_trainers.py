@@ -90,7 +90,6 @@ def _only(config: PretrainConfig, phase: int, steps: int) -> PretrainConfig:
         train=replace(
             config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
         ),
-        encode=replace(config.encode, max_encoders=None),
     )
 
 

@@ -79,8 +79,6 @@ class Words:
                     total=message["total"],
                     words=_figures(message),
                 )
-            case "encoders":
-                self._console.print(_resized(message), highlight=False)
             case "note":
                 self._console.print(f"  {message['words']}", highlight=False)
             case "crash":
@@ -106,11 +104,6 @@ def crash_words(message: dict[str, Any]) -> str:
     """What became of the trainers, in one line."""
     then = "the run ends" if message["final"] else "they start again from the last checkpoint"
     return f"the trainers crashed after step {message['step']}: {message['words']} ({then})"
-
-
-def _resized(change: dict[str, Any]) -> str:
-    numbers = f"{change['before']} encoders become {change['encoders']}"
-    return f"  step {change['step']}: {numbers}: {change['reason']}"
 
 
 def _figures(message: dict[str, Any]) -> str:

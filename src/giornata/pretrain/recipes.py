@@ -13,6 +13,7 @@ from typing import Any
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.pretraining import (
     Architecture,
+    CheckpointCadence,
     Data,
     Encode,
     Evaluate,
@@ -47,6 +48,7 @@ def sd2_base(storage: str = "pretrain") -> PretrainConfig:
             torch_compile=True,
             ema_start_samples=2_764_800_000,  # for the last 102.4 million, as MosaicML's run
             checkpoint_steps=1000,
+            checkpoint_cadence=CheckpointCadence.YOUNG_DALY,
             validation_steps=1000,
             validation_rows=8192,
         ),

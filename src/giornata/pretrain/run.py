@@ -1,9 +1,9 @@
 """A whole run, from wherever it was to its end: `python -m giornata.pretrain.run CONFIG`.
 
 What it prints with `--lines` are JSON objects, one a line, for whoever follows: {"event": "phase", "name"},
-{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, {"event": "encoders", "before",
-"encoders", "reason", …} when their number changes, {"event": "crash", "step", "words", "final"} when a trainer raises
-an error (`final`: the run ends), and at the end {"event": "result"} with what `proof` says.
+{"event": "progress", "step", "total", "metrics"}, {"event": "checkpoint", "step"}, {"event": "crash",
+"step", "words", "final"} when a trainer raises an error (`final`: the run ends), and at the end {"event": "result"}
+with what `proof` says.
 
 On SIGTERM and on Ctrl-C the run stops with a checkpoint; the same command goes on.
 """
@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -39,6 +40,9 @@ from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.progress import check_origin
 from giornata.protocol.pretraining import Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
+
+if TYPE_CHECKING:
+    from giornata.pretrain.background_evaluation import Evaluations
 
 POLL_S = 0.5
 MODEL = "model"
@@ -62,49 +66,37 @@ def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop
 
 
 def _trained(config: PretrainConfig, address: str | None, listener: Listener, stop: threading.Event) -> None:
-    """What is left of the phases, with evaluations beside it. Devices are given back before the last one is waited
-    for."""
-    from giornata.pretrain.beside import evaluating
+    """What is left of the phases, and evaluations meanwhile. The trainers' devices are free before the last one is
+    waited for."""
+    from giornata.pretrain.background_evaluation import Evaluations, RayTask
     from giornata.pretrain.cluster import connected
 
-    command_ms, tell = time.time_ns() // 1_000_000, one_by_one(listener)
+    command_ms = time.time_ns() // 1_000_000
     for words in not_measured(config):
-        tell({"event": "note", "words": words})
-    with evaluating(config, run_storage(config), tell) as evaluations:
-
-        def heard(message: dict[str, Any]) -> None:
-            tell(message)
-            if evaluations is not None:
-                evaluations(message)
-
-        # Ray puts its own handler on SIGTERM, so ours comes after it.
-        with connected(address), stopping(stop):
-            _fit(config, heard, stop, command_ms)
-        if evaluations is not None and finished(config):
-            tell({"event": "note", "words": "all is trained; what is due is still evaluated (Ctrl-C leaves it out)"})
-            with stopping(stop):
+        listener({"event": "note", "words": words})
+    evaluations = Evaluations(config, run_storage(config), partial(RayTask, config), listener)
+    # Ray puts its own handler on SIGTERM, so ours comes after it.
+    with connected(address), stopping(stop):
+        try:
+            _fit(config, listener, stop, command_ms, evaluations)
+            if config.evaluate.checkpoints and finished(config):
+                words = "all is trained; what is due is still evaluated (Ctrl-C leaves it out)"
+                listener({"event": "note", "words": words})
                 evaluations.finish(stop, within_s=config.evaluate.timeout_s)
-
-
-def one_by_one(listener: Listener) -> Listener:
-    """The same for several threads."""
-    lock = threading.Lock()
-
-    def tell(message: dict[str, Any]) -> None:
-        with lock:
-            listener(message)
-
-    return tell
+        finally:
+            evaluations.close()
 
 
 def not_measured(config: PretrainConfig) -> list[str]:
-    """What this run will not tell of its model, and which setting would change that."""
+    """What this run will not tell or do, and which setting would change that."""
     train, found = config.train, list[str]()
     missing = [name for name in ("validation_steps", "validation_rows") if not getattr(train, name)]
     if missing:
         found.append("no validation loss: " + " and ".join(f"train.{name} = 0" for name in missing))
     if not config.evaluate.checkpoints:
         found.append("no checkpoint is evaluated beside the run: evaluate.checkpoints = 0")
+    if config.encode.max_encoders is not None:
+        found.append("encode.max_encoders is ignored: the number of encoders does not change during a run")
     return found
 
 
@@ -189,7 +181,9 @@ def _warn(words: str) -> None:
     sys.stderr.write(f"W&B: {words}\n")
 
 
-def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event, command_ms: int) -> None:
+def _fit(
+    config: PretrainConfig, listener: Listener, stop: threading.Event, command_ms: int, evaluations: "Evaluations"
+) -> None:
     import ray
     from ray.train import TrainingFailedError
 
@@ -197,7 +191,9 @@ def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event, comm
     from giornata.pretrain.fit import fit
 
     board, done = board_here(), threading.Event()
-    watching = threading.Thread(target=_watch, args=(config, board, listener, stop, done), daemon=True)
+    watching = threading.Thread(
+        daemon=True, target=_watch, args=(config, board, listener, stop, done), kwargs={"evaluations": evaluations}
+    )
     watching.start()
     try:
         # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
@@ -211,7 +207,13 @@ def _fit(config: PretrainConfig, listener: Listener, stop: threading.Event, comm
 
 
 def _watch(
-    config: PretrainConfig, board: Any, listener: Listener, stop: threading.Event, done: threading.Event
+    config: PretrainConfig,
+    board: Any,
+    listener: Listener,
+    stop: threading.Event,
+    done: threading.Event,
+    *,
+    evaluations: "Evaluations",
 ) -> None:
     """Until it is done; at last tells of the checkpoint with which the trainers ended, of which no step tells."""
     import ray
@@ -235,7 +237,10 @@ def _watch(
                 phase = metrics["phase"]
                 listener({"event": "phase", "number": int(phase)})
             listener(message)
-            kept = _safe(int(metrics.get("checkpoint_step", 0)), kept, listener)
+            if (newer := _safe(int(metrics.get("checkpoint_step", 0)), kept, listener)) > kept:
+                kept = newer
+                evaluations.news()
+        evaluations.turn()
         if last:
             _safe(progress_of(run_storage(config)).step, kept, listener)
             return

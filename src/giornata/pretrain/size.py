@@ -17,8 +17,7 @@ from giornata.pretrain.encoding.encoders import gpus_of_an_encoder
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate, sizes_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted
-from giornata.pretrain.training.encoder_pool import BESIDE
-from giornata.protocol.pretraining import Mode, PretrainConfig
+from giornata.protocol.pretraining import BESIDE, Mode, PretrainConfig
 
 STEPS, BATCHES = 30, 10
 

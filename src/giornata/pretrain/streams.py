@@ -18,7 +18,6 @@ from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import Portion
 from giornata.pretrain.feeding.schedule import part_of, rows_of_phases
 from giornata.pretrain.run_storage import ledger_of, progress_of, run_storage
-from giornata.pretrain.training.encoder_pool import encoders_now
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -41,9 +40,8 @@ class Remaining:
         rows_of = rows_of_phases(config, source)[self.phase]
         progress = progress_of(run_storage(config))
         ledger = ledger_of(progress, self.phase, rows_of)
-        encoders = encoders_now(config, progress, self.phase)
         portions = chosen(ledger, list(ledger.remaining()))
-        return fed(config, self.phase, rows_of, portions, source=source, encoders=encoders)
+        return fed(config, self.phase, rows_of, portions, source=source)
 
 
 class Streams(DataConfig):

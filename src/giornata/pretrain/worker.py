@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.train.v2._internal.execution.context import get_train_context
 
 from giornata.diffusion.determinism import let_libraries_repeat
 from giornata.pretrain.data.manifest import Manifest
@@ -28,16 +29,14 @@ from giornata.pretrain.feeding.feed import Feeder
 from giornata.pretrain.feeding.held import held_batches
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.schedule import rows_of_phases, share
-from giornata.pretrain.notices import Notices
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
-from giornata.pretrain.training.encoder_pool import Change
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import peak_flops_per_s
-from giornata.pretrain.training.outcome import Outcome
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Channel, Peers
+from giornata.pretrain.training.progress import Outcome
 from giornata.pretrain.training.spending import Attempt
 from giornata.pretrain.training.training_run import Run
 from giornata.protocol.pretraining import Mode, Parallel, PretrainConfig
@@ -45,24 +44,57 @@ from giornata.protocol.pretraining_checks import parse
 
 log = logging.getLogger(__name__)
 
-STOPPED = "stopped"
+
+def announced() -> object | None:
+    """What Ray Train told this trainer of a node that is taken away. It tells every trainer of the run.
+
+    The public `ray.train.get_preemption_info` is a broadcast for which all trainers wait. The loop makes all trainers
+    agree before each step anyway, so that each looks only at what itself was told.
+    """
+    return get_train_context().preemption_context.preemption_info
+
+
+class Notices:
+    """Who wants the trainers to leave: whoever started the run, or the cloud that takes a node away.
+
+    Asked before every step, without waiting. Only the first trainer looks at the board: the loop tells the others.
+    `leave` is what the board asked for.
+    """
+
+    def __init__(self, board: Any, *, first: bool, announced: Callable[[], object] = announced) -> None:
+        self._board: Any = board if first else None
+        self._announced, self._asked, self.leave = announced, None, ""
+
+    def __call__(self) -> bool:
+        if self._board is not None:
+            self._look()
+        return bool(self.leave) or self._announced() is not None
+
+    def _look(self) -> None:
+        """Take the answer to an earlier question, and ask anew."""
+        if self._asked is not None:
+            ready, _ = ray.wait([self._asked], timeout=0)
+            if not ready:
+                return
+            self.leave = ray.get(ready[0])
+        self._asked = self._board.leave.remote()
 
 
 def work(values: Mapping[str, Any]) -> str:
     """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, and
-    when the command that trains began (epoch ms). Returns the outcome: STOPPED when somebody wished it, PREEMPTED
-    when the cloud takes a node away."""
+    when the command that trains began (epoch ms). Returns the outcome, or what the board asked for: STOP, or RESIZE
+    when the number of trainers changes."""
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, board = parse(values["config"]), values["board"]
     peers = Peers()
     channel = peers.channel()
-    notices = Notices(board, channel)
+    notices = Notices(board, first=peers.rank == 0)
     run = _run(config, board, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
     outcome = train(replace(run, attempt=attempt))
-    stopped = any(channel.gather_objects(notices.stop))
-    return STOPPED if outcome is Outcome.PREEMPTED and stopped else str(outcome)
+    asked: str = channel.gather_objects(notices.leave)[0] if outcome is Outcome.PREEMPTED else ""
+    return asked or str(outcome)
 
 
 def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, notices: Notices) -> Run:
@@ -77,9 +109,6 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
     def report(row: Mapping[str, float]) -> None:
         if peers.rank == 0:
             board.pin.remote({"event": "progress", "step": int(row["step"]), "total": total, "metrics": dict(row)})
-
-    def resized(change: Change) -> None:
-        board.pin.remote({"event": "encoders", **asdict(change)})
 
     def held(phase: int) -> list[Batch]:
         encoder = frozen.encoder
@@ -102,8 +131,8 @@ def _run(config: PretrainConfig, board: Any, peers: Peers, channel: Channel, not
         report=report,
         preempted=notices,
         traced=trace,
-        resized=resized,
         start=start,
+        node=ray.get_runtime_context().get_node_id(),
         node_size=_node_size(config, channel),
         peak_flops_per_s=peak_flops_per_s(device),
     )

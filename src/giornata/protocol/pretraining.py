@@ -28,6 +28,10 @@ class Mode(StrEnum):
     COLOCATED = "colocated"  # both by the trainers themselves: what the others are compared with
 
 
+BESIDE = frozenset({Mode.ONLINE, Mode.HYBRID})
+"""Modes in which encoders work beside the trainers."""
+
+
 class Architecture(StrEnum):
     """Which model is made."""
 
@@ -42,6 +46,13 @@ class Parallel(StrEnum):
     DDP = "ddp"
     FSDP2 = "fsdp2"  # parameters stay gathered after the forward pass: only gradients and moments are sharded
     HSDP = "hsdp"  # FSDP2 within a node, replicas over nodes
+
+
+class CheckpointCadence(StrEnum):
+    """When a checkpoint is due."""
+
+    STEPS = "steps"  # after every checkpoint_steps
+    YOUNG_DALY = "young_daly"  # by what a checkpoint costs and how often the run is interrupted
 
 
 class Precision(StrEnum):
@@ -124,12 +135,11 @@ class Encode:
     encoders: int = 1
     """Actors; a phase may have its own number. `giornata pretrain size` says how many are needed."""
     max_encoders: int | None = None
-    """Lets the run correct their number at its checkpoints, up to this one, by what trainers wait and encoders idle,
-    as long as it pays by the prices of `workers`. None: the number stays."""
+    """Read and ignored: the number of encoders does not change during a run. Older configurations have this field."""
     correct_after_s: float = 60.0
-    """How long a number is watched, at least, before it is corrected."""
+    """Read and ignored, as `max_encoders`."""
     restart_s: float | None = None
-    """What a new start of the trainers takes, which a correction has to earn; None: as long as this one took."""
+    """Read and ignored, as `max_encoders`."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
     gpus_per_encoder: float | None = None
@@ -184,6 +194,10 @@ class Train:
     max_bad_steps: int = 10
     """So many left-out steps in a row end the run."""
     checkpoint_steps: int = 500
+    """Optimizer steps between two checkpoints. With `checkpoint_cadence` young_daly, at most so many."""
+    checkpoint_cadence: CheckpointCadence = CheckpointCadence.STEPS
+    """`young_daly` measures what a checkpoint costs and saves every sqrt(2 x cost x mean time between interruptions)
+    seconds, at least 60 and at most 3600 seconds apart (`workers.interruption_s`)."""
     checkpoints_total_limit: int = 3
     validation_steps: int = 0
     validation_rows: int = 0
@@ -205,9 +219,12 @@ class Workers:
     accelerator_type: str | None = None
     max_failures: int = -1
     """Restarts after a crash; -1: as many as it takes, while checkpoints come in between. Preemptions are none."""
+    interruption_s: float | None = None
+    """Mean seconds between two interruptions of the whole run, for `train.checkpoint_cadence` young_daly. None:
+    counted while the run goes on, from a first guess of four hours."""
     resize_interval_s: float = 60.0
-    """How often it is looked whether there is room for more trainers. Growing begins the trainers anew, from the
-    newest checkpoint."""
+    """Seconds between two looks whether there is room for more trainers. Before the number changes the trainers write
+    a checkpoint, from which they begin anew: no step is repeated."""
     trainer_usd_per_h: float | None = None
     """Of one trainer's device; with `encoder_usd_per_h` it tells what was spent so far."""
     encoder_usd_per_h: float | None = None
@@ -228,8 +245,8 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Of checkpoints, beside the run and never in its way: samples of train.validation_prompts, the validation loss
-    of the averaged weights, and scores where networks for them are named."""
+    """Of checkpoints, while the run goes on and never in its way: samples of train.validation_prompts, the validation
+    loss of the averaged weights, and scores where networks for them are named."""
 
     __pydantic_config__ = FORBID
 
@@ -242,7 +259,8 @@ class Evaluate:
     rows: int = 256
     """Held-back rows that are drawn for these, at most."""
     use_gpu: bool = False
-    """Where the run's command runs there is a GPU that neither trainers nor encoders use."""
+    """True: each evaluation waits for a GPU. False: it takes a GPU that trainers and encoders leave, or
+    processors."""
     timeout_s: float = 1800.0
     """An evaluation that takes longer is ended. The end of the run waits no longer for the last one either."""
 

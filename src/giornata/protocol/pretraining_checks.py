@@ -57,7 +57,6 @@ def config_faults(config: PretrainConfig) -> list[Fault]:
         *_train_faults(config),
         *_worker_faults(config),
         *_mode_faults(config),
-        *_correction_faults(config),
         *_bucket_faults(config),
         *_caption_weights(config.data.caption_weights),
         *_tracking_faults(config),
@@ -176,6 +175,8 @@ def _worker_faults(config: PretrainConfig) -> list[Fault]:
     workers, faults = config.workers, []
     faults += _at_least("workers.trainers", workers.trainers, 1)
     faults += _at_least("workers.resize_interval_s", workers.resize_interval_s, 1)
+    if workers.interruption_s is not None:
+        faults += _positive("workers.interruption_s", workers.interruption_s)
     faults += _at_least("encode.encoders", config.encode.encoders, 1)
     faults += _at_least("encode.encode_batch_size", config.encode.encode_batch_size, 1)
     least = workers.min_trainers
@@ -196,29 +197,6 @@ def _mode_faults(config: PretrainConfig) -> list[Fault]:
         return []
     hint = "leave it out, or set encode.mode to hybrid, which encodes text beside the run"
     return [Fault(where="encode.store_text", message="mode offline reads the text that is stored", hint=hint)]
-
-
-def _correction_faults(config: PretrainConfig) -> list[Fault]:
-    """Of what corrects the number of encoders while the run goes on."""
-    encode, workers, where = config.encode, config.workers, "encode.max_encoders"
-    faults = _at_least("encode.correct_after_s", encode.correct_after_s, 0)
-    if encode.restart_s is not None:
-        faults += _at_least("encode.restart_s", encode.restart_s, 0)
-    if encode.max_encoders is None:
-        return faults
-    most = max((encode.encoders, *(phase.encoders or 0 for phase in config.phases)))
-    faults += _at_least(where, encode.max_encoders, most)
-    if encode.mode not in {Mode.ONLINE, Mode.HYBRID}:
-        hint = "set encode.mode to online or hybrid, or leave it out"
-        faults.append(Fault(where=where, message=f"mode {encode.mode} has no encoders beside the run", hint=hint))
-    if config.train.pinned_order:
-        hint = "leave out one of the two"
-        faults.append(Fault(where=where, message="cannot go with train.pinned_order", hint=hint))
-    for name in ("trainer_usd_per_h", "encoder_usd_per_h"):
-        if not getattr(workers, name):
-            message = "is not given, and encode.max_encoders is decided in dollars"
-            faults.append(Fault(where=f"workers.{name}", message=message, hint="what an hour of one costs"))
-    return faults
 
 
 def _bucket_faults(config: PretrainConfig) -> list[Fault]:

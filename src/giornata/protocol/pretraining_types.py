@@ -44,10 +44,7 @@ JUDGED_WITH: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "train.token_routing": ("train.torch_compile",),
         "train.channels_last": ("train.parallel",),
         "workers.min_trainers": ("workers.trainers",),
-        "workers.trainer_usd_per_h": ("encode.max_encoders",),
-        "workers.encoder_usd_per_h": ("encode.max_encoders",),
         "encode.store_text": ("encode.mode",),
-        "encode.max_encoders": ("encode.mode", "encode.encoders", "train.pinned_order", "phases"),
         "data.bucket_reso_steps": ("data.enable_bucket", "phases"),
         "tracking.trace_rows": ("storage",),
     }

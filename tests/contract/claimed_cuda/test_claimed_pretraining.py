@@ -40,5 +40,11 @@ def test_a_validation_waits_for_its_losses(facts: dict[str, Any], name: str) -> 
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+def test_cudnn_chooses_by_the_stopwatch_where_no_bits_are_promised(facts: dict[str, Any], name: str) -> None:
+    promised = name == "pinned order"
+    assert facts[name]["cudnn"] == [not promised, promised]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
 def test_products_are_in_the_precision_asked_for(facts: dict[str, Any], name: str) -> None:
     assert set(facts[name]["dtypes"]) == {"torch.float32" if name == "fp32" else "torch.bfloat16"}

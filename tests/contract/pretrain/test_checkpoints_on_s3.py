@@ -12,7 +12,7 @@ from tests.fixtures.seaweed import Seaweed
 from giornata.pretrain.training.committed import FOLDER, CheckpointDamaged, committed, newest
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 
 
 def test_a_run_goes_on_from_s3_and_passes_over_what_is_damaged(seaweed: Seaweed, tmp_path: Path) -> None:

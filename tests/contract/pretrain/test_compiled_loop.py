@@ -2,6 +2,7 @@
 interruption."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.pretrain_trainers import run_trainers
 from torch._dynamo.utils import counters
 
+from giornata.pretrain.feeding.batch import Feed
+from giornata.pretrain.feeding.examples import pieces
 from giornata.protocol.pretraining import Parallel
 
 pytestmark = [needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -52,6 +55,23 @@ def test_interrupted_it_ends_with_the_same_bytes(runs: Path) -> None:
     whole, other = tensors(runs / "compiled"), tensors(runs / "interrupted")
     assert all(torch.equal(whole[each], other[each]) for each in whole)
     assert column(runs / "compiled", "loss") == column(runs / "interrupted", "loss")
+
+
+def test_rows_of_unusual_numbers_make_no_kernels(tmp_path: Path, kernel_directory: Path, runs: Path) -> None:
+    """Rows that cannot be read make steps of 7, 6 and 5 rows, and the last step has 4: these run without kernels."""
+    one, before = tmp_path / "one", graphs()
+    train_one(one, torch_compile=True, samples=(8,))
+    kinds = graphs() - before
+    before = graphs()
+    train_one(tmp_path / "ragged", torch_compile=True, samples=(36,), change=without)
+    assert graphs() - before == kinds > 0
+
+
+def without(feed: Feed, number: int) -> Feed:
+    """A feed of which `number` rows cannot be read."""
+    (rows,) = feed.batches
+    kept = next(iter(pieces(rows, len(rows) - number % 4)))
+    return replace(feed, batches=[kept], unreadable=rows.uses[len(kept) :])
 
 
 def names(folder: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """bfloat16, by two trainers that are replicas (DDP) and by two that share the model (FSDP2): near to float32, and the
 same bytes after an interruption."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from tests.fixtures.pretrain_feeds import pinned_feeds, run_of, tiny_config
 from tests.fixtures.pretrain_trainers import run_trainers
 
 from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.feeding.batch import Feed
 from giornata.pretrain.training.committed import FOLDER, newest
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import Parallel, Precision
 
 pytestmark = pytest.mark.timeout(900)
@@ -24,14 +26,20 @@ SHARED = {Parallel.DDP: "replicas", Parallel.FSDP2: "shards"}
 
 
 def train_one(
-    folder: Path, *, rank: int = 0, world: int = 1, stop_before: int | None = None, **settings: Any
+    folder: Path,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    stop_before: int | None = None,
+    change: Callable[[Feed, int], Feed] = lambda feed, _: feed,
+    **settings: Any,
 ) -> None:
     config, asked = tiny_config(folder, checkpoint_steps=50, **settings), iter(range(1000))
     run = run_of(
         config,
         folder,
         start=newest(Storage.at(folder)),
-        feeds=pinned_feeds(config, rank=rank, world=world),
+        feeds=pinned_feeds(config, rank=rank, world=world, change=change),
         preempted=lambda: next(asked) == stop_before,
     )
     assert train(run) is (Outcome.FINISHED if stop_before is None else Outcome.PREEMPTED)

@@ -19,7 +19,7 @@ from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamag
 from giornata.pretrain.training.guard import TooManyBadSteps
 from giornata.pretrain.training.loop import RowsMissing, TooManyUnreadable, train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import PretrainConfig
 
 

@@ -14,7 +14,7 @@ from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.export import export
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 WORLD = 2

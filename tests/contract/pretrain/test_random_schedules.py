@@ -20,7 +20,7 @@ from giornata.pretrain.feeding.batch import Feed
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.committed import COMMIT, FOLDER, CheckpointDamaged, newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
 pytestmark = pytest.mark.timeout(900)

@@ -15,7 +15,7 @@ from giornata.pretrain.run_storage import progress_of
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.metrics_log import metrics_of
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.pretrain.training.spending import FOLDER, Attempt, spent_usd
 from giornata.protocol.pretraining import PretrainConfig
 

@@ -7,6 +7,7 @@ go by.
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tests.system.pretrain.ends import (
 )
 from tests.system.pretrain.runs import (
     EXIT_STOPPED,
+    PATIENCE_S,
     SAMPLES,
     Command,
     after,
@@ -35,10 +37,14 @@ from tests.system.pretrain.runs import (
 )
 
 from giornata.domain.errors import GiornataError
+from giornata.pretrain.background_evaluation import RayTask
 from giornata.pretrain.board import board_here
 from giornata.pretrain.crashes import MOST_EQUAL
+from giornata.pretrain.evaluations import evaluated
 from giornata.pretrain.fit import fit
 from giornata.pretrain.proof import proof_of
+from giornata.pretrain.run_storage import run_storage
+from giornata.pretrain.training.committed import newest
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 
@@ -50,6 +56,22 @@ def whole(ray: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Pretrain
     assert check(config).attempts == 1
     assert len(losses(config)) == check(config).steps
     return config
+
+
+def test_a_task_of_ray_evaluates_a_checkpoint(ray: ModuleType, whole: PretrainConfig) -> None:
+    run = run_storage(whole)
+    made = newest(run)
+    assert made is not None
+    task, numbers, by_s = RayTask(whole, made, all_trained=True), None, time.monotonic() + PATIENCE_S
+    while (numbers := task.result()) is None:
+        assert time.monotonic() < by_s
+        time.sleep(0.2)
+    assert evaluated(run) == [(made.step, numbers)]
+    assert numbers["evaluation/validation_loss"] > 0
+    ended = RayTask(whole, made, all_trained=True)
+    ended.cancel()
+    with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.WorkerCrashedError)):
+        ray.get(ended.ref, timeout=PATIENCE_S)
 
 
 def test_pinned_order_gives_the_same_losses_after_a_kill_in_each_phase(whole: PretrainConfig, tmp_path: Path) -> None:

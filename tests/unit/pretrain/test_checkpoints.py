@@ -8,8 +8,16 @@ import torch
 from tests.fixtures.pretrain_feeds import rows_of, tiny_config
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger
-from giornata.pretrain.training.checkpoints import Checkpoints, CheckpointsFail, Snapshot, Uses, load_tensors
+from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
+from giornata.pretrain.training.checkpoints import (
+    Checkpoints,
+    CheckpointsFail,
+    Snapshot,
+    Uses,
+    load_tensors,
+    record_uses,
+    staging,
+)
 from giornata.pretrain.training.committed import COMMIT, FOLDER, Facts, committed, name_of, newest, retire
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after, metrics_of
 from giornata.pretrain.training.peers import Peers
@@ -141,3 +149,37 @@ def test_curves_have_every_step_once(tmp_path: Path) -> None:
     assert run.names("tensorboard") == ["tensorboard/events.out.tfevents.00000001.giornata"]
     content = run.read("tensorboard/events.out.tfevents.00000001.giornata")
     assert content.count(b"loss") == 4
+
+
+def test_a_gpus_tensors_are_staged_in_pinned_memory_without_waiting_for_each() -> None:
+    there, here = staging(torch.device("cuda")), staging(torch.device("cpu"))
+    assert (there.use_pinned_memory, there.use_non_blocking_copy) == (True, True)
+    assert (here.use_pinned_memory, here.use_non_blocking_copy) == (False, False)
+
+
+class Line:
+    """A channel between two trainers, as the one of this rank sees it. The other one trained `others`."""
+
+    world = 2
+
+    def __init__(self, rank: int, others: Uses, first_says: object = None) -> None:
+        self.rank, self._others, self._first_says = rank, others, first_says
+
+    def to_first(self, mine: object) -> list[object]:
+        return [mine, self._others.packed()] if self.rank == 0 else []
+
+    def gather_objects(self, mine: object) -> list[object]:
+        return [mine if self.rank == 0 else self._first_says, None]
+
+
+def test_first_trainer_records_the_uses_of_all_and_all_hear_of_a_row_trained_twice(tmp_path: Path) -> None:
+    ledger = Ledger(rows_of(tiny_config(tmp_path))[0])
+    portion = next(iter(ledger.remaining()))
+    one, two, *_ = ((portion.number, row) for row in portion.rows)
+    record_uses(ledger, Uses(trained=[one]), Line(0, Uses(quarantined=[two])))  # type: ignore[arg-type]
+    assert (ledger.done, ledger.quarantined) == (2, 1)
+    with pytest.raises(TrainedTwice) as told:
+        record_uses(ledger, Uses(), Line(0, Uses(trained=[one])))  # type: ignore[arg-type]
+    with pytest.raises(TrainedTwice):
+        record_uses(None, Uses(), Line(1, Uses(), told.value))  # type: ignore[arg-type]
+    record_uses(None, Uses(trained=[one]), Line(1, Uses()))  # type: ignore[arg-type]

@@ -152,14 +152,6 @@ def test_waiting_is_counted_by_the_clock() -> None:
     assert feeder.take(1, 1).wait_s == 0.0  # that row had come with the one before
 
 
-def test_numpy_batches_are_the_same() -> None:
-    (table,) = tables([fed_row(number, (32, 32)) for number in range(3)], 3)
-    arrays = {name: np.array(table.column(name).to_pylist(), dtype=object) for name in table.column_names}
-    ours, theirs = Feeder([arrays]).take(3).batches[0], Feeder([table]).take(3).batches[0]
-    assert np.array_equal(ours.mean_BCHW.numpy(), theirs.mean_BCHW.numpy())
-    assert ours.uses == theirs.uses
-
-
 def cut_pictures(count: int) -> pa.Table:
     rows = []
     for number in range(count):
@@ -206,13 +198,3 @@ def test_pictures_that_overflow_are_unreadable_in_every_mode() -> None:
     for feed in (here, elsewhere):
         assert shape_of([feed]) == [[[0, 2, 3]]]
         assert list(feed.unreadable) == [(7, 1)]
-
-
-def test_the_work_of_encoders_is_counted_with_the_rows_that_arrive() -> None:
-    def timed() -> Iterator[pa.Table]:
-        for table in tables([fed_row(number, (32, 32)) for number in range(12)], 4):
-            yield table.append_column(columns.ENCODE_S, pa.array([0.25] * len(table), pa.float32()))
-
-    worked = [each.encode_s for each in all_of(Feeder(timed()), rows=4, batch_rows=4)]
-    assert worked == [1.0, 1.0, 1.0]
-    assert [each.encode_s for each in all_of(fed([(32, 32)] * 8), rows=4, batch_rows=4)] == [0.0, 0.0]

@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.data import columns
+from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encode_rows import encode_cut
@@ -20,7 +21,7 @@ from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.encoding.transforms import CUT, Cutting
-from giornata.pretrain.feeding.graph import grouped
+from giornata.pretrain.feeding.graph import LEAST_READING_BYTES, grouped, reading
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, WITHOUT_TEXT, ReadLatents, ReadPictures, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
@@ -64,18 +65,12 @@ def rows_fed(config: PretrainConfig, encoder: Encoder, mode: Mode) -> pa.Table:
         reader = ReadPictures(Storage.at(Path(config.data.shards)), names, PHASE, cutting)
     tables: Iterator[pa.Table] = (table for group in groups() for table in reader(group))
     if mode is Mode.HYBRID:
-        tables = map(_untimed, map(EncodeCaptions(config), tables))
+        tables = map(EncodeCaptions(config), tables)
     if mode is Mode.ONLINE:
-        tables = map(_untimed, map(EncodePictures(config), tables))
+        tables = map(EncodePictures(config), tables)
     if mode is Mode.COLOCATED:
         tables = (encode_cut(encoder, table, at_once=3) for table in tables)
     return pa.concat_tables(tables)
-
-
-def _untimed(fed: pa.Table) -> pa.Table:
-    """Without what its encoder tells of its work, which no two runs have alike."""
-    assert min(fed.column(columns.ENCODE_S).to_pylist()) > 0
-    return fed.drop_columns([columns.ENCODE_S])
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -102,3 +97,14 @@ def test_pictures_come_cut(config: PretrainConfig) -> None:
 def test_no_portions_are_no_rows(config: PretrainConfig) -> None:
     reader = ReadLatents(latents_storage(config, 32), (), PHASE, STORED)
     assert list(reader(pa.table({GROUP: [packed([])]}))) == []
+
+
+def test_reading_tasks_declare_what_the_largest_shard_takes() -> None:
+    def declared(*sizes_bytes: int, nodes_bytes: tuple[float, ...] = ()) -> int:
+        shards = tuple(Shard(name="a", rows=1, bytes=size, sha256="") for size in sizes_bytes)
+        return int(reading(Manifest(shards=shards), nodes_bytes)["memory"])
+
+    assert declared(1 << 20) == LEAST_READING_BYTES
+    assert declared(1 << 20, 10**9, 10**8) == 2_560_000_000
+    assert declared(10**9, nodes_bytes=(10**9, 1.5e9)) == 1_500_000_000, "a task that no node can take never begins"
+    assert declared(10**9, nodes_bytes=(10**12,)) == 2_560_000_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.pretrain.data.intervals import Intervals
-from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice
+from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice, UseBits
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase, validation_rows
 
 NUMBERS = st.sets(st.integers(0, 40))
@@ -66,6 +66,27 @@ def test_a_row_that_comes_twice_is_refused_and_nothing_is_added(again: list[tupl
     with pytest.raises(TrainedTwice):
         ledger.record([(0, 7), *again])
     assert ledger.done == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 200))))
+def test_uses_travel_as_bitmaps_that_keep_what_came_twice(uses: list[tuple[int, int]]) -> None:
+    packed = UseBits.of(uses)
+    found = [(number, row) for number, bits in packed.bits().items() for row in bits.nonzero()[0].tolist()]
+    assert sorted(found) == sorted(set(uses))
+    assert set(packed.repeated) == {use for use, times in Counter(uses).items() if times > 1}
+    assert sum(map(len, packed.packed.values())) <= sum(row // 8 + 1 for _, row in uses), "a bit for a row"
+
+
+def test_a_ledger_that_was_written_before_uses_were_bitmaps_is_read() -> None:
+    rows_of = RowsOfPhase(seed=0, phase=0, samples=30, shard_rows=(10, 10, 10))
+    numbers = [each.number for each in rows_of.portions()]
+    older = {"finished": [[numbers[0], numbers[0] + 1]], "partial": {str(numbers[1]): [[1, 3], [7, 8]]}}
+    ledger = Ledger.from_json({**older, "quarantined": {str(numbers[1]): [[7, 8]]}}, rows_of)
+    assert (ledger.done, ledger.quarantined) == (13, 1)
+    left = {each.number: list(each.rows) for each in ledger.remaining()}
+    assert left == {numbers[1]: [0, 3, 4, 5, 6, 8, 9], numbers[2]: list(range(10))}
+    with pytest.raises(TrainedTwice, match=r"\(1, 2\)"):
+        ledger.record([(numbers[1], 2)])
 
 
 def test_order_does_not_depend_on_what_was_left_away() -> None:

@@ -108,8 +108,7 @@ def test_planning_loads_no_tensor_library():
     heavy = ("torch", "ray", "numpy", "pyarrow", "diffusers", "transformers", "PIL")
     code = (
         "import sys, giornata.cli.pretrain_plan_words, giornata.cli.pretrain_paper_words; "
-        "import giornata.pretrain.planning.report, giornata.pretrain.planning.reading, "
-        "giornata.pretrain.planning.correction; "
+        "import giornata.pretrain.planning.report, giornata.pretrain.planning.reading; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -4,14 +4,25 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.train import WorkerGroupError
+from ray.train import RunConfig, WorkerGroupError
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.controller.state import ResizingState, RunningState, SchedulingState
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.fit import MOST_FRUITLESS, Setbacks, fit
+from giornata.pretrain.fit import (
+    LOOK_EVERY_S,
+    MOST_FRUITLESS,
+    RESIZE_WITHIN_S,
+    SaveBeforeResize,
+    Setbacks,
+    fit,
+)
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
 from giornata.pretrain.run_storage import run_storage
@@ -98,3 +109,47 @@ def test_another_configuration_on_the_same_storage_is_refused_before_ray_starts(
     write_shards(tmp_path / "shards", shards=1, rows=80)
     with pytest.raises(InvalidInput, match="manifest differs from what it was made with"):
         check(config)
+
+
+class PlayedBoard:
+    """A board whose trainers have left after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.asked, self.looks, self._left_after = 0, 0, looks
+
+    def ask_to_resize(self) -> None:
+        self.asked += 1
+
+    def have_left(self) -> bool:
+        self.looks += 1
+        return self.looks > self._left_after
+
+
+class Calls:
+    """As Ray hands out an actor: `actor.method.remote()`."""
+
+    def __init__(self, actor: object) -> None:
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self._actor, name))
+
+
+@pytest.mark.parametrize(("looks", "waited_s"), [(0, 0.0), (3, 3 * LOOK_EVERY_S), (10**9, RESIZE_WITHIN_S)])
+def test_ray_train_changes_the_number_of_trainers_after_they_have_saved(looks: int, waited_s: float) -> None:
+    board, now_s = PlayedBoard(looks), [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    callback = SaveBeforeResize(Calls(board), got=lambda found: found, clock_s=lambda: now_s[0], sleep=sleep)
+    callback.after_controller_state_update(RunningState(), SchedulingState(NoopDecision()))
+    assert board.asked == 0, "trainers that start have nothing to save"
+    callback.after_controller_state_update(RunningState(), ResizingState(NoopDecision()))
+    assert (board.asked, now_s[0]) == (1, pytest.approx(waited_s, abs=LOOK_EVERY_S))
+
+
+def test_ray_train_hands_its_states_to_the_callback() -> None:
+    """Its own classes, which another version may move."""
+    assert issubclass(SaveBeforeResize, ControllerCallback)
+    assert RunConfig(callbacks=[SaveBeforeResize(None)]).callbacks

@@ -233,13 +233,6 @@ def test_an_attempt_that_follows_does_not_count_steps_again_that_are_safe(tmp_pa
     assert begun.steps == list(range(3, safe + 3))
 
 
-def test_another_number_of_encoders_is_in_the_log(tmp_path: Path) -> None:
-    change = told("encoders", step=12, before=1, encoders=2, reason="trainers wait 40 %", phase=0)
-    reporter = Reported()
-    play(PlayedRay([change, RunState.SUCCEEDED]), reporter, tmp_path)
-    assert reporter.logs == ["step 12: 1 encoders become 2: trainers wait 40 %"]
-
-
 def test_evaluations_and_what_is_not_measured_are_in_the_log(tmp_path: Path) -> None:
     lines = [
         told("note", words="no validation loss: train.validation_rows = 0"),

@@ -67,9 +67,6 @@ def array_field(name: str, shape: str) -> pa.Field:
     return pa.field(name, pa.binary(), metadata={**ARRAY, b"shape": shape.encode()})
 
 
-# Of encoders beside the run
-ENCODE_S = "encode_s"  # float32: seconds that its encoder worked, this row's share of its batch
-
 FED = pa.schema(
     [
         pa.field(PORTION, pa.int64()),
@@ -79,5 +76,4 @@ FED = pa.schema(
         *LATENTS,
     ]
 )
-"""What the graph gives to trainers, in every mode: LATENTS of one use of a row, text included. Encoders beside the
-run add ENCODE_S."""
+"""What the graph gives to trainers, in every mode: LATENTS of one use of a row, text included."""

@@ -41,8 +41,6 @@ class Feed:
     unreadable: Sequence[Use]
     wait_s: float
     """How long the trainer waited for it."""
-    encode_s: float = 0.0
-    """How long encoders beside the run worked on what arrived for it."""
 
     @property
     def rows(self) -> int:

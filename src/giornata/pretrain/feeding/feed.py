@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from giornata.diffusion.buckets import Size
@@ -41,8 +40,6 @@ SMALL = (
     columns.TARGET_WIDTH,
 )
 ARRAYS = (columns.MEAN, columns.LOGVAR, columns.PROMPT, columns.POOLED, columns.PIXELS)
-RowBatch = Any
-"""A pyarrow Table, or a mapping of columns to numpy arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +71,7 @@ class Feeder:
 
     def __init__(
         self,
-        stream: Iterable[RowBatch],
+        stream: Iterable[pa.Table],
         *,
         encoder: Encoder | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -83,7 +80,7 @@ class Feeder:
         self._rows: Iterator[Row] = iter(())
         self._waiting: dict[Size, list[Row]] = {}
         self._unreadable: list[Use] = []
-        self._arrived, self._wait_s, self._encode_s, self._ended = 0, 0.0, 0.0, False
+        self._arrived, self._wait_s, self._ended = 0, 0.0, False
 
     def take(self, rows: int, batch_rows: int | None = None) -> Feed:
         """The next `rows` rows; fewer, and at last none, when the stream ends.
@@ -93,7 +90,7 @@ class Feeder:
         given in smaller batches. Without it these are the very next rows, those that cannot be read among them, in
         one batch for each size: for runs whose steps are compared.
         """
-        self._wait_s = self._encode_s = 0.0
+        self._wait_s = 0.0
         batches: list[Batch] = []
         while not batches:
             cut = self._next_rows(rows) if batch_rows is None else self._full_batches(rows, batch_rows)
@@ -101,7 +98,7 @@ class Feeder:
             if not cut:
                 break
         unreadable, self._unreadable = self._unreadable, []
-        return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s, encode_s=self._encode_s)
+        return Feed(batches=batches, unreadable=unreadable, wait_s=self._wait_s)
 
     # ---- which rows go together ----
 
@@ -166,10 +163,7 @@ class Feeder:
         if table is None:
             self._ended = True
             return
-        arrived = _as_table(table)
-        if columns.ENCODE_S in arrived.column_names:
-            self._encode_s += pc.sum(arrived.column(columns.ENCODE_S)).as_py() or 0.0
-        self._rows = iter(self._rows_of(arrived))
+        self._rows = iter(self._rows_of(table))
 
     def _rows_of(self, table: pa.Table) -> list[Row]:
         values = table.select(SMALL).to_pylist()
@@ -240,9 +234,3 @@ def _names(rows: Sequence[Row]) -> dict[str, Any]:
 def _halves(rows: Sequence[Row], name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """float16 of one column, stacked."""
     return torch.from_numpy(np.stack([np.frombuffer(row.arrays[name], np.float16).reshape(shape) for row in rows]))
-
-
-def _as_table(batch: RowBatch) -> pa.Table:
-    if isinstance(batch, pa.Table):
-        return batch
-    return pa.table({name: pa.array(list(values)) for name, values in batch.items()})

@@ -17,8 +17,6 @@ class Portioned:
     examples: Sequence[Example]
     uses: Sequence[Use]
     unreadable: Sequence[Use]
-    encode_s: float = 0.0
-    """What encoders beside the run worked on it."""
 
     @property
     def empty(self) -> bool:
@@ -38,7 +36,6 @@ def portioner(draws: Draws, phase: int, micro_batch: int, device: torch.device) 
             examples=bound_for(device, examples),
             uses=[use for batch in feed.batches for use in batch.uses],
             unreadable=list(feed.unreadable),
-            encode_s=feed.encode_s,
         )
 
     return make

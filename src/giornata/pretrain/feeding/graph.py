@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ray
 import ray.data
 
 from giornata.pretrain.data.manifest import Manifest
@@ -41,10 +42,10 @@ READING: dict[str, Any] = {
     "batch_size": None,
     "batch_format": "pyarrow",
     "zero_copy_batch": True,
-    # A shard's row groups. Besides, without a wish of its own a reading task would be run inside the actor that
-    # follows, which would then decode one picture after the other with its encoder idle.
-    "memory": 256 << 20,
 }
+LEAST_READING_BYTES, READING_BYTES_PER_BYTE = 256 << 20, 2.56
+"""Of a reading task: rows come in an order of their own, so all row groups of a shard are in memory at once. The
+second number was measured, in bytes for each byte of the shard's file."""
 
 
 def fed(
@@ -55,19 +56,16 @@ def fed(
     *,
     mode: Mode | None = None,
     source: Manifest | None = None,
-    encoders: int | None = None,
     rows_of_a_task: int = ROWS_OF_A_TASK,
 ) -> ray.data.Dataset:
     """The rows of `portions` as columns.FED; in mode colocated as giornata.pretrain.encoding.transforms.CUT, for the
     trainer to encode. `phase` is the place in the schedule; `mode` is for comparisons, where it is not the
-    configuration's; `encoders` is how many work beside the run, by default as many as the configuration says for
-    this phase.
+    configuration's.
 
     Raises InvalidInput when there are no shards, or no latents of them for these options.
     """
     mode, source = mode or config.encode.mode, source or source_manifest(config)
-    encoders = encoders or config.encoders_of(phase)
-    config = replace(config, encode=replace(config.encode, mode=mode, encoders=encoders))
+    config = replace(config, encode=replace(config.encode, mode=mode, encoders=config.encoders_of(phase)))
     resolution = config.phases[phase].resolution
     dataset = _source(portions, rows_of_a_task)
     if mode in {Mode.OFFLINE, Mode.HYBRID}:
@@ -78,16 +76,32 @@ def fed(
             rows_of,
             columns_read=STORED if mode is Mode.OFFLINE else WITHOUT_TEXT,
         )
-        latents = dataset.map_batches(reader, **READING)
+        latents = dataset.map_batches(reader, **reading(encoded, _nodes_bytes()))
         latent_bytes = 2 * 4 * (resolution // LATENT_SIDE_PX) ** 2 * 2
         if mode is Mode.OFFLINE:
             return latents
         return _through_actors(latents, EncodeCaptions, config, latent_bytes + NAMES_BYTES)
     cutting = Cutting.of(config.data, seed=config.seed, resolution=resolution)
     pictures = ReadPictures(Storage.at(config.data.shards), _names(source), rows_of, cutting)
-    cut = dataset.map_batches(pictures, **READING)
+    cut = dataset.map_batches(pictures, **reading(source, _nodes_bytes()))
     picture_bytes = 3 * resolution**2
     return _through_actors(cut, EncodePictures, config, picture_bytes + NAMES_BYTES) if mode is Mode.ONLINE else cut
+
+
+def reading(manifest: Manifest, nodes_bytes: Iterable[float]) -> dict[str, Any]:
+    """For `map_batches`: what a task that reads these shards takes, at most what the largest node has for tasks.
+
+    Without a wish of its own a reading task would be run inside the actor that follows, which would then decode one
+    picture after the other with its encoder idle.
+    """
+    largest = max((shard.bytes for shard in manifest.shards), default=0)
+    wanted = max(LEAST_READING_BYTES, int(READING_BYTES_PER_BYTE * largest))
+    return READING | {"memory": int(min(wanted, max(nodes_bytes, default=wanted)))}
+
+
+def _nodes_bytes() -> list[float]:
+    """Memory that each node has for tasks."""
+    return [node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
 def grouped(portions: Sequence[Portion], rows_of_a_task: int, *, most: int = MOST_TASKS) -> Iterator[list[Portion]]:

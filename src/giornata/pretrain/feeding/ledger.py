@@ -1,18 +1,54 @@
 """What was trained: every (portion, row) of a phase, and nothing twice.
 
 A ledger lies in the same checkpoint as the weights that those rows made. Whoever starts again, with however many
-trainers, reads what is missing from it; see giornata.pretrain.feeding.rows_of_phase for portions.
+trainers, reads what is missing from it; see giornata.pretrain.feeding.rows_of_phase for portions. The first trainer
+keeps the ledger; the others send it their uses as bitmaps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Self
+
+import numpy as np
 
 from giornata.pretrain.data.intervals import Intervals
 from giornata.pretrain.feeding.rows_of_phase import Portion, RowsOfPhase
 
 Use = tuple[int, int]
 """(portion, row): one row in one epoch."""
+Bits = np.ndarray
+"""A bool for each row of a portion's shard, as far as the last row that is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseBits:
+    """Uses as a packed bitmap for each portion. `repeated` are uses that were put in more than once."""
+
+    packed: Mapping[int, bytes]
+    repeated: tuple[Use, ...] = ()
+
+    @classmethod
+    def of(cls, uses: Iterable[Use]) -> Self:
+        """Uses in any order."""
+        pairs = np.fromiter(chain.from_iterable(uses), np.int64).reshape(-1, 2)
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        numbers, firsts = np.unique(pairs[:, 0], return_index=True)
+        packed, repeated = dict[int, bytes](), list[Use]()
+        for number, rows in zip(numbers.tolist(), np.split(pairs[:, 1], firsts[1:]), strict=False):
+            bits = np.zeros(rows.max() + 1, bool)
+            bits[rows] = True
+            packed[number] = np.packbits(bits).tobytes()
+            if bits.sum() < len(rows):
+                found, times = np.unique(rows, return_counts=True)
+                repeated += [(number, row) for row in found[times > 1].tolist()]
+        return cls(packed=packed, repeated=tuple(repeated))
+
+    def bits(self) -> dict[int, Bits]:
+        """The rows of each portion."""
+        return {
+            number: np.unpackbits(np.frombuffer(each, np.uint8)).view(bool) for number, each in self.packed.items()
+        }
 
 
 class TrainedTwice(RuntimeError):
@@ -26,51 +62,53 @@ class Ledger:
         self._sizes = {portion.number: len(portion.rows) for portion in rows_of.portions()}
         self.rows_of = rows_of
         self._finished = Intervals()
-        self._partial: dict[int, Intervals] = {}
+        self._partial: dict[int, Bits] = {}
         self._quarantined: dict[int, Intervals] = {}
 
-    def record(self, trained: Iterable[Use], *, quarantined: Iterable[Use] = ()) -> None:
+    def record(self, trained: UseBits | Iterable[Use], *, quarantined: UseBits | Iterable[Use] = ()) -> None:
         """Add rows that were trained, and rows that were drawn and could not be read: these are not asked for again.
 
         Raises TrainedTwice, and then adds nothing.
         """
-        new, bad = _by_portion(trained), _by_portion(quarantined)
-        both = {number: [*new.get(number, ()), *bad.get(number, ())] for number in {**new, **bad}}
-        self._refuse_repeats(both)
-        for number, rows in both.items():
-            self._add(number, Intervals.of(rows))
-        for number, rows in bad.items():
-            self._quarantined[number] = self._quarantined.get(number, Intervals()) | Intervals.of(rows)
-
-    def _refuse_repeats(self, new: Mapping[int, list[int]]) -> None:
-        for number, rows in new.items():
+        new, bad = (each if isinstance(each, UseBits) else UseBits.of(each) for each in (trained, quarantined))
+        both = new.bits()
+        again = {*new.repeated, *bad.repeated}
+        for number, bits in bad.bits().items():
+            again |= _in_both(number, both.get(number), bits)
+            both[number] = _either(both.get(number), bits)
+        for number, bits in both.items():
             if number not in self._sizes:
                 raise TrainedTwice(f"portion {number} is not of this phase")
-            known = self._partial.get(number, Intervals())
-            again = sorted(row for row in set(rows) if row in known)
-            if number in self._finished or len(set(rows)) < len(rows) or again:
-                raise TrainedTwice(f"rows {again or sorted(rows)} of portion {number} were trained before")
+            again |= _in_both(number, bits if number in self._finished else self._partial.get(number), bits)
+        if again:
+            raise TrainedTwice(f"these rows, as (portion, row), were trained before: {sorted(again)}")
+        for number, bits in both.items():
+            self._add(number, bits)
+        for number, bits in bad.bits().items():
+            self._quarantined[number] = self._quarantined.get(number, Intervals()) | _intervals(bits)
 
-    def _add(self, number: int, rows: Intervals) -> None:
-        done = self._partial.pop(number, Intervals()) | rows
-        if len(done) == self._sizes[number]:
+    def _add(self, number: int, bits: Bits) -> None:
+        done = _either(self._partial.pop(number, None), bits)
+        if done.sum() == self._sizes[number]:
             self._finished |= Intervals.span(number, number + 1)
         else:
             self._partial[number] = done
 
+    def _done(self, number: int) -> Intervals:
+        bits = self._partial.get(number)
+        return Intervals() if bits is None else _intervals(bits)
+
     def remaining(self) -> Iterator[Portion]:
         """What is still to be trained, in order."""
         for portion in self.rows_of.portions():
-            if portion.number in self._finished:
-                continue
-            left = portion.rows - self._partial.get(portion.number, Intervals())
-            yield replace(portion, rows=left)
+            if portion.number not in self._finished:
+                yield replace(portion, rows=portion.rows - self._done(portion.number))
 
     @property
     def done(self) -> int:
         """Uses of rows that are recorded, quarantined ones included."""
         whole = sum(self._sizes.get(number, 0) for number in self._finished)
-        return whole + sum(len(rows) for rows in self._partial.values())
+        return whole + sum(int(bits.sum()) for bits in self._partial.values())
 
     @property
     def quarantined(self) -> int:
@@ -85,8 +123,7 @@ class Ledger:
     def uses(self) -> Iterator[tuple[int, int, int]]:
         """(epoch, shard, row) of everything trained, quarantined rows left out: for the proof."""
         for portion in self.rows_of.portions():
-            finished = portion.number in self._finished
-            done = portion.rows if finished else self._partial.get(portion.number, Intervals())
+            done = portion.rows if portion.number in self._finished else self._done(portion.number)
             for row in done - self._quarantined.get(portion.number, Intervals()):
                 yield portion.epoch, portion.shard, row
 
@@ -94,7 +131,7 @@ class Ledger:
         """As it lies in a checkpoint."""
         return {
             "finished": self._finished.spans,
-            "partial": {str(number): rows.spans for number, rows in sorted(self._partial.items())},
+            "partial": {str(number): _intervals(bits).spans for number, bits in sorted(self._partial.items())},
             "quarantined": {str(number): rows.spans for number, rows in sorted(self._quarantined.items())},
         }
 
@@ -103,7 +140,7 @@ class Ledger:
         """Back from a checkpoint."""
         ledger = cls(rows_of)
         ledger._finished = _spans(values["finished"])
-        ledger._partial = {int(number): _spans(spans) for number, spans in values["partial"].items()}
+        ledger._partial = {int(number): _bits(spans) for number, spans in values["partial"].items()}
         ledger._quarantined = {int(number): _spans(spans) for number, spans in values["quarantined"].items()}
         return ledger
 
@@ -112,8 +149,30 @@ def _spans(values: Iterable[Iterable[int]]) -> Intervals:
     return Intervals(tuple((start, stop) for start, stop in values))
 
 
-def _by_portion(uses: Iterable[Use]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for number, row in uses:
-        found.setdefault(number, []).append(row)
-    return found
+def _bits(spans: Iterable[tuple[int, int]]) -> Bits:
+    found = list(spans)
+    bits: Bits = np.zeros(max((stop for _, stop in found), default=0), bool)
+    for start, stop in found:
+        bits[start:stop] = True
+    return bits
+
+
+def _intervals(bits: Bits) -> Intervals:
+    edges = np.flatnonzero(np.diff(bits.view(np.int8), prepend=0, append=0)).tolist()
+    return Intervals(tuple(zip(edges[::2], edges[1::2], strict=True)))
+
+
+def _either(one: Bits | None, other: Bits) -> Bits:
+    if one is None:
+        return other
+    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    both = longer.copy()
+    both[: len(shorter)] |= shorter
+    return both
+
+
+def _in_both(number: int, one: Bits | None, other: Bits) -> set[Use]:
+    if one is None:
+        return set()
+    most = min(len(one), len(other))
+    return {(number, row) for row in np.flatnonzero(one[:most] & other[:most]).tolist()}

@@ -4,10 +4,10 @@ Pure functions over facts with their sources. Standard library only: the command
 
     request.py    what is to be planned, checked whole        reading.py    the same from TOML or JSON
     facts.py      prices, FLOPs and rates, with sources       roofline.py   rates that nobody measured
-    sizing.py     how many encoders                           correction.py the same while a run goes on
-    cost.py       hours and dollars                           choices.py    one choice of machines and mode, priced
-    ranking.py    all choices, and why                        reasons.py    the why, in words
-    paper.py      the seed's tables, computed again           measured.py   what a cluster was found to do
+    sizing.py     how many encoders                           cost.py       hours and dollars
+    choices.py    one choice of machines and mode, priced     ranking.py    all choices, and why
+    reasons.py    the why, in words                           paper.py      the seed's tables, computed again
+    measured.py   what a cluster was found to do
 
 Dollars are floats here: these are estimates. What is billed is integer micro-dollars, elsewhere.
 """

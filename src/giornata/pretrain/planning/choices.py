@@ -14,9 +14,8 @@ from giornata.pretrain.planning.facts import Facts, Instance, Offer, RowBytes
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanPhase, PlanRequest
 from giornata.pretrain.planning.roofline import Speed, colocated_rate, encoder_speed, training_speed
 from giornata.pretrain.planning.sizing import Demand, Supply, size
-from giornata.protocol.pretraining import Mode
+from giornata.protocol.pretraining import BESIDE, Mode
 
-BESIDE = (Mode.ONLINE, Mode.HYBRID)
 """Modes with encoders beside the run."""
 NO_GPU = (
     "The run's trainers have no GPU (workers.use_gpu = false): how fast a processor trains is not known beforehand,"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from giornata.pretrain.planning.choices import BESIDE, Choice
+from giornata.pretrain.planning.choices import Choice
 from giornata.pretrain.planning.cost import GB
 from giornata.pretrain.planning.ranking import Ranking, mfu_to_beat, online_against_offline
-from giornata.protocol.pretraining import Mode
+from giornata.protocol.pretraining import BESIDE, Mode
 
 DAYS_PER_MONTH = 365 / 12
 

@@ -14,30 +14,31 @@ class Agreed:
     passes: int
     unreadable: int
     waited_s: float
-    encode_s: float
     preempted: bool
     ended: bool
+    save: bool
 
 
-def agree(channel: Channel, mine: Portioned, *, waited_s: float, preempted: bool) -> Agreed:
-    """Tell the others what this trainer has for the step, and hear what they have. Every trainer calls it at once."""
+def agree(channel: Channel, mine: Portioned, *, waited_s: float, preempted: bool, save: bool = False) -> Agreed:
+    """Tell the others what this trainer has for the step, and hear what they have. Every trainer calls it at once.
+    `save` asks for a checkpoint after the step."""
     numbers = [
         len(mine.uses),
         len(mine.examples),
         len(mine.unreadable),
         int(waited_s * 1e6),
-        int(mine.encode_s * 1e6),
         int(preempted),
         int(mine.empty),
+        int(save),
     ]
     everybodys = zip(*channel.gather(numbers), strict=True)
-    rows, passes, unreadable, waited_us, encode_us, anybody_preempted, ended = everybodys
+    rows, passes, unreadable, waited_us, anybody_preempted, ended, anybody_saves = everybodys
     return Agreed(
         rows=sum(rows),
         passes=max(passes),
         unreadable=sum(unreadable),
         waited_s=max(waited_us) / 1e6,
-        encode_s=sum(encode_us) / 1e6,
         preempted=any(anybody_preempted),
         ended=all(ended),
+        save=any(anybody_saves),
     )

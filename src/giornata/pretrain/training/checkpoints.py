@@ -8,6 +8,7 @@ exists, giornata.pretrain.training.committed says.
 import json
 import logging
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.feeding.ledger import Ledger, Use
+from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice, Use, UseBits
 from giornata.pretrain.training.committed import (
     FOLDER,
     STATE,
@@ -40,6 +42,9 @@ from giornata.pretrain.training.progress import Progress
 
 log = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
+HEADER_LENGTH_BYTES = 8
+"""Of the number with which a safetensors file begins: how long its header is."""
 MOST_FAILURES = 3
 """So many checkpoints in a row may fail to be written before the run ends. Until one succeeds, a crash goes back to
 the last that did."""
@@ -56,11 +61,15 @@ class Uses:
     trained: Sequence[Use] = ()
     quarantined: Sequence[Use] = ()
 
+    def packed(self) -> tuple[UseBits, UseBits]:
+        """(trained, quarantined) as they travel to the first trainer."""
+        return UseBits.of(self.trained), UseBits.of(self.quarantined)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`; None
-    when all phases are done.
+    """What a checkpoint is made from. `ledger` is brought up to date in the background and gets into `progress`. It
+    is None when all phases are done, and at every trainer but the first.
 
     `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
     `not_written` is called when there will be none, by whoever waits for it.
@@ -74,16 +83,25 @@ class Snapshot:
     not_written: Callable[[], None] = lambda: None
 
 
+def staging(device: torch.device) -> StagingOptions:
+    """How tensors get from the device to the host's memory. A GPU copies to pinned memory by itself, all tensors at
+    once, while the training waits: from pageable memory each copy would take a detour of its own."""
+    pinned = device.type == "cuda"
+    return StagingOptions(
+        use_pinned_memory=pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned
+    )
+
+
 class Checkpoints:
     """Of one run. Calls are made by all trainers at the same place; one checkpoint is under way at a time."""
 
-    def __init__(self, run: Storage, scratch: Path, peers: Peers, *, limit: int) -> None:
+    def __init__(self, run: Storage, scratch: Path, peers: Peers, *, limit: int, device: torch.device = CPU) -> None:
         self._run, self._limit, self._rank, self._world = run, limit, peers.rank, peers.world
         self._scratch = scratch / f"trainer-{peers.rank}"
         self._channel = peers.channel()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-checkpoint")
         # The host's copies are kept from one checkpoint to the next.
-        self._stager = DefaultStager(StagingOptions(False, False, False, False))
+        self._stager = DefaultStager(staging(device))
         self._under_way: tuple[Future[bool], Snapshot] | None = None
         self._failures = 0
         self.last: tuple[int, int] | None = None
@@ -116,13 +134,10 @@ class Checkpoints:
         name = name_of(snapshot.progress.step, snapshot.progress.phase)
         why = self._clean(name)
         # Whatever fails later, these rows are not handed over again.
-        handed = self._channel.gather_objects((snapshot.uses, why))
-        for uses, _ in handed:
-            if snapshot.ledger is not None:
-                snapshot.ledger.record(uses.trained, quarantined=uses.quarantined)
+        record_uses(snapshot.ledger, snapshot.uses, self._channel)
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
-        if faults := [fault for _, fault in handed if fault]:
+        if faults := [fault for fault in self._channel.gather_objects(why) if fault]:
             return self._conclude(name, faults, snapshot.progress)
         files = dict[str, Facts]()
         try:
@@ -189,14 +204,35 @@ class Checkpoints:
         return False
 
 
+def record_uses(ledger: Ledger | None, mine: Uses, channel: Channel) -> None:
+    """Bring the first trainer's ledger up to date with what all trainers did. Called by all trainers; raises
+    TrainedTwice on all of them."""
+    twice: TrainedTwice | None = None
+    try:
+        for trained, quarantined in channel.to_first(mine.packed()):
+            if ledger is not None:
+                ledger.record(trained, quarantined=quarantined)
+    except TrainedTwice as error:
+        twice = error
+    if (told := channel.gather_objects(twice)[0]) is not None:
+        raise told
+
+
 def load_tensors(
-    run: Storage, checkpoint: Committed, tensors: Mapping[str, torch.Tensor], scratch: Path, channel: Channel
+    run: Storage,
+    checkpoint: Committed,
+    tensors: Mapping[str, torch.Tensor],
+    scratch: Path,
+    channel: Channel,
+    *,
+    node: str = "",
 ) -> None:
-    """Fill the tensors, sharded as they are, from a checkpoint. Called by all trainers.
+    """Fill the tensors, sharded as they are, from a checkpoint. Called by all trainers; those of one `node` share
+    what is copied.
 
     Raises CheckpointDamaged, on all of them, after marking it.
     """
-    with _at_hand(run, checkpoint, scratch / f"trainer-{channel.rank}", channel) as folder:
+    with _at_hand(run, checkpoint, tensors, scratch, channel, node=node) as folder:
         reader = dcp.HuggingFaceStorageReader(str(folder))
         dcp.load(dict(tensors), storage_reader=reader, process_group=channel.group, no_dist=channel.world == 1)
 
@@ -208,29 +244,76 @@ def choose(run: Storage, channel: Channel) -> Committed | None:
 
 
 @contextmanager
-def _at_hand(run: Storage, checkpoint: Committed, scratch: Path, channel: Channel) -> Iterator[Path]:
-    """A local folder with the checkpoint's shards, verified: where they are, or copied. Where they are read in place
-    each trainer verifies some."""
+def _at_hand(
+    run: Storage,
+    checkpoint: Committed,
+    tensors: Mapping[str, torch.Tensor],
+    scratch: Path,
+    channel: Channel,
+    *,
+    node: str,
+) -> Iterator[Path]:
+    """A local folder with the checkpoint's shards. Those that some trainer of this node needs are verified, by one of
+    them: where they are, which brings them into the node's memory, or copied once. Of others only the header is
+    there."""
     there, local = run / f"{FOLDER}/{checkpoint.name}", "://" not in run.address
-    folder = Path(there.path()) if local else scratch / f"load-{checkpoint.name}"
     shards = [file for file in sorted(checkpoint.files) if file != STATE]
+    names = channel.gather_objects((node, uuid.uuid4().hex))
+    neighbors = [rank for rank, (name, _) in enumerate(names) if name == node]
+    first = channel.rank == neighbors[0]
+    folder = Path(there.path()) if local else scratch / f"load-{names[neighbors[0]][1]}"
     try:
-        if not local:
+        if not local and first:
             for file in shards:
+                _write_header(there, file, folder, size_bytes=checkpoint.files[file].bytes)
+        channel.gather([0])  # the headers are there
+        needs = channel.gather_objects((node, _needed(folder, tensors) or shards))
+        wanted = sorted({file for name, files in needs if name == node for file in files})
+        broken = []
+        for file in wanted[neighbors.index(channel.rank) :: len(neighbors)]:
+            if not local:
                 there.get(file, folder / file)
-        mine = shards[channel.rank :: channel.world] if local else shards
-        broken = [file for file in mine if Facts.of(folder / file) != checkpoint.files[file]]
-        everybodys = sorted({file for files in channel.gather_objects(broken) for file in files})
-        if everybodys:
-            why = f"{', '.join(everybodys)}: not the bytes that were written"
-            if channel.rank == 0:
-                mark_damaged(run, checkpoint.name, why)
-            channel.gather([0])  # nobody looks for another before this one is marked
-            raise CheckpointDamaged(f"checkpoint {checkpoint.name} of {run}: {why}")
+            if Facts.of(folder / file) != checkpoint.files[file]:
+                broken.append(file)
+        _refuse_broken(run, checkpoint, broken, channel)
         yield folder
     finally:
-        if not local:
+        if not local and first:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_broken(run: Storage, checkpoint: Committed, broken: Sequence[str], channel: Channel) -> None:
+    everybodys = sorted({file for files in channel.gather_objects(broken) for file in files})
+    if not everybodys:
+        return
+    why = f"{', '.join(everybodys)}: not the bytes that were written"
+    if channel.rank == 0:
+        mark_damaged(run, checkpoint.name, why)
+    channel.gather([0])  # nobody looks for another before this one is marked
+    raise CheckpointDamaged(f"checkpoint {checkpoint.name} of {run}: {why}")
+
+
+def _write_header(there: Storage, file: str, folder: Path, *, size_bytes: int) -> None:
+    """A sparse file of the shard's size: the names and places of its tensors, and no bytes of them."""
+    with there.open(file) as stream:
+        length = stream.read(HEADER_LENGTH_BYTES)
+        header = stream.read(min(size_bytes, int.from_bytes(length, "little")))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / file).open("wb") as sparse:
+        sparse.write(length + header)
+        sparse.truncate(size_bytes)
+
+
+def _needed(folder: Path, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """The shards from which these tensors are filled; none where a header is broken."""
+    try:
+        metadata = dcp.HuggingFaceStorageReader(str(folder)).read_metadata()
+        planner = dcp.DefaultLoadPlanner()
+        planner.set_up_planner(dict(tensors), metadata, is_coordinator=False)
+        places = [metadata.storage_data[item.storage_index] for item in planner.create_local_plan().items]
+    except (SafetensorError, ValueError, KeyError, RuntimeError):
+        return []
+    return sorted({Path(place.relative_path).name for place in places})
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,22 +8,23 @@ step, end a phase) they agree on before each step.
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 from giornata.pretrain.feeding.ahead import Ahead
 from giornata.pretrain.feeding.feeding import NOTHING, Portioned, filled, portioner
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.training.agreement import Agreed, agree
-from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses
-from giornata.pretrain.training.encoder_pool import Change, EncoderWatch
+from giornata.pretrain.training.cadence import Cadence
+from giornata.pretrain.training.checkpoints import Checkpoints, Snapshot, Uses, record_uses
 from giornata.pretrain.training.meter import Meter, usd_per_s
 from giornata.pretrain.training.metrics_log import MetricsLog, drop_after
 from giornata.pretrain.training.models import flops_per_picture
-from giornata.pretrain.training.outcome import Outcome
 from giornata.pretrain.training.peers import Peers
-from giornata.pretrain.training.progress import begun_phases, origin_of
+from giornata.pretrain.training.progress import Outcome, begun_phases, origin_of
 from giornata.pretrain.training.spending import Account, Attempt
 from giornata.pretrain.training.trainer import Trainer
 from giornata.pretrain.training.training_run import Run
+from giornata.protocol.pretraining import BESIDE
 
 __all__ = ["RowsMissing", "Run", "TooManyUnreadable", "train"]
 
@@ -40,7 +41,7 @@ class TooManyUnreadable(RuntimeError):
 
 
 def train(run: Run) -> Outcome:
-    """Train until all phases are done, a preemption is announced, or the number of encoders is to change.
+    """Train until all phases are done, or until `run.preempted` says that the trainers are to leave.
 
     Raises CheckpointDamaged (start again: the one before is taken), InvalidInput when the checkpoint is of another
     configuration or data set, TrainedTwice, RowsMissing, TooManyUnreadable, TooManyBadSteps, CheckpointsFail, and
@@ -55,16 +56,17 @@ class Loop:
 
     def __init__(self, run: Run, stack: ExitStack) -> None:
         self._run, self._peers = run, Peers()
-        self._began_s, self._startup_s = run.clock_s(), 0.0
+        self._began_s = run.clock_s()
         self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
-        self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit)
+        self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit, device=run.device)
         stack.callback(self._checkpoints.close)
         self._trainer = Trainer(run, self._peers, self._channel, stack)
         self._log = MetricsLog(run.storage, tensorboard=run.config.tracking.tensorboard)
         self._trained: list[Use] = []
         self._quarantined: list[Use] = []
         self._meter: Meter | None = None
+        self._cadence = Cadence(config=run.config, clock_s=run.clock_s)
         self._restore()
         stack.callback(self._settle)
 
@@ -73,6 +75,7 @@ class Loop:
         while self._progress.phase < len(self._run.config.phases):
             outcome = self._phase()
             if outcome is not Outcome.FINISHED:
+                self._progress.left = True
                 self._save()
                 self._checkpoints.wait()
                 return outcome
@@ -82,25 +85,33 @@ class Loop:
 
     def _restore(self) -> None:
         self._progress = self._trainer.restore()
-        phase, ledgers = self._progress.phase, self._progress.ledgers
+        progress, first = self._progress, self._peers.rank == 0
         self._ledger: Ledger | None = None
         if self._run.start is not None:
             self._checkpoints.last = self._run.start.step, self._run.start.phase
-        if phase < len(self._run.phases):
-            rows_of = self._run.phases[phase]
-            begun = len(ledgers) > phase
-            self._ledger = Ledger.from_json(ledgers.pop(), rows_of) if begun else Ledger(rows_of)
+            progress.interruptions += not progress.left
+            progress.left = False
+        self._known: dict[str, Any] | None = None
+        if len(progress.ledgers) > progress.phase:
+            self._known = progress.ledgers.pop()
+        if first and progress.phase < len(self._run.phases):
+            self._ledger = self._as_known()
+        self._cadence.begin(progress)
         attempt = self._run.attempt or Attempt(name=uuid.uuid4().hex, began_s=self._began_s)
-        self._account = Account.of(attempt, self._run.storage, self._progress, written=self._peers.rank == 0)
-        if self._peers.rank == 0:
+        self._account = Account.of(attempt, self._run.storage, self._progress, written=first)
+        if first:
             drop_after(self._run.storage, self._progress.step)
+
+    def _as_known(self) -> Ledger:
+        """The phase's ledger as of this start, or of the last time that the feeds ended."""
+        rows_of = self._run.phases[self._progress.phase]
+        return Ledger(rows_of) if self._known is None else Ledger.from_json(self._known, rows_of)
 
     def _phase(self) -> Outcome:
         """Until its last row was trained."""
         run, progress = self._run, self._progress
         samples = run.phases[progress.phase].samples
         self._micro_batch = self._trainer.prepare(progress)
-        self._watch = EncoderWatch(run.config, progress, trainers=self._peers.world)
         self._meter = self._new_meter()
         self._spend(self._meter)  # the start of all this, or what lay between the phases
         used = -1
@@ -119,24 +130,21 @@ class Loop:
 
     def _until_feeds_end(self) -> Outcome:
         run, progress = self._run, self._progress
-        if self._ledger is None:
-            raise RuntimeError("a phase goes on without a ledger")
-        # The feeds' own: ours grows in the background.
-        trained = Ledger.from_json(self._ledger.to_json(), run.phases[progress.phase])
         make = portioner(self._trainer.draws, progress.phase, self._micro_batch, run.device)
-        ahead = Ahead(run.feeds(progress.phase, trained), make, run.clock_s)
+        ahead = Ahead(run.feeds(progress.phase, self._as_known()), make, run.clock_s)
         try:
             while progress.used < run.phases[progress.phase].samples:
                 taken, waited_s = ahead.take()
                 mine = taken or NOTHING
-                agreed = agree(self._channel, mine, waited_s=waited_s, preempted=run.preempted())
+                save = self._peers.rank == 0 and self._cadence.due(progress)
+                agreed = agree(self._channel, mine, waited_s=waited_s, preempted=run.preempted(), save=save)
                 if agreed.preempted:
                     return Outcome.PREEMPTED
                 if agreed.ended:
                     break
                 self._step(mine, agreed)
-                if self._at_checkpoint(agreed) and self._resized():
-                    return Outcome.RESIZED
+                if agreed.save and agreed.rows and progress.used < run.phases[progress.phase].samples:
+                    self._cadence.saving(self._save, progress)
         finally:
             ahead.close()
         return Outcome.FINISHED
@@ -157,41 +165,9 @@ class Loop:
             self._tell(numbers, agreed)
         self._check_unreadable()
 
-    def _at_checkpoint(self, agreed: Agreed) -> bool:
-        """Save if a checkpoint is due after this step; whether one was."""
-        progress, run = self._progress, self._run
-        steps, samples = run.config.train.checkpoint_steps, run.phases[progress.phase].samples
-        if not agreed.rows or progress.step % steps or progress.used >= samples:
-            return False
-        self._change = self._decided(samples - progress.used)
-        self._save()
-        return True
-
-    def _decided(self, rows_left: int) -> Change | None:
-        """Whether the number of encoders is to change: the first trainer's decision, for all."""
-        if not self._watch.corrects:
-            return None
-        mine: Change | None = None
-        if self._peers.rank == 0:
-            mine = self._watch.decide(self._progress, rows_left=rows_left, restart_s=self._startup_s)
-        kept = (mine, self._progress.encoders, self._progress.encoders_seen, self._progress.encoder_changes)
-        change, *values = self._channel.gather_objects(kept)[0]
-        self._progress.encoders, self._progress.encoders_seen, self._progress.encoder_changes = values
-        return change
-
-    def _resized(self) -> bool:
-        """Whether the next start is to have another number of encoders."""
-        if self._change is None:
-            return False
-        if self._peers.rank == 0:
-            self._run.resized(self._change)
-        return True
-
     def _tell(self, numbers: Mapping[str, float], agreed: Agreed) -> None:
         progress, meter = self._progress, self._at_work()
         lap_s = self._spend(meter)
-        self._startup_s = self._startup_s or self._run.clock_s() - self._began_s
-        watched = self._watch.step(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s, encode_s=agreed.encode_s)
         row = {
             "step": float(progress.step),
             "phase": float(progress.phase),
@@ -201,7 +177,6 @@ class Loop:
             "unreadable": float(progress.unreadable),
             **numbers,
             **meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
-            **watched,
             **self._trainer.validated(progress),
         }
         self._spend(meter)  # what validation took
@@ -242,24 +217,26 @@ class Loop:
         )
 
     def _merge(self) -> None:
-        """Bring the ledger up to date at once."""
+        """Bring the ledger up to date at once, and let every trainer know of it."""
         self._checkpoints.wait()
         mine = Uses(trained=self._trained, quarantined=self._quarantined)
         self._trained, self._quarantined = [], []
-        for uses in self._channel.gather_objects(mine):
-            if self._ledger is not None:
-                self._ledger.record(uses.trained, quarantined=uses.quarantined)
+        record_uses(self._ledger, mine, self._channel)
+        self._known = self._channel.gather_objects(None if self._ledger is None else self._ledger.to_json())[0]
 
     def _change_phase(self) -> None:
         """The phase is complete: a checkpoint that says so, exactly here."""
         progress, ledger = self._progress, self._ledger
-        if ledger is None or not ledger.complete:
+        if not self._channel.gather([int(ledger is not None and ledger.complete)])[0][0]:
             raise RowsMissing(f"phase {progress.phase} was fed as many rows as it has, and not those")
-        progress.ledgers.append(ledger.to_json())
+        if ledger is not None:
+            progress.ledgers.append(ledger.to_json())
         progress.next_phase()
         last = progress.phase == len(self._run.phases)
-        self._ledger = None if last else Ledger(self._run.phases[progress.phase])
-        self._save()
+        self._known, self._ledger = None, None
+        if self._peers.rank == 0 and not last:
+            self._ledger = self._as_known()
+        self._cadence.saving(self._save, progress)
 
     def _at_work(self) -> Meter:
         if self._meter is None:
@@ -271,6 +248,7 @@ class Loop:
         lap_s = meter.lap_s()
         self._account.add(lap_s, meter.usd_per_s)
         self._progress.spent_usd = self._account.total_usd
+        self._progress.trained_s += lap_s
         return lap_s
 
     def _settle(self) -> None:
@@ -282,11 +260,12 @@ class Loop:
     def _new_meter(self) -> Meter:
         run = self._run
         phase = run.config.phases[self._progress.phase]
+        encoders = run.config.encoders_of(self._progress.phase) if run.config.encode.mode in BESIDE else 0
         return Meter(
             clock_s=run.clock_s,
             since_s=self._account.until_s,
             trainers=self._peers.world,
-            usd_per_s=usd_per_s(run.config, self._peers.world, self._watch.encoders),
+            usd_per_s=usd_per_s(run.config, self._peers.world, encoders),
             flops_per_picture=flops_per_picture(run.config.model.architecture, phase.resolution),
             # What a picture costs is counted for all of its tokens.
             peak_flops_per_s=None if run.config.train.token_routing else run.peak_flops_per_s,

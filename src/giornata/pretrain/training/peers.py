@@ -53,6 +53,14 @@ class Channel:
         distributed.all_gather_object(found, mine, group=self.group)
         return found
 
+    def to_first(self, mine: Any) -> list[Any]:
+        """Everybody's, by rank, at the first trainer; nothing at the others. Pickled, as `gather_objects`."""
+        if self.world == 1:
+            return [mine]
+        found: list[Any] | None = [None] * self.world if self.rank == 0 else None
+        distributed.gather_object(mine, found, dst=0, group=self.group)
+        return found or []
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Of everybody's tensors, element by element, in float64 on the CPU."""
         total = values.detach().to("cpu", torch.float64, copy=True)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Self
 
 from giornata.domain.errors import Fault, InvalidInput
@@ -17,6 +18,7 @@ FREE_OF_TRAIN = frozenset(
         "channels_last",
         "gradient_checkpointing",
         "checkpoint_steps",
+        "checkpoint_cadence",
         "checkpoints_total_limit",
         "validation_steps",
         "validation_prompts",
@@ -27,9 +29,18 @@ FREE_OF_TRAIN = frozenset(
 """These may change between two starts of a run: they change nothing of what is learnt but in its last bits."""
 
 
-OPTIONAL = frozenset({"encoders", "encoders_seen", "encoder_changes"})
+OPTIONAL = frozenset({"trained_s", "interruptions", "left"})
 """What a checkpoint of this version need not have."""
+FORMER = frozenset({"encoders", "encoders_seen", "encoder_changes"})
+"""What older checkpoints of this version have, and nobody reads any more."""
 FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
+
+
+class Outcome(StrEnum):
+    """How the trainers ended. Always with a checkpoint of everything that was trained."""
+
+    FINISHED = "finished"  # all phases
+    PREEMPTED = "preempted"  # stopped on a notice; start again to go on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,9 +49,8 @@ class Progress:
     all phases, `samples` rows that made an update. `used`, `unreadable` and `step_in_phase` are of this phase, `used`
     with rows that were not trained. `ledgers` are those of the phases so far (giornata.pretrain.feeding.ledger).
 
-    `encoders` is the corrected number beside this phase, None while it is the configuration's; `encoders_seen` what
-    was observed with which numbers in this phase, `encoder_changes` every change of the run
-    (giornata.pretrain.training.encoder_pool)."""
+    `trained_s` are seconds of all attempts up to this checkpoint, `interruptions` the starts that followed a loss.
+    `left` says that the trainers ended with this checkpoint by themselves (giornata.pretrain.training.cadence)."""
 
     phase: int = 0
     step_in_phase: int = 0
@@ -57,15 +67,14 @@ class Progress:
     bad_in_row: int = 0
     ledgers: list[dict[str, Any]] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)
-    encoders: int | None = None
-    encoders_seen: list[dict[str, Any]] = field(default_factory=list)
-    encoder_changes: list[dict[str, Any]] = field(default_factory=list)
+    trained_s: float = 0.0
+    interruptions: int = 0
+    left: bool = False
 
     def next_phase(self) -> None:
         """This one is done."""
         self.phase += 1
         self.step_in_phase = self.used = self.unreadable = 0
-        self.encoders, self.encoders_seen = None, []
 
     def to_json(self) -> dict[str, Any]:
         """As it lies in a checkpoint."""
@@ -75,7 +84,7 @@ class Progress:
     def from_json(cls, values: Mapping[str, Any], *, where: str) -> Self:
         """Raises InvalidInput for another version's; `where` is for the message."""
         known = {each.name for each in fields(cls)}
-        given = set(values) - {"version"}
+        given = set(values) - {"version"} - FORMER
         if values.get("version") != VERSION or not known - OPTIONAL <= given <= known:
             message = f"is a checkpoint of version {values.get('version')!r}, and only {VERSION} is known"
             raise InvalidInput([Fault(where=where, message=message)])

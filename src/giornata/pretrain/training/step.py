@@ -6,7 +6,7 @@ depend on how many trainers there are, in how many parts each computes its share
 Shapes: B rows of one pass; N = BINS levels of noise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -37,12 +37,19 @@ class Losses:
 
 
 class Passes:
-    """Runs examples through the model. While it trains, tokens are routed where that is asked for."""
+    """Runs examples through the model. While it trains, tokens are routed where that is asked for. `around` gives a
+    context for the passes of so many rows."""
 
     def __init__(
-        self, spread: Spread, objective: Objective, channel: Channel, routing: TokenRouting | None = None
+        self,
+        spread: Spread,
+        objective: Objective,
+        channel: Channel,
+        routing: TokenRouting | None = None,
+        around: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._spread, self._objective, self._channel, self._routing = spread, objective, channel, routing
+        self._around = around
 
     def train(self, examples: Sequence[Example], *, rows: int) -> Losses:
         """Leaves the gradient in the parameters. `rows` are those of all trainers in this step; every trainer has as
@@ -50,7 +57,7 @@ class Passes:
         sums_2N = torch.zeros(2, BINS, device=self._spread.device)
         for place, example in enumerate(examples):
             last = place == len(examples) - 1
-            with self._spread.passing(last=last), self._routed(example):
+            with self._spread.passing(last=last), self._routed(example), self._around(len(example)):
                 loss_B = self._each(example, sums_2N)
                 # DDP and FSDP2 take the mean over the trainers.
                 (loss_B.sum() * (example.weight * self._channel.world / rows)).backward()
@@ -64,7 +71,8 @@ class Passes:
         """The losses alone. Every trainer has as many examples."""
         sums_2N = torch.zeros(2, BINS, device=self._spread.device)
         for example in examples:
-            self._each(example, sums_2N)
+            with self._around(len(example)):
+                self._each(example, sums_2N)
         return self._losses(sums_2N)
 
     def _each(self, example: Example, sums_2N: torch.Tensor) -> torch.Tensor:

@@ -2,19 +2,21 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import torch
 
+from giornata.diffusion.determinism import let_cudnn_choose
 from giornata.diffusion.objective import Objective
-from giornata.diffusion.regional import compiled
+from giornata.diffusion.regional import compiled, plainly
 from giornata.pretrain.feeding.examples import Draws, Example, blank
 from giornata.pretrain.feeding.feeding import bound_for, examples_of, filled
+from giornata.pretrain.feeding.schedule import share
 from giornata.pretrain.training.adam import Adam, learning_rate, whole
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
 from giornata.pretrain.training.guard import Guard
-from giornata.pretrain.training.micro_batch import micro_batch, share_of
+from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
 from giornata.pretrain.training.parallel import spread
 from giornata.pretrain.training.peers import Channel, Peers
@@ -22,7 +24,6 @@ from giornata.pretrain.training.progress import Progress, check_origin
 from giornata.pretrain.training.step import Passes
 from giornata.pretrain.training.token_routing import TokenRouting
 from giornata.pretrain.training.training_run import Run
-from giornata.pretrain.training.trial import Trial
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase
 
 log = logging.getLogger(__name__)
@@ -36,21 +37,22 @@ class Trainer:
     def __init__(self, run: Run, peers: Peers, channel: Channel, stack: ExitStack) -> None:
         self._run, self._channel = run, channel
         config, train = run.config, run.config.train
+        let_cudnn_choose(run.device, bits_promised=train.pinned_order)
         unet = new_unet(config.model.architecture, config.seed).to(run.device)
         self._widths = widths(unet)
         self._micro_batches = [
             self._micro_batch(Trial(unet, train, run.device, peers), each) for each in config.phases
         ]
-        share = train.token_routing
-        routing = TokenRouting(unet, share=share, seed=config.seed) if share else None
+        routed = train.token_routing
+        routing = TokenRouting(unet, share=routed, seed=config.seed) if routed else None
         if train.torch_compile:
-            stack.enter_context(compiled(unet))
+            stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
         self._spread = spread(unet, train, peers, run.device, node_size=run.node_size)
         self._parameters = self._spread.parameters()
         self._adam = Adam(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
         self._guard = self._new_guard(Progress())
-        self._passes = Passes(self._spread, self._objective(), channel, routing)
+        self._passes = Passes(self._spread, self._objective(), channel, routing, self._kernels)
         timesteps = noise_scheduler(config.model.prediction_type).config.num_train_timesteps
         self._held_draws = Draws(
             seed=config.seed, timesteps=timesteps, scaling=run.scaling, purpose="pretrain/validation"
@@ -72,7 +74,7 @@ class Trainer:
         check_origin(progress, run.config, run.digests, where=f"{run.storage}/checkpoints/{start.name}")
         self._adam.begin(progress.updates)
         self._averages.begin(progress.ema_steps)
-        load_tensors(run.storage, start, self.tensors(), run.scratch, self._channel)
+        load_tensors(run.storage, start, self.tensors(), run.scratch, self._channel, node=run.node)
         self._guard = self._new_guard(progress)
         return progress
 
@@ -86,6 +88,8 @@ class Trainer:
         """Be ready for the phase; returns its micro-batch."""
         self._phase = self._run.config.phases[progress.phase]
         rows = self._micro_batches[progress.phase]
+        mine = share(self._run.config.train.global_batch_size, rank=self._channel.rank, world=self._channel.world)
+        self._usual_rows = {rows, mine % rows}
         wanted = self._run.config.train.validation_steps
         held = self._run.held(progress.phase) if wanted else ()
         self._held = bound_for(self._run.device, examples_of(list(held), self._held_draws, rows))
@@ -140,6 +144,12 @@ class Trainer:
         if train.use_ema and progress.samples >= train.ema_start_samples:
             self._averages.update()
             progress.ema_steps = self._averages.steps
+
+    def _kernels(self, rows: int) -> AbstractContextManager[None]:
+        """Passes of unusual sizes (a step's rows that are fewer, the last step's, an empty pass) run without compiled
+        kernels. So there are at most two sets of kernels for each size of picture, whatever rows come."""
+        unusual = self._run.config.train.torch_compile and rows not in self._usual_rows
+        return plainly(self._spread.unet) if unusual else nullcontext()
 
     def _micro_batch(self, trial: Trial, phase: Phase) -> int:
         most = share_of(self._run.config.train.global_batch_size, self._channel.world)

@@ -12,7 +12,6 @@ from giornata.pretrain.feeding.examples import EmptyPrompt
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.training.committed import Committed
-from giornata.pretrain.training.encoder_pool import Change
 from giornata.pretrain.training.spending import Attempt
 from giornata.protocol.pretraining import PretrainConfig
 
@@ -29,8 +28,8 @@ class Run:
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
     from the beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all
-    trainers; `traced` is told (phase, step, rows) of what this trainer trained, `resized` when the number of encoders
-    changes. `attempt` says since when this start costs money; None: since the call of `train`.
+    trainers; `traced` is told (phase, step, rows) of what this trainer trained. `node` names the machine that this
+    trainer is on. `attempt` says since when this start costs money; None: since the call of `train`.
     """
 
     config: PretrainConfig
@@ -47,8 +46,8 @@ class Run:
     report: Callable[[Mapping[str, float]], None] = lambda _: None
     preempted: Callable[[], bool] = lambda: False
     traced: Callable[[int, int, Sequence[Use]], None] = lambda _phase, _step, _uses: None
-    resized: Callable[[Change], None] = lambda _: None
     start: Committed | None = None
+    node: str = ""
     node_size: int | None = None
     peak_flops_per_s: float | None = None
     attempt: Attempt | None = None

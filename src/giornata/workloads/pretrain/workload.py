@@ -229,9 +229,6 @@ class _Following:
                     self._reporter.progress(step, self._total, message["metrics"])
             case "checkpoint":
                 self._checkpoint(int(message["step"]), message)
-            case "encoders":
-                changed = f"{message['before']} encoders become {message['encoders']}"
-                self._reporter.log(f"step {message['step']}: {changed}: {message['reason']}")
             case "crash":
                 self._reporter.log(f"the trainers crashed after step {message['step']}: {message['words']}")
             case "evaluation" | "note":

@@ -1,8 +1,7 @@
-"""The program that evaluates a checkpoint beside a run, as the run starts it: no Ray, no GPU, nothing downloaded."""
+"""What a Ray task does that evaluates a checkpoint of a run: without Ray, without a GPU, nothing downloaded."""
 
 import io
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,14 @@ from tests.contract.pretrain.test_storage import on_s3
 from tests.fixtures.pretrain_feeds import run_of, tiny_config
 from tests.fixtures.pretrain_shards import write_shards
 
-from giornata.pretrain.beside import process_of
+from giornata.pretrain.background_evaluation import evaluated
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoders import open_encoder
-from giornata.pretrain.evaluations import FOLDER, keep
+from giornata.pretrain.evaluations import FOLDER
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.committed import newest
 from giornata.pretrain.training.loop import train
-from giornata.pretrain.training.outcome import Outcome
+from giornata.pretrain.training.progress import Outcome
 from giornata.protocol.pretraining import Evaluate, PretrainConfig
 
 
@@ -37,17 +36,14 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> PretrainConfig:
     return config
 
 
-@pytest.mark.timeout(600)  # it takes what processors nobody else wants
-def test_the_programs_report(config: PretrainConfig, tmp_path: Path) -> None:
-    run, judge = run_storage(config), process_of(config)
+def test_report_and_samples_are_kept_with_the_run(config: PretrainConfig) -> None:
+    run = run_storage(config)
     made = newest(run)
     assert made is not None
-    folder = tmp_path / "evaluation"
-    folder.mkdir()
-    report = judge(made, folder, threading.Event())
-    keep(run, made, report, tensorboard=False)
+    numbers = evaluated(config, made.name, gpu=False)
     told = json.loads(run.read(f"{FOLDER}/{made.name}.json"))
     assert (told["checkpoint"], told["step"], told["validation_rows"]) == (made.name, made.step, 2)
+    assert numbers == {"evaluation/validation_loss": told["validation_loss"]}
     assert told["validation_loss"] > 0
     with Image.open(io.BytesIO(run.read(f"{FOLDER}/{made.name}.png"))) as sheet:
         assert sheet.width > 4 * config.phases[0].resolution
