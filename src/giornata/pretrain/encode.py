@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from giornata.pretrain.encoding.encoded import (
     EMPTY,
     about,
     latents_storage,
+    latents_top,
     refuse_others,
     source_manifest,
     to_bytes,
@@ -35,6 +37,8 @@ from giornata.pretrain.encoding.encoded import (
 )
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.encoders import device_of_an_encoder, encoder_dtype, open_encoder
+from giornata.pretrain.fence import check as check_owner
+from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
 from giornata.pretrain.training.meter import usd_per_s
@@ -52,9 +56,11 @@ def encode(
     encoding: Encoding | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
+    fence: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
-    `progress` is told after each shard how many there are of how many.
+    `progress` is told after each shard how many there are of how many; `fence` is asked before the next one, and
+    raises InvalidInput when another command owns the folders by now.
 
     Returns a report: `latents` by resolution (folder, rows, bytes, unreadable), `encoded` and `kept` shards. Raises
     InvalidInput when a folder holds latents of something else, or when more rows cannot be read than
@@ -76,12 +82,14 @@ def encode(
     for work, each in done.items():
         unreadable.add(work, each)
     unreadable.refuse()
+    fence()
     for work, each in encoding(missing):
         done[work] = each
         if progress:
             progress(len(done), len(works))
         unreadable.add(work, each)
         unreadable.refuse()
+        fence()
     reports = [
         _finish(folders[each], told[each], [done[work] for work in works if work.resolution == each], encoder)
         for each in resolutions
@@ -201,8 +209,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
-    with counted(config) as tell:
-        return _encoded(config, address, tell)
+    with holding(latents_top(config), "encode") as held, counted(config) as tell:
+        return _encoded(config, address, tell, partial(check_owner, held.storage, held.token))
 
 
 @contextmanager
@@ -231,18 +239,20 @@ def counted(
         account.close()
 
 
-def _encoded(config: PretrainConfig, address: str | None, tell: Callable[[int, int], None]) -> dict[str, Any]:
+def _encoded(
+    config: PretrainConfig, address: str | None, tell: Callable[[int, int], None], fence: Callable[[], None]
+) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         _refuse_without_gpu(device)
-        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell)
+        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell, fence=fence)
     import ray
 
     # Here only its digest is wanted, and the empty caption: in the precision in which the actors work.
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
     ray.init(address=address, log_to_driver=False)
     try:
-        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell)
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell, fence=fence)
     finally:
         ray.shutdown()
 

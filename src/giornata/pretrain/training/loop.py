@@ -58,7 +58,7 @@ class Loop:
         self._began_s, self._startup_s = run.clock_s(), 0.0
         self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
-        self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit)
+        self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit, fence=run.fence)
         stack.callback(self._checkpoints.close)
         self._trainer = Trainer(run, self._peers, self._channel, stack)
         self._log = MetricsLog(run.storage, tensorboard=run.config.tracking.tensorboard)
