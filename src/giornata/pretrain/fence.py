@@ -137,10 +137,13 @@ def _dead(record: dict[str, Any], now_ms: int) -> bool:
     if record["machine"] != _machine():
         return False
     try:
-        began_s = psutil.Process(record["process"]).create_time()
+        process = psutil.Process(record["process"])
+        gone = process.status() == psutil.STATUS_ZOMBIE  # was killed, and nobody has asked how it ended
+        return (
+            gone or abs(process.create_time() - record["began_s"]) > CLOCK_UNCERTAINTY_S
+        )  # or another has the number
     except psutil.NoSuchProcess:
         return True
-    return abs(began_s - record["began_s"]) > CLOCK_UNCERTAINTY_S  # the number is another process's by now
 
 
 def _machine() -> str:

@@ -136,7 +136,8 @@ def test_one_that_was_killed_is_taken_over_at_once(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=f"process {owner.pid} on"):
             claim(Storage.at(tmp_path), "run", now)
         owner.send_signal(signal.SIGKILL)
-    check(Storage.at(tmp_path), claim(Storage.at(tmp_path), "run", now).token)
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked for
+        check(Storage.at(tmp_path), claim(Storage.at(tmp_path), "encode", now).token)
 
 
 def taken_over() -> None:
