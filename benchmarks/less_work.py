@@ -87,7 +87,9 @@ def _trained(options: argparse.Namespace, missing: Mapping[int, Sequence[str]], 
         if not ways:
             continue
         with ThreadPoolExecutor(len(ways)) as side_by_side:
-            curves = list(side_by_side.map(lambda way, seed=seed: _run(work | {"way": way, "seed": seed}), ways))
+            curves = list(
+                side_by_side.map(lambda way, seed=seed: run_in_a_process(work | {"way": way, "seed": seed}), ways)
+            )
         found[seed] = dict(zip(ways, curves, strict=True))
         for way, curve in found[seed].items():
             last = curve[-1]
@@ -98,7 +100,8 @@ def _trained(options: argparse.Namespace, missing: Mapping[int, Sequence[str]], 
     return found
 
 
-def _run(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def run_in_a_process(work: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The curve of one run (rig.less_work_run)."""
     command = [sys.executable, less_work_run.__file__, json.dumps(work)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

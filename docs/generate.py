@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices
+from pydantic import AliasChoices, TypeAdapter
 
 from giornata.cli.fleet_settings import TABLES
 from giornata.cli.settings import Settings
@@ -17,6 +17,7 @@ from giornata.domain.job import mermaid
 from giornata.domain.reasons import BAN, BLAME, LEAVES_OPEN_WHOSE, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING
+from giornata.protocol.pretraining import PretrainConfig
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.foreign_names import NOT_OFFERED
 from giornata.protocol.training.optimizer_args import ARGS
@@ -57,6 +58,26 @@ def fleet_tables() -> str:
 
 def _default(value: object, factory: object) -> str:
     return "" if factory is not None or value is None else f"`{value}`"
+
+
+def pretraining_table() -> str:
+    """Every field of a pre-training configuration. A phase's are written as `phases.<field>`."""
+    schema = TypeAdapter(PretrainConfig).json_schema()
+    rows = []
+
+    def add(properties: Mapping[str, Any], required: list[str], before: str) -> None:
+        for name, each in properties.items():
+            inner = (each.get("items") or each).get("$ref", "").rsplit("/", 1)[-1]
+            table = schema["$defs"].get(inner, {})
+            if "properties" in table:
+                add(table["properties"], table.get("required", []), f"{before}{name}.")
+                continue
+            default = "required" if name in required else f"`{_plain(each['default'])}`"
+            meaning = " ".join(each.get("description", "").split())
+            rows.append(f"| `{before}{name}` | {default} | {_values(each, schema['$defs'])} | {meaning} |")
+
+    add(schema["properties"], schema["required"], "")
+    return "\n".join(["| field | default | values | meaning |", "|---|---|---|---|", *rows])
 
 
 def driver_options(driver: str) -> str:
@@ -129,7 +150,7 @@ def foreign_names_table() -> str:
 
 
 def _plain(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def optimizer_args_table() -> str:
@@ -146,7 +167,7 @@ def optimizer_args_table() -> str:
 
 PARTS = {
     "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
-    "settings.md": {"settings": settings_table, "fleets": fleet_tables},
+    "settings.md": {"settings": settings_table, "fleets": fleet_tables, "pretraining": pretraining_table},
     "fleets/local.md": {"options": partial(driver_options, "local")},
     "fleets/kubernetes.md": {"options": partial(driver_options, "kubernetes")},
     "fleets/skypilot.md": {"options": partial(driver_options, "skypilot")},

@@ -1,8 +1,8 @@
 """One training run of the recipe `shapes` in a way that may save work, in a process of its own.
 
 `python less_work_run.py '{"folder", "way", "seed", "samples", ...}'` prints its curve: a list of points, one for each
-validation at full size. A way is "plain", "routed:SHARE" (of the tokens), or "small-first:SHARE" (of the samples, at
-half the resolution).
+validation at full size. A way is "plain", "routed:SHARE" (of the tokens), "small-first:SHARE" (of the samples, at
+half the resolution), or "OPTIMIZER:SCHEDULE:RATE".
 """
 
 import json
@@ -21,7 +21,8 @@ from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import flops_of, unet_on_meta
 from giornata.pretrain.training.token_routing import TokenRouting
-from giornata.protocol.pretraining import Architecture, PretrainConfig
+from giornata.protocol.pretraining import Architecture, Phase, PretrainConfig, PretrainOptimizer
+from giornata.protocol.training.optimisation import LrScheduler
 
 NEVER = 10**9
 LEVEL = "validation_loss_level_"
@@ -38,21 +39,45 @@ def share_of(way: str, kind: str) -> float:
 
 def config_of(work: Mapping[str, Any]) -> PretrainConfig:
     """The recipe with one phase at full size, or one with small pictures before it."""
-    folder, recipe = Path(work["folder"]), shapes(work["folder"])
+    recipe = shapes(work["folder"])
     small = round(work["samples"] * share_of(work["way"], SMALL_FIRST))
     sizes = [("small", work["resolution"] // 2, small), ("full", work["resolution"], work["samples"] - small)]
+    if (parts := work["way"].split(":"))[0] in set(PretrainOptimizer):
+        return _rated(work, recipe, *parts)
     phases = tuple(
         replace(recipe.phases[-1], name=name, resolution=side, samples=samples, train_batch_size=64)
         for name, side, samples in sizes
         if samples
     )
+    return _measured(work, recipe, phases, token_routing=share_of(work["way"], ROUTED))
+
+
+def _rated(
+    work: Mapping[str, Any], recipe: PretrainConfig, optimizer: str, schedule: str, rate: str
+) -> PretrainConfig:
+    phase = replace(
+        recipe.phases[-1],
+        resolution=work["resolution"],
+        samples=work["samples"],
+        train_batch_size=64,
+        learning_rate=float(rate),
+        lr_scheduler=LrScheduler(schedule),
+        lr_warmup_steps=work["warmup_steps"],
+    )
+    return _measured(work, recipe, (phase,), optimizer=PretrainOptimizer(optimizer))
+
+
+def _measured(
+    work: Mapping[str, Any], recipe: PretrainConfig, phases: tuple[Phase, ...], **changes: Any
+) -> PretrainConfig:
+    folder = Path(work["folder"])
     settings = replace(
         recipe.train,
-        token_routing=share_of(work["way"], ROUTED),
         validation_steps=work["validation_steps"],
         validation_rows=work["validation_rows"],
         validation_prompts=(),
         checkpoint_steps=NEVER,
+        **changes,
     )
     return replace(
         recipe,

@@ -26,7 +26,6 @@ from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.regional import compiled
 from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.feeding.examples import Example
-from giornata.pretrain.training.adam import Adam, whole
 from giornata.pretrain.training.models import (
     TOKENS,
     flops_per_picture,
@@ -35,6 +34,7 @@ from giornata.pretrain.training.models import (
     peak_flops_per_s,
     widths,
 )
+from giornata.pretrain.training.optimizer import Optimizer, whole
 from giornata.pretrain.training.parallel import alone, spread
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.step import Passes
@@ -72,7 +72,7 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
         if way["compile"]:
             stack.enter_context(compiled(unet))
         placed = spread(unet, train, peers, device)
-        adam = Adam(placed.parameters(), train, fused=way["fused"])
+        optimizer = Optimizer(placed.parameters(), train, fused=way["fused"])
         kind = config.model.prediction_type
         objective = Objective(scheduler=noise_scheduler(kind), prediction_type=kind, snr_gamma=config.train.snr_gamma)
         passes = Passes(placed, objective, Channel(peers))
@@ -80,10 +80,10 @@ def steps_told(work: Mapping[str, Any]) -> dict[str, Any]:
 
         def step() -> None:
             passes.train([example], rows=work["rows"])
-            norm = adam.norm()
+            norm = optimizer.norm()
             whole(norm)
-            adam.update(norm, 1e-4)
-            adam.forget_gradients()
+            optimizer.update(norm, 1e-4)
+            optimizer.forget_gradients()
             _wait(device)
 
         laps = _laps(step, work)

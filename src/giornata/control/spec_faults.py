@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from giornata.control.texts import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.pretraining_checks import config_faults, folder_faults
+from giornata.protocol.pretraining_checks import fault_of, folder_faults
 from giornata.protocol.specs import KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, PretrainSpec, TrainSpec, spec_type
 from giornata.protocol.strict_json import check_as_written
 from giornata.protocol.training.epochs import steps_of
@@ -44,8 +44,7 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
         found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
         return None, [*found, *faults]
     if isinstance(parsed, PretrainSpec):
-        found = [*config_faults(parsed.config), *folder_faults(parsed.config)]
-        faults += [replace(fault, where=f"spec.config.{fault.where}") for fault in found]
+        faults += [replace(each, where=f"spec.config.{each.where}") for each in folder_faults(parsed.config)]
     return parsed, faults
 
 
@@ -74,6 +73,8 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
     place = ".".join(str(part) for part in detail["loc"])
     where = f"spec.{place}" if place else "spec"
     match detail["type"]:
+        case _ if expected is PretrainSpec and detail["loc"][:1] == ("config",):
+            yield fault_of(detail, under="spec.")
         case "extra_forbidden" if place in _names(expected):
             yield Fault(where=where, message="the same field is given under another name too", hint="give it once")
         case "extra_forbidden" if place in NOT_OFFERED:

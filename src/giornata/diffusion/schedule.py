@@ -9,31 +9,47 @@ POLYNOMIAL_END_LR = 1e-7
 
 
 def learning_rate_factor(spec: TrainSpec, step: int) -> float:
-    """What the learning rates are multiplied by in optimizer step `step`, counted from 0.
+    """What the learning rates are multiplied by in optimizer step `step` of spec.max_train_steps, counted from 0."""
+    return factor(
+        spec.lr_scheduler,
+        step,
+        warmup=spec.lr_warmup_steps,
+        total=spec.max_train_steps,
+        cycles=spec.lr_num_cycles,
+        power=spec.lr_power,
+        rate=spec.learning_rate,
+    )
 
-    The formulas are those of diffusers.optimization.get_scheduler, with the number of training steps set to
-    spec.max_train_steps: step 0 of a warm-up has a factor of 0. The polynomial ends at POLYNOMIAL_END_LR (of the
-    UNet's rate), or stays where it is when the learning rate is lower than that.
+
+def factor(
+    schedule: LrScheduler,
+    step: int,
+    *,
+    warmup: int,
+    total: int,
+    cycles: int = 1,
+    power: float = 1.0,
+    rate: float = 1.0,
+) -> float:
+    """What a learning rate is multiplied by in step `step` of `total`, counted from 0.
+
+    The formulas are those of diffusers.optimization.get_scheduler, with the number of training steps set to `total`:
+    step 0 of a warm-up has a factor of 0. The polynomial ends at POLYNOMIAL_END_LR (of `rate`), or stays where it is
+    when `rate` is lower than that.
     """
-    warmup, total = spec.lr_warmup_steps, spec.max_train_steps
-    if step < warmup and spec.lr_scheduler is not LrScheduler.CONSTANT:
+    if step < warmup and schedule is not LrScheduler.CONSTANT:
         return step / max(1, warmup)
     done = (step - warmup) / max(1, total - warmup)
-    if spec.lr_scheduler in {LrScheduler.CONSTANT, LrScheduler.CONSTANT_WITH_WARMUP}:
+    if schedule in {LrScheduler.CONSTANT, LrScheduler.CONSTANT_WITH_WARMUP}:
         return 1.0
-    if spec.lr_scheduler is LrScheduler.LINEAR:
+    if schedule is LrScheduler.LINEAR:
         return max(0.0, (total - step) / max(1, total - warmup))
-    if spec.lr_scheduler is LrScheduler.COSINE:
-        # half a period, whatever lr_num_cycles says: diffusers' "cosine" ignores it too
+    if schedule is LrScheduler.COSINE:
+        # half a period, whatever `cycles` says: diffusers' "cosine" ignores it too
         return max(0.0, 0.5 * (1.0 + math.cos(math.pi * done)))
-    if spec.lr_scheduler is LrScheduler.COSINE_WITH_RESTARTS:
-        place = (spec.lr_num_cycles * done) % 1.0
+    if schedule is LrScheduler.COSINE_WITH_RESTARTS:
+        place = (cycles * done) % 1.0
         return 0.0 if done >= 1.0 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * place)))
-    return _polynomial(spec, done)
-
-
-def _polynomial(spec: TrainSpec, done: float) -> float:
-    start = spec.learning_rate
-    end = min(POLYNOMIAL_END_LR, start)
-    left: float = max(0.0, 1.0 - done) ** spec.lr_power
-    return ((start - end) * left + end) / start
+    end = min(POLYNOMIAL_END_LR, rate)
+    left: float = max(0.0, 1.0 - done) ** power
+    return ((rate - end) * left + end) / rate

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from giornata.pretrain.encoding.encoded import (
     about,
     has_text_inside,
     latents_storage,
+    latents_top,
     refuse_others,
     source_manifest,
     stores_text,
@@ -39,6 +41,8 @@ from giornata.pretrain.encoding.encoded import (
 )
 from giornata.pretrain.encoding.encoder import Encoder
 from giornata.pretrain.encoding.encoders import device_of_an_encoder, encoder_dtype, open_encoder
+from giornata.pretrain.fence import check as check_owner
+from giornata.pretrain.fence import holding
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
 from giornata.pretrain.training.meter import usd_per_s
@@ -56,9 +60,11 @@ def encode(
     encoding: Encoding | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
+    fence: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
-    `progress` is told after each shard how many there are of how many.
+    `progress` is told after each shard how many there are of how many; `fence` is asked before the next one, and
+    raises InvalidInput when another command owns the folders by now.
 
     Returns a report: `latents` by resolution and `text` (folder, rows, bytes, unreadable), `encoded` and `kept`
     shards. Raises InvalidInput when a folder holds something else, or when more rows cannot be read than
@@ -81,6 +87,7 @@ def encode(
         for each in done[part].values():
             unreadable.add(part, each)
     unreadable.refuse()
+    fence()
     for whole, (work, made) in enumerate(encoding(works), count - len(works) + 1):
         for part, each in made.items():
             done[part][work.number] = each
@@ -88,6 +95,7 @@ def encode(
         if progress:
             progress(whole, count)
         unreadable.refuse()
+        fence()
     reports = {
         part: _finish(folders[part], told[part], [done[part][number] for number in range(count)], encoder)
         for part in parts
@@ -220,8 +228,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
-    with counted(config) as tell:
-        return _encoded(config, address, tell)
+    with holding(latents_top(config), "encode") as held, counted(config) as tell:
+        return _encoded(config, address, tell, partial(check_owner, held.storage, held.token))
 
 
 @contextmanager
@@ -250,18 +258,20 @@ def counted(
         account.close()
 
 
-def _encoded(config: PretrainConfig, address: str | None, tell: Callable[[int, int], None]) -> dict[str, Any]:
+def _encoded(
+    config: PretrainConfig, address: str | None, tell: Callable[[int, int], None], fence: Callable[[], None]
+) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         _refuse_without_gpu(device)
-        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell)
+        return encode(config, open_encoder(config.model, seed=config.seed, device=device), progress=tell, fence=fence)
     import ray
 
     # Here only its digest is wanted, and the empty caption: in the precision in which the actors work.
     encoder = open_encoder(config.model, seed=config.seed, device="cpu", dtype=encoder_dtype(device))
     ray.init(address=address, log_to_driver=False)
     try:
-        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell)
+        return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell, fence=fence)
     finally:
         ray.shutdown()
 

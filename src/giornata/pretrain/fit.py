@@ -88,12 +88,14 @@ def fit(
     *,
     board: Any,
     command_ms: int = 0,
+    owner: str = "",
     once: Callable[[PretrainConfig, Any], str] | None = None,
 ) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
     good; GiornataError where the trainers crash in the same way again and again. The command that trains began at
-    `command_ms` and costs money since then; `once` is Ray Train's part: one group of trainers and its restarts."""
-    setbacks, once = Setbacks(), once or partial(_fit_once, command_ms=command_ms)
+    `command_ms` and costs money since then; `owner` is its token on the
+    storage. `once` is Ray Train's part: one group of trainers and its restarts."""
+    setbacks, once = Setbacks(), once or partial(_fit_once, command_ms=command_ms, owner=owner)
     while True:
         try:
             outcome = once(config, board)
@@ -124,14 +126,14 @@ class Setbacks:
         return self.fruitless < MOST_FRUITLESS
 
 
-def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int) -> str:
+def _fit_once(config: PretrainConfig, board: Any, *, command_ms: int, owner: str) -> str:
     """How the trainers ended."""
     workers, values, run = config.workers, config.to_json(), run_storage(config)
     # Ray Train's own notes, where all nodes see them; under a new name each time, as it shall restore nothing.
     notes = f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(
         _work,
-        train_loop_config={"config": values, "board": board, "command_ms": command_ms},
+        train_loop_config={"config": values, "board": board, "command_ms": command_ms, "owner": owner},
         torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
         scaling_config=_scaling(workers),
         run_config=RunConfig(

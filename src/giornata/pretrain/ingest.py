@@ -29,6 +29,8 @@ from giornata.pretrain.data.sources import Source, find
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.data.stretches import stretches_of
 from giornata.pretrain.data.unfinished import Unfinished
+from giornata.pretrain.fence import check as check_owner
+from giornata.pretrain.fence import holding
 from giornata.protocol.pretraining import Ingest
 from giornata.protocol.pretraining_checks import parse_ingest
 
@@ -41,8 +43,9 @@ def ingest(
 ) -> dict[str, Any]:
     """Do it, and say what was found. Needs a running Ray. `memory_bytes` is for deciding what is kept.
 
-    Raises InvalidInput when the source cannot be read, when `out_address` holds something else, and, after all rows
-    were counted and the quarantine was written, when more of them than may be were refused.
+    Raises InvalidInput when the source cannot be read, when `out_address` holds something else or is held by another
+    command, and, after all rows were counted and the quarantine was written, when more of them than may be were
+    refused.
     """
     progress("looking", 0, None)
     source = find(address, options)
@@ -51,7 +54,27 @@ def ingest(
     _refuse_overlap(source, out)
     if (manifest := _earlier(out, about)) is not None:
         return _report(source, out, manifest, again=True)
-    unfinished = Unfinished.of(out, about)
+    with holding(out, "ingest") as held:
+
+        def goes_on(what: str, done: int, total: int | None) -> None:
+            check_owner(out, held.token)
+            progress(what, done, total)
+
+        unfinished = Unfinished.of(out, about)
+        manifest = _ingested(source, options, unfinished, goes_on, about=about, memory_bytes=memory_bytes)
+    return _report(source, out, manifest, again=False)
+
+
+def _ingested(
+    source: Source,
+    options: Ingest,
+    unfinished: Unfinished,
+    progress: Progress,
+    *,
+    about: dict[str, Any],
+    memory_bytes: int,
+) -> Manifest:
+    out = unfinished.out
     unfinished.clear()
     _examine(source, options, unfinished, progress)
     with tempfile.TemporaryDirectory(prefix="giornata-ingest-") as folder:
@@ -62,9 +85,10 @@ def ingest(
     _refuse_too_many(decision.rows(), counts, options, out)
     shards = _written(source, options, decision, unfinished, progress)
     manifest = Manifest(shards=shards, quarantined=counts, about=about)
+    progress("written", len(shards), len(shards))  # also asks whether this is still its folder
     out.write(MANIFEST, manifest.to_bytes())
     unfinished.remove()
-    return _report(source, out, manifest, again=False)
+    return manifest
 
 
 def _about(source: Source) -> dict[str, Any]:

@@ -97,8 +97,8 @@ def shapes(storage: str = "pretrain") -> PretrainConfig:
             validation_prompts=("a red circle on a white background", "a blue star on a gray background"),
         ),
         phases=(
-            Phase(name="32", resolution=32, samples=6_000, learning_rate=1e-3, lr_warmup_steps=10),
-            Phase(name="64", resolution=64, samples=12_000, learning_rate=1e-3, lr_warmup_steps=10),
+            Phase(name="32", resolution=32, samples=6_000, learning_rate=2e-3, lr_warmup_steps=10),
+            Phase(name="64", resolution=64, samples=12_000, learning_rate=2e-3, lr_warmup_steps=10),
         ),
         workers=Workers(use_gpu=False, trainers=1),
         evaluate=Evaluate(checkpoints=2),

@@ -31,6 +31,8 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput, collectin
 from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.encoding.encoded import encoded_manifest, source_manifest
 from giornata.pretrain.feeding.schedule import rows_of_phases
+from giornata.pretrain.fence import check as check_owner
+from giornata.pretrain.fence import holding
 from giornata.pretrain.planning.measured import read_measured, with_measured_encoders
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.proof import Proof, proof_of
@@ -56,16 +58,20 @@ goes on then; why a trainer ended stands in Ray's own log files."""
 
 def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop: threading.Event) -> Proof:
     """Train until all phases are done, or until `stop` is set. Raises InvalidInput with every fault before Ray is
-    started, and GiornataError with Ray's words when it gives up."""
+    started, also when another command holds the storage, and GiornataError with Ray's words when it gives up."""
     check(config)
-    if not finished(config):
-        _trained(config, address, listener, stop)
-    if finished(config):
-        _export(config)
+    with holding(run_storage(config), "run", lost=stop.set) as held:
+        if not finished(config):
+            _trained(config, address, listener, stop, held.token)
+        check_owner(held.storage, held.token)
+        if finished(config):
+            _export(config)
     return proof_of(config)
 
 
-def _trained(config: PretrainConfig, address: str | None, listener: Listener, stop: threading.Event) -> None:
+def _trained(
+    config: PretrainConfig, address: str | None, listener: Listener, stop: threading.Event, owner: str
+) -> None:
     """What is left of the phases, and evaluations meanwhile. The trainers' devices are free before the last one is
     waited for."""
     from giornata.pretrain.background_evaluation import Evaluations, RayTask
@@ -78,7 +84,7 @@ def _trained(config: PretrainConfig, address: str | None, listener: Listener, st
     # Ray puts its own handler on SIGTERM, so ours comes after it.
     with connected(address), stopping(stop):
         try:
-            _fit(config, listener, stop, command_ms, evaluations)
+            _fit(config, listener, stop, command_ms, owner, evaluations=evaluations)
             if config.evaluate.checkpoints and finished(config):
                 words = "all is trained; what is due is still evaluated (Ctrl-C leaves it out)"
                 listener({"event": "note", "words": words})
@@ -182,7 +188,13 @@ def _warn(words: str) -> None:
 
 
 def _fit(
-    config: PretrainConfig, listener: Listener, stop: threading.Event, command_ms: int, evaluations: "Evaluations"
+    config: PretrainConfig,
+    listener: Listener,
+    stop: threading.Event,
+    command_ms: int,
+    owner: str,
+    *,
+    evaluations: "Evaluations",
 ) -> None:
     import ray
     from ray.train import TrainingFailedError
@@ -198,7 +210,7 @@ def _fit(
     try:
         # In the main thread Ray Train would put its own handler on Ctrl-C, which gives up without a checkpoint.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-fit") as aside:
-            aside.submit(fit, config, board=board, command_ms=command_ms).result()
+            aside.submit(fit, config, board=board, command_ms=command_ms, owner=owner).result()
     except (TrainingFailedError, ray.exceptions.RayError) as error:
         raise GiornataError(f"the run ended: {_words(error)}") from error
     finally:

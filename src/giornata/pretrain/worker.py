@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from giornata.pretrain.feeding.feed import Feeder
 from giornata.pretrain.feeding.held import held_batches
 from giornata.pretrain.feeding.ledger import Ledger, Use
 from giornata.pretrain.feeding.schedule import rows_of_phases, share
+from giornata.pretrain.fence import check as check_owner
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.trace import FOLDER, Trace
 from giornata.pretrain.training.checkpoints import choose
@@ -81,9 +83,9 @@ class Notices:
 
 
 def work(values: Mapping[str, Any]) -> str:
-    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, and
-    when the command that trains began (epoch ms). Returns the outcome, or what the board asked for: STOP, or RESIZE
-    when the number of trainers changes."""
+    """What Ray Train calls in every trainer's process. `values` has the configuration as JSON, the board, when the
+    command that trains began (epoch ms), and its token as `owner` of the storage. Returns the outcome, or what the
+    board asked for: STOP, or RESIZE when the number of trainers changes."""
     let_libraries_repeat(os.environ)
     logging.getLogger("giornata").setLevel(logging.INFO)
     config, board = parse(values["config"]), values["board"]
@@ -92,7 +94,7 @@ def work(values: Mapping[str, Any]) -> str:
     notices = Notices(board, first=peers.rank == 0)
     run = _run(config, board, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
-    outcome = train(replace(run, attempt=attempt))
+    outcome = train(replace(run, attempt=attempt, fence=partial(check_owner, run.storage, values["owner"])))
     asked: str = channel.gather_objects(notices.leave)[0] if outcome is Outcome.PREEMPTED else ""
     return asked or str(outcome)
 

@@ -1,22 +1,64 @@
-"""What somebody asks of a pre-training run: the whole of its configuration, checked at once.
+"""The configuration of a pre-training run.
 
 The names are those of diffusers' training scripts. Sizes are (height, width) in pixels. A configuration is a TOML
-file, a recipe (giornata.pretrain.recipes) or the spec of a `pretrain` job; all three pass through
-`giornata.protocol.pretraining_checks.parse`.
+file, a recipe (giornata.pretrain.recipes) or the spec of a `pretrain` job. All three pass through
+`giornata.protocol.pretraining_checks`, which also compares fields with each other.
+
+Each table checks its fields whenever it is made, by `dataclasses.replace` too.
 """
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
-FORBID = ConfigDict(extra="forbid")
+from giornata.protocol.training.optimisation import LrScheduler
+
+T = TypeVar("T")
+TABLE = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 LATENT_SIDE_PX = 8
 """Pixels of a side for each of a latent's."""
-MOST_HASH_DISTANCE = 16
 PICTURE_MODES = ("RGB", "RGBA", "L", "LA", "P", "PA", "1", "CMYK", "YCbCr", "LAB", "HSV", "I", "I;16", "I;16B", "F")
 """Pillow's modes of files that it opens."""
+
+AtLeast0 = Annotated[int, Field(ge=0)]
+AtLeast1 = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+AnyFloat = Annotated[float, Field(allow_inf_nan=True)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _names_a_folder(name: str) -> str:
+    plain = name and all(letter.isalnum() or letter in "-_." for letter in name)
+    if not plain or name.startswith("."):
+        raise ValueError("cannot name a folder: use letters, digits, - _ .")
+    return name
+
+
+def _some(values: tuple[T, ...]) -> tuple[T, ...]:
+    # Field(min_length=1) would complain of items too that have a fault of their own.
+    if not values:
+        raise ValueError("there is none: give at least one")
+    return values
+
+
+def _known_modes(modes: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    unknown = ", ".join(repr(mode) for mode in modes or () if mode not in PICTURE_MODES)
+    if unknown or modes == ():
+        found = f"{unknown} is no mode" if unknown else "no mode is named, so that no picture would be kept"
+        raise ValueError(f"{found}: name any of {', '.join(PICTURE_MODES)}, or leave the field out to keep all")
+    return modes
+
+
+def _choosing(weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    # A picture may have one caption only: the first weight alone must choose it.
+    if weights is not None and not (weights and weights[0] and all(0 <= each < math.inf for each in weights)):
+        raise ValueError("give one number for each caption, none below 0, the first above 0")
+    return weights
 
 
 class Mode(StrEnum):
@@ -55,6 +97,14 @@ class CheckpointCadence(StrEnum):
     YOUNG_DALY = "young_daly"  # by what a checkpoint costs and how often the run is interrupted
 
 
+class PretrainOptimizer(StrEnum):
+    """What moves the weights."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"  # moments in 8 bits, by bitsandbytes
+    MUON = "muon"  # matrices by Muon, with updates as large as AdamW's; the rest by AdamW
+
+
 class Precision(StrEnum):
     """Of the forward pass. Weights, moments and averages are float32."""
 
@@ -62,35 +112,32 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Ingest:
     """What of a source is kept. A picture that is kept out goes to quarantine with the reason."""
 
-    __pydantic_config__ = FORBID
-
     image_column: str = "jpg"
-    caption_columns: tuple[str, ...] = ("caption",)
-    min_side_px: int = 64
-    max_aspect_ratio: float = 4.0
-    min_caption_chars: int = 1
-    max_captions: int = 1
+    caption_columns: Annotated[tuple[str, ...], AfterValidator(_some)] = ("caption",)
+    min_side_px: AtLeast1 = 64
+    max_aspect_ratio: Annotated[float, Field(ge=1)] = 4.0
+    min_caption_chars: AtLeast0 = 1
+    max_captions: AtLeast1 = 1
     """So many captions of a picture are kept, at most; training chooses one of them in each epoch."""
-    modes: tuple[str, ...] | None = None
+    modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = None
     """Modes of pictures that are kept, in Pillow's terms ("RGB", "L", "P", "CMYK", "I;16"); others go to quarantine.
     None: all are kept, and become RGB with 8 bits."""
-    rows_per_shard: int = 1000
-    dedupe_hash_distance: int | None = None
-    """Pictures whose perceptual hashes differ in at most this many of 64 bits are one; None: only equal bytes are."""
-    max_quarantined_share: float = 0.05
-    shuffle_bytes: int = 1 << 40
+    rows_per_shard: AtLeast1 = 1000
+    dedupe_hash_distance: Annotated[int, Field(ge=0, le=16)] | None = None
+    """Pictures whose perceptual hashes differ in at most this many of 64 bits are one; unlike ones differ in some 32.
+    None: only equal bytes are."""
+    max_quarantined_share: Share = 0.05
+    shuffle_bytes: AtLeast1 = 1 << 40
     """So many bytes of the source are mixed with one another and written; a larger source in stretches of that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Data:
     """The normalised shards, and how pictures are cut out of them."""
-
-    __pydantic_config__ = FORBID
 
     shards: str
     """Folder or s3:// address that `giornata pretrain ingest` wrote."""
@@ -98,143 +145,137 @@ class Data:
     bucket_reso_steps: int = 64
     center_crop: bool = True
     random_flip: bool = False
-    caption_weights: tuple[float, ...] | None = None
+    caption_weights: Annotated[tuple[AnyFloat, ...] | None, AfterValidator(_choosing)] = None
     """How often each of a picture's captions is chosen, in their order, in proportion to one another; captions after
     the last weight never are. None: all equally often."""
-    max_quarantined_share: float = 0.001
+    max_quarantined_share: Share = 0.001
     """More rows than this that cannot be read although they were ingested stop the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Model:
     """What is trained, and the frozen parts that it is trained with."""
-
-    __pydantic_config__ = FORBID
 
     architecture: Architecture
     pretrained_model_name_or_path: str | None = None
     """Where VAE, tokenizers and text encoders are: a hub id or a folder. None: those of the package (shapes), or made
     from the seed (sdxl-tiny)."""
-    prediction_type: str = "epsilon"
+    prediction_type: Literal["epsilon", "v_prediction"] = "epsilon"
     random_encoders: bool = False
     """Frozen parts of the right size with random weights: for measuring speed only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Encode:
     """Where the encoders work and how many there are."""
-
-    __pydantic_config__ = FORBID
 
     mode: Mode = Mode.OFFLINE
     latents: str | None = None
     """Folder or address of encoded shards; None: `latents` under the run's storage."""
     store_text: bool = True
     """Text embeddings are stored beside the latents. OFFLINE needs them, HYBRID does not."""
-    encode_batch_size: int = 16
-    encoders: int = 1
+    encode_batch_size: AtLeast1 = 16
+    encoders: AtLeast1 = 1
     """Actors; a phase may have its own number. `giornata pretrain size` says how many are needed."""
-    max_encoders: int | None = None
+    max_encoders: AtLeast1 | None = None
     """Read and ignored: the number of encoders does not change during a run. Older configurations have this field."""
-    correct_after_s: float = 60.0
+    correct_after_s: NotNegative = 60.0
     """Read and ignored, as `max_encoders`."""
-    restart_s: float | None = None
+    restart_s: NotNegative | None = None
     """Read and ignored, as `max_encoders`."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
-    gpus_per_encoder: float | None = None
+    gpus_per_encoder: NotNegative | None = None
     """A share lets encoders and trainers work on one GPU; None: one for each where there are GPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Phase:
     """A part of the schedule with one resolution. `samples` counts pictures, repeats included."""
 
-    __pydantic_config__ = FORBID
-
     name: str
-    resolution: int
-    samples: int
-    learning_rate: float = 1e-4
-    lr_warmup_steps: int = 0
-    train_batch_size: int | None = None
+    resolution: Annotated[int, Field(ge=1, multiple_of=LATENT_SIDE_PX)]
+    samples: AtLeast1
+    learning_rate: Positive = 1e-4
+    lr_scheduler: LrScheduler = LrScheduler.CONSTANT_WITH_WARMUP
+    """diffusers' schedule, by its name, over the steps of this phase. No step has a rate of 0."""
+    lr_warmup_steps: AtLeast0 = 0
+    """So many steps at first, the rate rises to learning_rate in even parts."""
+    train_batch_size: AtLeast1 | None = None
     """Pictures at once on one device; None: as many as fit, found by trial."""
-    encoders: int | None = None
+    encoders: AtLeast1 | None = None
     """Encoders beside this phase; None: encode.encoders."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Train:
     """The loop. One step takes `global_batch_size` pictures, however many trainers there are."""
 
-    __pydantic_config__ = FORBID
-
-    global_batch_size: int
+    global_batch_size: AtLeast1
     parallel: Parallel = Parallel.DDP
     mixed_precision: Precision = Precision.NO
     torch_compile: bool = False
     channels_last: bool = False
     """Weights and activations in that layout; with DDP only, as FSDP2 takes contiguous weights."""
     gradient_checkpointing: bool = False
+    optimizer: PretrainOptimizer = PretrainOptimizer.ADAMW
+    """muon: its matrices take adam_weight_decay, and a momentum of 0.95; what else it trains takes all adam_*. The
+    learning rate is AdamW's. adamw_8bit: with parallel ddp only."""
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_weight_decay: float = 0.01
     adam_epsilon: float = 1e-8
-    max_grad_norm: float = 1.0
-    snr_gamma: float | None = None
-    proportion_empty_prompts: float = 0.1
+    max_grad_norm: Positive = 1.0
+    snr_gamma: Positive | None = None
+    proportion_empty_prompts: Share = 0.1
     use_ema: bool = True
-    ema_decay: float = 0.9999
-    ema_start_samples: int = 0
+    ema_decay: Share = 0.9999
+    ema_start_samples: AtLeast0 = 0
     """The average begins when this many pictures of the whole schedule were trained."""
-    token_routing: float = 0.0
+    token_routing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of image tokens that take the short way through the middle of the UNet while training; 0: none."""
-    max_loss_ratio: float = 10.0
+    max_loss_ratio: Annotated[float, Field(ge=1)] = 10.0
     """A step whose loss is this many times the running median, or not a number, is left out and counted."""
-    max_bad_steps: int = 10
+    max_bad_steps: AtLeast1 = 10
     """So many left-out steps in a row end the run."""
-    checkpoint_steps: int = 500
+    checkpoint_steps: AtLeast1 = 500
     """Optimizer steps between two checkpoints. With `checkpoint_cadence` young_daly, at most so many."""
     checkpoint_cadence: CheckpointCadence = CheckpointCadence.STEPS
     """`young_daly` measures what a checkpoint costs and saves every sqrt(2 x cost x mean time between interruptions)
     seconds, at least 60 and at most 3600 seconds apart (`workers.interruption_s`)."""
-    checkpoints_total_limit: int = 3
-    validation_steps: int = 0
-    validation_rows: int = 0
+    checkpoints_total_limit: AtLeast1 = 3
+    validation_steps: AtLeast0 = 0
+    validation_rows: AtLeast0 = 0
     """So many rows, chosen by their key, are never trained and give the validation loss."""
     validation_prompts: tuple[str, ...] = ()
     pinned_order: bool = False
     """Every step takes the same pictures in every run with as many trainers: slower, for exact comparisons."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Workers:
     """The trainers. Between `min_trainers` and `trainers` the run goes on with what there is."""
 
-    __pydantic_config__ = FORBID
-
-    trainers: int = 1
-    min_trainers: int | None = None
+    trainers: AtLeast1 = 1
+    min_trainers: AtLeast1 | None = None
     use_gpu: bool = True
     accelerator_type: str | None = None
     max_failures: int = -1
     """Restarts after a crash; -1: as many as it takes, while checkpoints come in between. Preemptions are none."""
-    interruption_s: float | None = None
+    interruption_s: Positive | None = None
     """Mean seconds between two interruptions of the whole run, for `train.checkpoint_cadence` young_daly. None:
     counted while the run goes on, from a first guess of four hours."""
-    resize_interval_s: float = 60.0
+    resize_interval_s: Annotated[float, Field(ge=1)] = 60.0
     """Seconds between two looks whether there is room for more trainers. Before the number changes the trainers write
     a checkpoint, from which they begin anew: no step is repeated."""
-    trainer_usd_per_h: float | None = None
+    trainer_usd_per_h: NotNegative | None = None
     """Of one trainer's device; with `encoder_usd_per_h` it tells what was spent so far."""
-    encoder_usd_per_h: float | None = None
+    encoder_usd_per_h: NotNegative | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Tracking:
     """Where metrics go beside the run's own files."""
-
-    __pydantic_config__ = FORBID
 
     tensorboard: bool = False
     wandb_project: str | None = None
@@ -243,40 +284,36 @@ class Tracking:
     storage that all trainers share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Evaluate:
     """Of checkpoints, while the run goes on and never in its way: samples of train.validation_prompts, the validation
     loss of the averaged weights, and scores where networks for them are named."""
 
-    __pydantic_config__ = FORBID
-
-    checkpoints: int = 0
+    checkpoints: AtLeast0 = 0
     """Every so manieth is evaluated, and each that completes a phase; 0: none, until somebody does it by hand."""
     clip: str | None = None
     """Folder or hub id of a CLIP model: CLIP score and CMMD."""
     inception: str | None = None
     """TorchScript file of the Inception network: FID."""
-    rows: int = 256
+    rows: AtLeast1 = 256
     """Held-back rows that are drawn for these, at most."""
     use_gpu: bool = False
     """True: each evaluation waits for a GPU. False: it takes a GPU that trainers and encoders leave, or
     processors."""
-    timeout_s: float = 1800.0
+    timeout_s: Positive = 1800.0
     """An evaluation that takes longer is ended. The end of the run waits no longer for the last one either."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class PretrainConfig:
     """A whole run. `storage` (folder or s3:// address) holds checkpoints, samples and metrics under `name`."""
 
-    __pydantic_config__ = FORBID
-
-    name: str
+    name: Annotated[str, AfterValidator(_names_a_folder)]
     storage: str
     data: Data
     model: Model
     train: Train
-    phases: tuple[Phase, ...]
+    phases: Annotated[tuple[Phase, ...], AfterValidator(_some)]
     seed: int = 0
     ingest: Ingest = field(default_factory=Ingest)
     encode: Encode = field(default_factory=Encode)

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from giornata.domain.errors import Fault
 from giornata.protocol.model import Message
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining_checks import ConsistentConfig
 from giornata.protocol.training import (
     adapter,
     base_model,
@@ -82,7 +82,7 @@ class PretrainSpec(Message):
     """Pre-training on the Ray cluster of the node that takes the job. Its checkpoints, and at the end the model, are
     in the storage that the configuration names, which the cluster has to reach."""
 
-    config: PretrainConfig = Field(description="As in the file of `giornata pretrain run`.")
+    config: ConsistentConfig = Field(description="As in the file of `giornata pretrain run`.")
 
 
 class ScriptSpec(Message):

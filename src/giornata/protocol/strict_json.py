@@ -73,7 +73,7 @@ def _faults(validate: Callable[[], object]) -> list[ErrorDetails]:
 
 def _again(detail: ErrorDetails) -> InitErrorDetails:
     """The same fault, to be raised once more."""
-    said = PydanticCustomError(detail["type"], detail["msg"])
+    said = PydanticCustomError(detail["type"], detail["msg"], detail.get("ctx"))
     return InitErrorDetails(type=said, loc=detail["loc"], input=detail["input"])
 
 

@@ -21,7 +21,8 @@ WORLD = 2
 
 
 def config_of(folder: Path, parallel: Parallel) -> PretrainConfig:
-    return tiny_config(folder, parallel=parallel, validation_steps=4, checkpoint_steps=50)
+    optimizer = "muon" if folder.name.startswith("muon") else "adamw"
+    return tiny_config(folder, parallel=parallel, validation_steps=4, checkpoint_steps=50, optimizer=optimizer)
 
 
 def train_one(
@@ -65,13 +66,15 @@ def _in_group(rank: int, meeting: str, plan: tuple[tuple[str, Parallel, int | No
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One whole run of each kind, of HSDP with a node for each; and one by one trainer, then two, then one."""
     top = tmp_path_factory.mktemp("runs")
-    for name in ("one", "resized"):
+    for name in ("one", "resized", "muon-one"):
         (top / name).mkdir()
     train_one(top / "one", Parallel.DDP)
+    train_one(top / "muon-one", Parallel.DDP)
     train_one(top / "resized", Parallel.FSDP2, stop_before=1)
     plan = (
         (str(top / "ddp"), Parallel.DDP, None, None),
         (str(top / "fsdp2"), Parallel.FSDP2, None, None),
+        (str(top / "muon-fsdp2"), Parallel.FSDP2, None, None),
         (str(top / "apart"), Parallel.HSDP, None, 1),
         (str(top / "resized"), Parallel.HSDP, 3, None),
     )
@@ -95,6 +98,12 @@ def test_losses_and_weights_are_those_of_one_trainer(runs: Path, kind: str, tmp_
     for mine, its in zip(*(model.parameters() for model in exported), strict=True):
         torch.testing.assert_close(its, mine, rtol=0, atol=2e-3)
     assert "20 pictures" in (tmp_path / kind / "README.md").read_text()
+
+
+def test_muon_trains_sharded_matrices_as_whole_ones(runs: Path) -> None:
+    one, other, adamw = (list(metrics_of(Storage.at(runs / each))) for each in ("muon-one", "muon-fsdp2", "one"))
+    assert [row["loss"] for row in other] == pytest.approx([row["loss"] for row in one], rel=2e-3)
+    assert one[-1]["loss"] != pytest.approx(adamw[-1]["loss"], rel=1e-3), "it is another optimizer"
 
 
 def test_every_row_once_whatever_the_number_of_trainers(runs: Path) -> None:

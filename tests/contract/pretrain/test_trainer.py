@@ -60,8 +60,18 @@ def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> s
     return {name.split(".")[0] for name in one if not torch.equal(one[name], other[name])}
 
 
-def test_everything_is_restored_and_the_next_step_is_the_same(tmp_path: Path, stack: ExitStack) -> None:
-    config = tiny_config(tmp_path)
+@pytest.mark.parametrize(
+    ("optimizer", "kinds"),
+    [
+        ("adamw", {"exp_avg", "exp_avg_sq"}),
+        ("adamw_8bit", {"state1", "state2", "absmax1", "absmax2"}),
+        ("muon", {"momentum_buffer", "exp_avg", "exp_avg_sq"}),
+    ],
+)
+def test_everything_is_restored_and_the_next_step_is_the_same(
+    tmp_path: Path, stack: ExitStack, optimizer: str, kinds: set[str]
+) -> None:
+    config = tiny_config(tmp_path, optimizer=optimizer)
     first, progress = trainer_of(config, tmp_path, stack)
     begun = copied(first)
     for _ in range(3):
@@ -70,7 +80,7 @@ def test_everything_is_restored_and_the_next_step_is_the_same(tmp_path: Path, st
     second, again = trainer_of(config, tmp_path, stack)
     assert again.to_json() == progress.to_json()
     assert differing(copied(first), copied(second)) == set()
-    assert differing({name: copied(first)[name] for name in begun}, begun) == {"weight", "exp_avg", "exp_avg_sq"}
+    assert differing({name: copied(first)[name] for name in begun}, begun) == {"weight", *kinds}
     assert step(first, progress) == step(second, again)
     assert differing(copied(first), copied(second)) == set()
     assert (again.updates, again.ema_steps) == (4, 4)

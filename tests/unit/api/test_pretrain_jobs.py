@@ -39,6 +39,9 @@ def test_faults_name_their_fields(served: Served) -> None:
     wrong = job(seed="x", phases=[{"name": "a", "resolution": 64, "samples": "many"}])
     faults = served.call("POST", "/v1/jobs", served.keys.admin, json=wrong).json()["faults"]
     assert {fault["where"] for fault in faults} == {"spec.config.seed", "spec.config.phases.0.samples"}
+    together = job(encode={"mode": "offline", "store_text": False})
+    (fault,) = served.call("POST", "/v1/jobs", served.keys.admin, json=together).json()["faults"]
+    assert (fault["where"], fault["hint"].split(",")[0]) == ("spec.config.encode.store_text", "leave it out")
     contradictory = job(phases=[{"name": "a", "resolution": 65, "samples": 0}])
     faults = served.call("POST", "/v1/jobs", served.keys.admin, json=contradictory).json()["faults"]
     assert {fault["where"] for fault in faults} == {"spec.config.phases.0.resolution", "spec.config.phases.0.samples"}

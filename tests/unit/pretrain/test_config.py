@@ -6,12 +6,14 @@ from os.path import relpath
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import Manifest, Shard
-from giornata.pretrain.recipes import RECIPES, read_config, sdxl_tiny
+from giornata.pretrain.recipes import RECIPES, read_config, sd2_base, sdxl_tiny
 from giornata.pretrain.run_storage import rooted
-from giornata.protocol.pretraining import Data, Encode
+from giornata.pretrain.training.progress import config_digest
+from giornata.protocol.pretraining import Data, Encode, PretrainConfig
 from giornata.protocol.pretraining_checks import load, parse, parse_ingest
 
 
@@ -209,3 +211,59 @@ def test_weights_by_which_no_caption_can_be_chosen(weights: list[float]) -> None
         "data.caption_weights",
         "ingest.max_captions",
     }
+
+
+def test_a_table_checks_its_fields_when_it_is_made_and_when_it_is_changed() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        replace(sdxl_tiny().train, global_batch_size=0)
+    with pytest.raises(ValidationError, match="Unexpected keyword"):
+        Data(shards="x", shard="y")  # type: ignore[call-arg]
+
+
+def test_what_cannot_go_together_is_told_beside_a_fault_of_a_field() -> None:
+    changes = {"train": {"token_routing": 0.5, "torch_compile": True, "max_bad_steps": 0}, "evaluate": {"clip": "x"}}
+    assert faults_of(changes) == {"train.token_routing", "train.max_bad_steps", "evaluate.clip"}
+
+
+def test_a_fault_says_what_was_found_and_what_to_do() -> None:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    values["train"] |= {"max_bad_steps": 0, "channels_last": True, "parallel": "fsdp2"}
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    told = {fault.where: fault for fault in refused.value.faults}
+    assert told["train.max_bad_steps"].message == "input should be greater than or equal to 1; it is 0"
+    assert told["train.channels_last"].hint == "leave it out, or set train.parallel to ddp"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"train": {"optimizer": "adamw_8bit", "parallel": "fsdp2"}}, "train.optimizer"),
+        ({"train": {"optimizer": "adamw_8bit", "channels_last": True}}, "train.optimizer"),
+        ({"train": {"optimizer": "lion"}}, "train.optimizer"),
+    ],
+)
+def test_optimizers_that_cannot_be(changes: dict[str, dict[str, object]], where: str) -> None:
+    assert faults_of(changes) == {where}
+
+
+def test_a_constant_rate_has_no_warm_up() -> None:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    values["phases"][1] |= {"lr_scheduler": "constant", "lr_warmup_steps": 3}
+    with pytest.raises(InvalidInput, match=r"phases.1.lr_scheduler: constant has no warm-up"):
+        parse(values)
+
+
+@pytest.mark.parametrize(
+    ("config", "digest"),
+    [
+        (sd2_base(), "6f4df0b14220f280b5a3a246fb4dc996aec97c55bcdafb575a6c0a7a0edaf464"),
+        (sdxl_tiny(), "f8e5949abcfd98379c40a6a3c70bb8762a94a78f314fb3846df8ff1365c443f4"),
+    ],
+)
+def test_checkpoints_of_before_are_still_of_these_configurations(config: PretrainConfig, digest: str) -> None:
+    assert config_digest(config, 2) == digest
+    train = replace(config.train, optimizer="muon")
+    assert config_digest(replace(config, train=train), 2) != digest
+    phases = tuple(replace(each, lr_scheduler="cosine") for each in config.phases)
+    assert config_digest(replace(config, phases=phases), 2) != digest

@@ -20,11 +20,18 @@ from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.encode import encode, here
 from giornata.pretrain.encoding.encode_shards import Done, ShardEncoder, Work
-from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, read_empty, source_manifest
+from giornata.pretrain.encoding.encoded import (
+    encoded_manifest,
+    latents_storage,
+    latents_top,
+    read_empty,
+    source_manifest,
+)
 from giornata.pretrain.encoding.encoder import Encoder, Posterior, Text
 from giornata.pretrain.encoding.encoders import open_encoder
 from giornata.pretrain.feeding.read_portions import GROUP, STORED, ReadLatents, packed
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.fence import Clock, check, claim
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -216,6 +223,22 @@ def test_what_is_whole_is_kept_and_the_end_is_the_same(tmp_path: Path, encoder: 
     assert (folder / "shard-00000.parquet").stat().st_mtime_ns == kept_before
     assert contents(tmp_path / "b" / "latents") == contents(tmp_path / "a" / "latents")
     assert encode(broken, encoder)["encoded"] == 0
+
+
+def test_an_encoding_that_was_taken_over_writes_no_more(tmp_path: Path, encoder: Encoder) -> None:
+    write_shards(tmp_path / "shards", shards=SHARDS, rows=ROWS, sizes=SIZES)
+    config = config_at(tmp_path)
+    held = claim(latents_top(config), "encode", Clock(now_ms=lambda: 0))
+
+    def told(done: int, _: int) -> None:
+        if done == 2:  # long after, where nobody renewed what is held
+            claim(latents_top(config), "encode", Clock(now_ms=lambda: 3_600_000))
+
+    with pytest.raises(InvalidInput, match="was taken over by giornata pretrain encode"):
+        encode(config, encoder, progress=told, fence=lambda: check(latents_top(config), held.token))
+    names = latents_top(config).names()
+    assert sum(name.endswith(".parquet") for name in names if "shard-" in name) == 2
+    assert not any(name.endswith("manifest.json") for name in names)
 
 
 def test_latents_of_something_else_are_refused_with_all_that_differs(tmp_path: Path, encoder: Encoder) -> None:

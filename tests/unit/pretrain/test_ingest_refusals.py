@@ -10,6 +10,8 @@ from tests.fixtures.pretrain_sources import write_example
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
 from giornata.pretrain.data.sources import find
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.fence import OWNER, claim
 from giornata.pretrain.ingest import ingest, main
 from giornata.protocol.pretraining import Ingest
 
@@ -47,6 +49,14 @@ def test_shards_that_are_older_than_an_option_are_of_its_default(tmp_path: Path)
     run(tmp_path / "raw", tmp_path / "out")  # nothing to do
     with pytest.raises(InvalidInput, match="max_captions = 1, not 2"):
         ingest(str(tmp_path / "raw"), str(tmp_path / "out"), Ingest(max_captions=2), progress=lambda *_: None)
+
+
+def test_a_folder_that_another_command_holds_is_left_alone(tmp_path: Path) -> None:
+    write_example(tmp_path / "raw", rows=2)
+    claim(Storage.at(tmp_path / "out"), "ingest")
+    with pytest.raises(InvalidInput, match=r"is held by giornata pretrain ingest \(process"):
+        run(tmp_path / "raw", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [OWNER]
 
 
 def test_the_program_reports_all_faults(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from giornata.pretrain.recipes import sd2_base
-from giornata.pretrain.training.adam import learning_rate
 from giornata.pretrain.training.meter import Meter, usd_per_s
 from giornata.pretrain.training.micro_batch import CPU_ROWS, fitting, micro_batch, share_of
 from giornata.pretrain.training.models import flops_per_picture, new_unet, sheet_flops_per_s, unet_on_meta
+from giornata.pretrain.training.optimizer import learning_rate
 from giornata.pretrain.training.peers import Peers
 from giornata.protocol.pretraining import Architecture, Phase
 
@@ -52,9 +52,9 @@ def test_a_data_sheet_counts_for_its_own_board_alone(name: str, rate: float | No
 
 def test_warm_up_ends_at_the_rate_and_never_is_nothing() -> None:
     phase = Phase(name="a", resolution=64, samples=1, learning_rate=1e-4, lr_warmup_steps=4)
-    rates = [learning_rate(phase, step) for step in range(6)]
+    rates = [learning_rate(phase, step, steps=6) for step in range(6)]
     assert rates == pytest.approx([0.25e-4, 0.5e-4, 0.75e-4, 1e-4, 1e-4, 1e-4])
-    assert learning_rate(Phase(name="a", resolution=64, samples=1), 0) == 1e-4
+    assert learning_rate(Phase(name="a", resolution=64, samples=1), 0, steps=1) == 1e-4
 
 
 def test_the_micro_batch_halves_until_it_fits_with_room() -> None:

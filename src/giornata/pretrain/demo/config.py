@@ -22,7 +22,7 @@ def demo_toml(folder: Path) -> str:
     prompts = "".join(f"    {text(prompt)},\n" for prompt in PROMPTS)
     phases = "".join(
         f'\n[[phases]]\nname = "{side}"\nresolution = {side}\nsamples = {samples}\n'
-        "learning_rate = 1e-3\nlr_warmup_steps = 10\ntrain_batch_size = 32\n"
+        "learning_rate = 2e-3\nlr_warmup_steps = 10\ntrain_batch_size = 32\n"
         for side, samples in zip((32, 64), SAMPLES, strict=True)
     )
     return f"""recipe = "shapes"

@@ -31,11 +31,15 @@ PROMPT, POOLED = "prompt_LD", "pooled_P"
 AGAIN = "name another folder in encode.latents, or remove this one and run `giornata pretrain encode`"
 
 
+def latents_top(config: PretrainConfig) -> Storage:
+    """Where the encoded shards of all resolutions are."""
+    own = config.encode.latents
+    return Storage.at(config.storage) / "latents" if own is None else Storage.at(own)
+
+
 def latents_storage(config: PretrainConfig, part: int | str) -> Storage:
     """Where the shards of this resolution, or those of TEXT, are."""
-    own = config.encode.latents
-    top = Storage.at(config.storage) / "latents" if own is None else Storage.at(own)
-    return top / str(part)
+    return latents_top(config) / str(part)
 
 
 def read_manifest(storage: Storage, *, hint: str = "") -> Manifest:

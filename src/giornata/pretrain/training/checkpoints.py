@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.feeding.ledger import Ledger, TrainedTwice, Use, UseBits
 from giornata.pretrain.training.committed import (
@@ -48,6 +49,10 @@ HEADER_LENGTH_BYTES = 8
 MOST_FAILURES = 3
 """So many checkpoints in a row may fail to be written before the run ends. Until one succeeds, a crash goes back to
 the last that did."""
+
+
+LOST = "lost: "
+"""How a fault begins that says that another command owns the storage."""
 
 
 class CheckpointsFail(RuntimeError):
@@ -95,7 +100,17 @@ def staging(device: torch.device) -> StagingOptions:
 class Checkpoints:
     """Of one run. Calls are made by all trainers at the same place; one checkpoint is under way at a time."""
 
-    def __init__(self, run: Storage, scratch: Path, peers: Peers, *, limit: int, device: torch.device = CPU) -> None:
+    def __init__(
+        self,
+        run: Storage,
+        scratch: Path,
+        peers: Peers,
+        *,
+        limit: int,
+        device: torch.device = CPU,
+        fence: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fence = fence
         self._run, self._limit, self._rank, self._world = run, limit, peers.rank, peers.world
         self._scratch = scratch / f"trainer-{peers.rank}"
         self._channel = peers.channel()
@@ -110,7 +125,7 @@ class Checkpoints:
     def begin(self, snapshot: Snapshot) -> None:
         """Copy everything to the host's memory and write it in the background; waits for the checkpoint before.
 
-        Raises what that one raised: TrainedTwice, CheckpointsFail.
+        Raises what that one raised: TrainedTwice, CheckpointsFail, InvalidInput when the storage has another owner.
         """
         self.wait()
         staged = self._stager.stage({name: _plain(each) for name, each in snapshot.tensors.items()})
@@ -156,7 +171,10 @@ class Checkpoints:
         before anybody writes."""
         try:
             if self._rank == 0:
+                self._fence()
                 self._run.remove_all(f"{FOLDER}/{name}")
+        except InvalidInput as error:
+            return f"{LOST}{error}"
         except OSError as error:
             return f"cleaning up: {error}"
         return None
@@ -187,13 +205,18 @@ class Checkpoints:
             self._run.put(aside, f"{FOLDER}/{name}/{STATE}")
             files = {**shards, STATE: Facts.of(aside)}
             progress = snapshot.progress
+            self._fence()
             commit(self._run, Committed(name=name, step=progress.step, phase=progress.phase, files=files))
             retire(self._run, limit=self._limit)
+        except InvalidInput as error:
+            return [f"{LOST}{error}"]
         except OSError as error:
             return [f"commit: {error}"]
         return []
 
     def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> bool:
+        if lost := [fault.removeprefix(LOST) for fault in faults if fault.startswith(LOST)]:
+            raise InvalidInput([Fault(where=name, message=f"is not written: {lost[0]}")])
         if not faults:
             self._failures, self.last = 0, (progress.step, progress.phase)
             return True

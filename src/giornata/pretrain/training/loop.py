@@ -59,7 +59,9 @@ class Loop:
         self._began_s = run.clock_s()
         self._channel = self._peers.channel()
         limit = run.config.train.checkpoints_total_limit
-        self._checkpoints = Checkpoints(run.storage, run.scratch, self._peers, limit=limit, device=run.device)
+        self._checkpoints = Checkpoints(
+            run.storage, run.scratch, self._peers, limit=limit, device=run.device, fence=run.fence
+        )
         stack.callback(self._checkpoints.close)
         self._trainer = Trainer(run, self._peers, self._channel, stack)
         self._log = MetricsLog(run.storage, tensorboard=run.config.tracking.tensorboard)

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining import PretrainConfig, PretrainOptimizer
+from giornata.protocol.training.optimisation import LrScheduler
 
 VERSION = 1
 FREE_OF_TRAIN = frozenset(
@@ -98,8 +99,14 @@ def config_digest(config: PretrainConfig, begun_phases: int) -> str:
     train = {name: each for name, each in values["train"].items() if name not in FREE_OF_TRAIN}
     phases = [{k: v for k, v in each.items() if k not in FREE_OF_PHASES} for each in values["phases"][:begun_phases]]
     data = {name: each for name, each in values["data"].items() if name not in {"shards", "max_quarantined_share"}}
+    # Younger than some checkpoints, whose runs knew no other choice:
     if data["caption_weights"] is None:
-        del data["caption_weights"]  # younger than some checkpoints, whose runs knew no other choice
+        del data["caption_weights"]
+    if train["optimizer"] == PretrainOptimizer.ADAMW:
+        del train["optimizer"]
+    for phase in phases:
+        if phase["lr_scheduler"] == LrScheduler.CONSTANT_WITH_WARMUP:
+            del phase["lr_scheduler"]
     model = {name: values["model"][name] for name in ("architecture", "prediction_type")}
     fixed = {"seed": values["seed"], "train": train, "phases": phases, "data": data, "model": model}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()

@@ -12,12 +12,12 @@ from giornata.diffusion.regional import compiled, plainly
 from giornata.pretrain.feeding.examples import Draws, Example, blank
 from giornata.pretrain.feeding.feeding import bound_for, examples_of, filled
 from giornata.pretrain.feeding.schedule import share
-from giornata.pretrain.training.adam import Adam, learning_rate, whole
 from giornata.pretrain.training.averages import EMA, Averages
 from giornata.pretrain.training.checkpoints import load_tensors
 from giornata.pretrain.training.guard import Guard
 from giornata.pretrain.training.micro_batch import Trial, micro_batch, share_of
 from giornata.pretrain.training.models import TOKENS, new_unet, noise_scheduler, widths
+from giornata.pretrain.training.optimizer import Optimizer, learning_rate, whole
 from giornata.pretrain.training.parallel import spread
 from giornata.pretrain.training.peers import Channel, Peers
 from giornata.pretrain.training.progress import Progress, check_origin
@@ -49,7 +49,7 @@ class Trainer:
             stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
         self._spread = spread(unet, train, peers, run.device, node_size=run.node_size)
         self._parameters = self._spread.parameters()
-        self._adam = Adam(self._parameters, train, fused=run.device.type == "cuda")
+        self._optimizer = Optimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
         self._guard = self._new_guard(Progress())
         self._passes = Passes(self._spread, self._objective(), channel, routing, self._kernels)
@@ -72,7 +72,7 @@ class Trainer:
             return Progress()
         progress = start.progress(run.storage)
         check_origin(progress, run.config, run.digests, where=f"{run.storage}/checkpoints/{start.name}")
-        self._adam.begin(progress.updates)
+        self._optimizer.begin(progress.updates)
         self._averages.begin(progress.ema_steps)
         load_tensors(run.storage, start, self.tensors(), run.scratch, self._channel, node=run.node)
         self._guard = self._new_guard(progress)
@@ -82,7 +82,7 @@ class Trainer:
         """`weight.<parameter>`, moments and, once it has begun, `ema.<parameter>`: themselves, where they are."""
         weights = {WEIGHT + name: each.detach() for name, each in self._parameters.items()}
         averages = {EMA + name: each for name, each in self._averages.tensors.items()}
-        return {**weights, **self._adam.tensors(), **averages}
+        return {**weights, **self._optimizer.tensors(), **averages}
 
     def prepare(self, progress: Progress) -> int:
         """Be ready for the phase; returns its micro-batch."""
@@ -107,19 +107,20 @@ class Trainer:
         """Train on this trainer's examples of a step that has so many rows over all. Returns whether the weights took
         it, and its numbers. Raises TooManyBadSteps."""
         losses = self._passes.train(examples, rows=rows)
-        norm = self._adam.norm()
-        grad_norm, rate = whole(norm), learning_rate(self._phase, progress.step_in_phase)
+        norm = self._optimizer.norm()
+        steps = -(-self._phase.samples // self._run.config.train.global_batch_size)
+        grad_norm, rate = whole(norm), learning_rate(self._phase, progress.step_in_phase, steps=steps)
         why = self._guard.fault(losses.mean, grad_norm)
         if why is None:
-            self._adam.update(norm, rate)
+            self._optimizer.update(norm, rate)
             progress.samples += rows
-            progress.updates = self._adam.steps
+            progress.updates = self._optimizer.steps
             self._average(progress)
         else:
             log.warning("step %d is left out: %s", progress.step + 1, why)
             progress.skipped_steps += 1
             progress.skipped_rows += rows
-        self._adam.forget_gradients()
+        self._optimizer.forget_gradients()
         progress.step += 1
         progress.step_in_phase += 1
         progress.losses, progress.bad_in_row = self._guard.losses, self._guard.bad_in_row

@@ -29,7 +29,10 @@ class Run:
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
     from the beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all
     trainers; `traced` is told (phase, step, rows) of what this trainer trained. `node` names the machine that this
-    trainer is on. `attempt` says since when this start costs money; None: since the call of `train`.
+    trainer is on. `fence` raises InvalidInput when another command owns the storage by now; the first trainer asks it
+    before it writes a checkpoint, and before the commit.
+
+    `attempt` says since when this start costs money; None: since the call of `train`.
     """
 
     config: PretrainConfig
@@ -46,6 +49,7 @@ class Run:
     report: Callable[[Mapping[str, float]], None] = lambda _: None
     preempted: Callable[[], bool] = lambda: False
     traced: Callable[[int, int, Sequence[Use]], None] = lambda _phase, _step, _uses: None
+    fence: Callable[[], None] = lambda: None
     start: Committed | None = None
     node: str = ""
     node_size: int | None = None

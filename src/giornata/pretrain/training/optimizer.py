@@ -1,0 +1,112 @@
+"""The optimizers of pre-training. Their whole state is the number of updates and some tensors of each parameter."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from giornata.diffusion import adamw_8bit
+from giornata.diffusion.schedule import factor
+from giornata.protocol.pretraining import Phase, PretrainOptimizer, Train
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+BUFFER = "momentum_buffer"
+Parameters = Mapping[str, torch.nn.Parameter]
+
+
+def learning_rate(phase: Phase, step: int, *, steps: int) -> float:
+    """Of optimizer step `step` of the phase, counted from 0, where the phase has `steps`.
+
+    It is diffusers' schedule over one step more, from its second step on, so that no step has a rate of 0: each row
+    is trained once, and its step counts. Later steps than expected, after a restart, have the rate of the last one.
+    """
+    place, rate = min(step, steps - 1) + 1, phase.learning_rate
+    return rate * factor(phase.lr_scheduler, place, warmup=phase.lr_warmup_steps, total=steps + 1, rate=rate)
+
+
+class Optimizer:
+    """Every parameter has its tensors from the start, so that all share one count of updates."""
+
+    def __init__(self, parameters: Parameters, train: Train, *, fused: bool) -> None:
+        self._parameters, self._max_norm, self._fused = dict(parameters), train.max_grad_norm, fused
+        muon = train.optimizer is PretrainOptimizer.MUON
+        matrices = {name: each for name, each in self._parameters.items() if muon and each.ndim == 2}
+        others = [each for name, each in self._parameters.items() if name not in matrices]
+        self._parts = [_adamw(others, train, fused=fused)]
+        if muon:
+            made = torch.optim.Muon(
+                matrices.values(), lr=0.0, weight_decay=train.adam_weight_decay, adjust_lr_fn="match_rms_adamw"
+            )
+            self._parts.append(made)
+        self.steps = 0
+        self.begin(0)
+
+    def begin(self, steps: int) -> None:
+        """As after `steps` updates; the tensors are zeros, to be filled in by whoever has them."""
+        self.steps = steps
+        for part in self._parts:
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    part.state[parameter] = self._zeros(part, parameter)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """`exp_avg.<parameter>` and its like: the state's own tensors, sharded as the parameters."""
+        states = {parameter: state for part in self._parts for parameter, state in part.state.items()}
+        return {
+            f"{kind}.{name}": states[parameter][kind]
+            for name, parameter in self._parameters.items()
+            for kind in (*MOMENTS, BUFFER, *adamw_8bit.TENSORS)
+            if kind in states[parameter]
+        }
+
+    def norm(self) -> torch.Tensor:
+        """Of the whole gradient, over all trainers."""
+        return get_total_norm([each.grad for each in self._parameters.values() if each.grad is not None])
+
+    def update(self, norm: torch.Tensor, rate: float) -> None:
+        """Clip by the gradient's norm and step."""
+        clip_grads_with_norm_(self._parameters.values(), self._max_norm, norm)
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+            part.step()
+        self.steps += 1
+
+    def forget_gradients(self) -> None:
+        """Free them."""
+        for part in self._parts:
+            part.zero_grad(set_to_none=True)
+
+    def _zeros(self, part: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> dict[str, Any]:
+        if isinstance(part, torch.optim.Muon):
+            return {BUFFER: torch.zeros_like(parameter)}
+        if not isinstance(part, torch.optim.AdamW):
+            return adamw_8bit.begin(parameter, self.steps, on_cuda=parameter.is_cuda)
+        step = torch.tensor(float(self.steps), device=parameter.device if self._fused else "cpu")
+        return {"step": step, **{each: torch.zeros_like(parameter) for each in MOMENTS}}
+
+
+def _adamw(parameters: Iterable[torch.nn.Parameter], train: Train, *, fused: bool) -> torch.optim.Optimizer:
+    betas, decay = (train.adam_beta1, train.adam_beta2), train.adam_weight_decay
+    if train.optimizer is not PretrainOptimizer.ADAMW_8BIT:
+        return torch.optim.AdamW(
+            parameters, lr=0.0, betas=betas, eps=train.adam_epsilon, weight_decay=decay, fused=fused
+        )
+    import bitsandbytes
+
+    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
+        parameters,
+        lr=0.0,
+        betas=betas,
+        eps=train.adam_epsilon,
+        weight_decay=decay,
+        min_8bit_size=adamw_8bit.SMALLEST,
+    )
+    return made
+
+
+def whole(norm: torch.Tensor) -> float:
+    """The number. Waits for the device."""
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
