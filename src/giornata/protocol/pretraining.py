@@ -122,7 +122,7 @@ class Encode:
     """Text embeddings are stored beside the latents. OFFLINE needs them, HYBRID does not."""
     encode_batch_size: int = 16
     encoders: int = 1
-    """Actors; a phase may have its own number. `giornata pretrain size` says how many are needed."""
+    """Actors; a phase may have its own number. `giornata pretrain run --synthetic` says how many."""
     max_encoders: int | None = None
     """Lets the run correct their number at its checkpoints, up to this one, by what trainers wait and encoders idle,
     as long as it pays by the prices of `workers`. None: the number stays."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.pretrain.planning.cost import Phase, Precompute, Storage, Trainers, break_even, plan
+from giornata.pretrain.planning.cost import Phase, Precompute, Storage, Trainers, break_even, encoders_for, plan
 
 AT_256, AT_512 = 1_126_400_000, 1_740_800_000
 
@@ -81,3 +81,27 @@ def test_break_even_at_its_ends():
     assert (free.passes, free.months) == (0.5, None)
     with pytest.raises(ValueError, match="costs something"):
         break_even(online_usd_per_pass=0, precompute_usd=1, storage_usd_per_month=1, months=1)
+
+
+@pytest.mark.parametrize(
+    ("demand", "rate", "more", "encoders"),
+    [
+        (1000, 100, {}, 10),
+        (1000, 100, {"headroom": 1.1}, 11),
+        (1000, 100, {"availability": 0.8}, 13),
+        (1000, 100, {"headroom": 1.1, "availability": 0.8}, 14),
+        (3, 3.3, {"headroom": 1.1}, 1),  # 1.1 x 3 / 3.3 is 1.0000000000000002
+        (3.0001, 3.3, {"headroom": 1.1}, 2),
+        (1, 1000, {}, 1),
+    ],
+)
+def test_encoders_that_feed_a_demand(demand, rate, more, encoders):
+    assert encoders_for(demand, rate, **{"headroom": 1.0, **more}) == encoders
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"demand_per_s": 0}, {"encoder_per_s": -1}, {"availability": 0}, {"availability": 1.1}]
+)
+def test_rates_of_nothing_are_refused(wrong):
+    with pytest.raises(ValueError, match="positive"):
+        encoders_for(**{"demand_per_s": 1.0, "encoder_per_s": 1.0, **wrong})

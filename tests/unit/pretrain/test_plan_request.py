@@ -7,9 +7,8 @@ import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.reading import ASSUMED, request_named, request_of
+from giornata.pretrain.planning.reading import ASSUMED, faults_of, request_named, request_of
 from giornata.pretrain.planning.request import GivenEncoderRate, GivenModel, GivenRate, sd2_base
-from giornata.pretrain.planning.request_faults import faults_of
 from giornata.protocol.pretraining import Mode
 
 PHASE = {"samples": 1_000_000, "resolution": 256, "global_batch_size": 2048}

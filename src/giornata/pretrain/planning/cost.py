@@ -1,15 +1,29 @@
-"""Hours, GPU hours and dollars of a run: pure arithmetic over rates and prices.
+"""Hours, GPU hours, dollars and encoders of a run: pure arithmetic over rates and prices.
 
 hours     = sum over phases of samples / (images/s) / 3600
 GPU hours = hours x instances x GPUs of each
 dollars   = hours x (trainers n p + encoders m q) + precompute + storage
+encoders  = ceil(headroom x demand / (rate of one x availability))
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOUR_S = 3600
 GB = 1e9
+ROUNDING = 1e-9  # a quotient that is whole up to floating point is whole
+
+
+def encoders_for(
+    demand_per_s: float, encoder_per_s: float, *, headroom: float = 1.1, availability: float = 1.0
+) -> int:
+    """The number of encoders that feed trainers which ask for `demand_per_s` images. `availability` is the share of
+    time, in (0, 1], in which an encoder is there. Raises ValueError for what is not positive."""
+    if min(demand_per_s, encoder_per_s, headroom) <= 0 or not 0 < availability <= 1:
+        raise ValueError("rates and headroom are positive, and availability is in (0, 1]")
+    quotient = headroom * demand_per_s / (encoder_per_s * availability)
+    return max(1, math.ceil(quotient * (1 - ROUNDING)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
