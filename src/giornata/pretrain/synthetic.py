@@ -23,11 +23,11 @@ from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
 from giornata.pretrain.encoding.encoders import device_of_an_encoder, gpus_of_an_encoder
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.planning.choices import BESIDE
 from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate, sizes_of
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
 from giornata.pretrain.synthetic_rows import synthetic_empty, synthetic_feeds, to_encode
-from giornata.pretrain.training.encoder_pool import BESIDE
 from giornata.pretrain.training.loop import Run, train
 from giornata.pretrain.training.parallel import full_nodes
 from giornata.pretrain.training.peers import Peers
@@ -106,7 +106,6 @@ def _only(config: PretrainConfig, phase: int, steps: int) -> PretrainConfig:
         train=replace(
             config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
         ),
-        encode=replace(config.encode, max_encoders=None),
     )
 
 

@@ -36,7 +36,7 @@ def test_the_recipe_as_one_object():
     assert ran.exit_code == 0
     told = json.loads(ran.stdout.strip())
     assert (told["name"], len(told["choices"])) == ("sd2-base", 24)
-    assert told["reasons"] and told["break_even"]["passes"] > 0
+    assert told["reasons"]
     assert told["verdict"][0].startswith("The run as configured is the cheapest: 8 H100")
     assert told["rows_that_decide"]["below"] == "1xlambda-8xh100 offline lambda-8xh100"
 

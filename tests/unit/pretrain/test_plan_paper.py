@@ -81,11 +81,11 @@ def test_table_2_within_a_third_of_a_percent() -> None:
 
 
 @pytest.mark.parametrize("gpus", MOSAIC)
-def test_mosaics_table_within_a_third_of_a_percent(gpus: int) -> None:
+def test_mosaics_table_to_the_dollar(gpus: int) -> None:
     *rates, days, dollars = MOSAIC[gpus]
     bill = cost.plan(phases(tuple(rates)), cost.Trainers(instances=gpus, gpus_each=1, usd_per_hour=2.0))
-    assert bill.hours / 24 == pytest.approx(days, rel=0.003)
-    assert bill.total_usd == pytest.approx(dollars, rel=0.003)
+    assert bill.hours / 24 == pytest.approx(days, abs=0.006)
+    assert bill.total_usd == pytest.approx(dollars, abs=1.5)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from giornata.pretrain.planning.ranking import (
     STORING,
     interruptible,
     mfu_to_beat,
-    online_against_offline,
     rank,
     rows_that_decide,
 )
@@ -21,10 +20,6 @@ from giornata.pretrain.planning.report import ranking_told
 from giornata.protocol.pretraining import Mode
 
 FACTS = load_facts()
-LEVEL_RATES = [  # what 60 encoders feed to the last image
-    {"gpu": "A100-80G", "gpus": 32, "resolution": px, "images_per_s": 60 * rate * (1 - 1e-12)}
-    for px, rate in ((256, 101.85185185185185), (512, 101.85185185185185 * 317.8 / 1161.8))
-]
 SEED = {"recipe": "sd2_base", "prices": "seed", "trainers": ["4xp4de"], "encoders": ["g5.2xlarge"]}
 
 
@@ -196,23 +191,6 @@ def test_the_mfu_down_to_which_an_estimate_stays_ahead():
     assert mfu_to_beat(choice, choice.bill.encoder_usd) is None
 
 
-def test_break_even_counts_passes():
-    one = rank(request_of(SEED), FACTS)
-    even = online_against_offline(one, one.best)
-    modes = by_mode()
-    online, offline = modes[Mode.ONLINE].bill, modes[Mode.OFFLINE]
-    monthly = offline.stored_bytes / 1e9 * 0.023
-    assert even.passes == pytest.approx((offline.bill.precompute_usd + monthly) / online.encoder_usd)
-    assert even.months == pytest.approx((online.encoder_usd - offline.bill.precompute_usd) / monthly)
-    phase = {"samples": 4_000_000, "resolution": 256, "global_batch_size": 4096}
-    fourfold = rank(request_of(SEED | {"phases": [phase], "dataset_rows": 1_000_000}), FACTS)
-    single = rank(request_of(SEED | {"phases": [phase | {"samples": 1_000_000}]}), FACTS)
-    per_pass = [online_against_offline(ranking, ranking.best) for ranking in (fourfold, single)]
-    assert per_pass[0].passes == pytest.approx(per_pass[1].passes)
-    only = rank(request_of(SEED | {"modes": ["online"]}), FACTS)
-    assert online_against_offline(only, only.best) is None
-
-
 def test_reasons_say_what_is_estimated_and_what_is_not():
     estimated = " ".join(reasons(ranked()))
     assert "a guess" in estimated
@@ -233,17 +211,6 @@ def test_reasons_compare_with_the_fastest_and_with_the_other_modes():
     assert others == ["online", "offline", "hybrid"]
     alone = reasons(ranked(trainers=["4xp5"], modes=["online"]))
     assert not any(text.startswith(("The fastest", "On the same trainers")) for text in alone)
-
-
-def test_reasons_say_whether_storing_pays():
-    """Without headroom, and with a whole number of encoders, a pass costs as much beside the run as before it."""
-    pays = "if the store is gone within"
-    assert any(pays in text for text in reasons(ranked()))
-    level = reasons(rank(request_of(SEED | {"headroom": 1.0, "rates": LEVEL_RATES}), FACTS))
-    assert any("it saves nothing" in text for text in level)
-    assert not any(pays in text for text in level)
-    free = reasons(ranked(storage_usd_per_gb_month=0.0))
-    assert any(text.endswith("with 1 month of storage.") for text in free)
 
 
 def test_a_batch_that_does_not_divide_is_named():

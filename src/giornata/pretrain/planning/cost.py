@@ -123,28 +123,3 @@ def plan(
         precompute_usd=precompute.usd,
         storage_usd=storage.usd,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
-    """Encoding once and storing against encoding in every pass.
-
-    `passes`: offline is cheaper from so many passes over the rows on, with the storage of `months`.
-    `months`: for how long what one pass saves pays for the storage; 0 when it saves nothing, None for ever.
-    """
-
-    passes: float
-    months: float | None
-
-
-def break_even(
-    *, online_usd_per_pass: float, precompute_usd: float, storage_usd_per_month: float, months: float
-) -> BreakEven:
-    """Where offline and online cost the same. Raises ValueError when a pass online costs nothing."""
-    if online_usd_per_pass <= 0:
-        raise ValueError("a pass online costs something")
-    saved = max(0.0, online_usd_per_pass - precompute_usd)
-    return BreakEven(
-        passes=(precompute_usd + storage_usd_per_month * months) / online_usd_per_pass,
-        months=saved / storage_usd_per_month if storage_usd_per_month > 0 else None,
-    )

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date
 
-from giornata.pretrain.planning import cost
 from giornata.pretrain.planning.choices import Choice, Machines, choice_of, machines_of
 from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanRequest, with_given
@@ -107,22 +106,6 @@ def mfu_to_beat(choice: Choice, usd: float) -> float | None:
     return mfu * choice.bill.trainer_usd / (usd - fixed)
 
 
-def online_against_offline(ranking: Ranking, beside: Choice) -> cost.BreakEven | None:
-    """Break-even on the same trainers, if both modes were asked for."""
-    modes = ranking.beside(beside)
-    if Mode.ONLINE not in modes or Mode.OFFLINE not in modes:
-        return None
-    online, offline = modes[Mode.ONLINE], modes[Mode.OFFLINE]
-    passes = ranking.request.samples / max(1, sum(ranking.request.rows(phase) for phase in ranking.request.phases))
-    gb = offline.stored_bytes / cost.GB
-    return cost.break_even(
-        online_usd_per_pass=online.bill.encoder_usd / passes,
-        precompute_usd=offline.bill.precompute_usd,
-        storage_usd_per_month=gb * ranking.facts.value("storage_usd_per_gb_month"),
-        months=ranking.request.storage_months,
-    )
-
-
 STORING = (Mode.OFFLINE, Mode.HYBRID)
 """Modes that pay for every different row once, where the others pay for every sample."""
 PROBED_ROWS = 1_000_000
@@ -168,6 +151,13 @@ def interruptible(ranking: Ranking) -> Ranking | None:
     trainers = tuple(f"1x{name}" for name in dict.fromkeys(names) if facts.instance(name).gpus > 1)
     if not trainers or not ranking.choices:
         return None
-    terms = {"trainer_term": INTERRUPTIBLE, "encoder_term": INTERRUPTIBLE}
-    found = rank(replace(request, trainers=trainers, encoders=(SAME,), own=(), **terms), facts)
+    taken = replace(
+        request,
+        trainers=trainers,
+        encoders=(SAME,),
+        own=(),
+        trainer_term=INTERRUPTIBLE,
+        encoder_term=INTERRUPTIBLE,
+    )
+    found = rank(taken, facts)
     return found if found.choices else None

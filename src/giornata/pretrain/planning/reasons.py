@@ -10,7 +10,6 @@ from giornata.pretrain.planning.ranking import (
     Ranking,
     interruptible,
     mfu_to_beat,
-    online_against_offline,
     rows_that_decide,
 )
 from giornata.pretrain.planning.roofline import encoder_speed
@@ -74,7 +73,6 @@ def reasons(ranking: Ranking) -> list[str]:
         *_fastest(ranking, best),
         *_modes(ranking, best),
         *_stored(ranking, best),
-        *_break_even(ranking, best),
         *_encoding(ranking),
         *_interruptible(ranking, best),
         *_pictures(ranking),
@@ -184,21 +182,6 @@ def _stored(ranking: Ranking, best: Choice) -> Iterator[str]:
     price = ranking.facts.value("storage_usd_per_gb_month")
     said = [f"{mode} {large_bytes(count)} ({usd(count / GB * price)} a month)" for mode, count in stored.items()]
     yield f"Stored before training: {', '.join(said)}."
-
-
-def _break_even(ranking: Ranking, best: Choice) -> Iterator[str]:
-    found = online_against_offline(ranking, best)
-    if found is None:
-        return
-    months = ranking.request.storage_months
-    held = f"with {months:g} month{'' if months == 1 else 's'} of storage"
-    after = f"Offline beats online from {found.passes:.1f} passes over the rows on, {held}"
-    if found.months is None:
-        yield f"{after}."
-    elif (days := found.months * DAYS_PER_MONTH) < 1:
-        yield f"{after}; in a single pass it saves nothing that could pay for storage."
-    else:
-        yield f"{after}; in a single pass, if the store is gone within {days:.0f} days."
 
 
 def _encoding(ranking: Ranking) -> Iterator[str]:

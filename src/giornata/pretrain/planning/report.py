@@ -5,7 +5,7 @@ from typing import Any
 
 from giornata.pretrain.planning.choices import Choice
 from giornata.pretrain.planning.facts import Facts
-from giornata.pretrain.planning.ranking import Ranking, online_against_offline, rows_that_decide
+from giornata.pretrain.planning.ranking import Ranking, rows_that_decide
 from giornata.pretrain.planning.reasons import reasons, verdict
 from giornata.pretrain.planning.request import PlanRequest
 
@@ -48,8 +48,6 @@ def needs_of(request: PlanRequest, facts: Facts) -> tuple[PhaseNeeds, ...]:
 
 def ranking_told(ranking: Ranking) -> dict[str, Any]:
     """The whole ranking, cheapest first; sums in USD."""
-    best = ranking.best
-    even = None if best is None else online_against_offline(ranking, best)
     decisive = rows_that_decide(ranking)
     return {
         "name": ranking.request.name,
@@ -65,7 +63,6 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
         "reasons": reasons(ranking),
         "notes": list(ranking.request.notes),
         "left_out": list(ranking.left_out),
-        "break_even": None if even is None else asdict(even),
     }
 
 
