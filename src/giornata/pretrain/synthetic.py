@@ -6,7 +6,6 @@ shared processors each is slower than here.
 
 import argparse
 import json
-import shutil
 import statistics
 import tempfile
 import time
@@ -109,50 +108,41 @@ def _only(config: PretrainConfig, phase: int, steps: int) -> PretrainConfig:
     )
 
 
-def work(values: Mapping[str, Any]) -> None:
-    """What Ray Train calls in every trainer's process: each phase in its turn."""
+def work(values: Mapping[str, Any]) -> tuple[str, dict[str, LoopRate]]:
+    """What Ray Train calls in every trainer's process: its device, and the rate of each phase in its turn."""
     import ray
     import ray.train
     import ray.train.torch
 
-    config, board, channel = parse(values["config"]), values["board"], Peers().channel()
+    config, channel, found = parse(values["config"]), Peers().channel(), dict[str, LoopRate]()
     device, context = ray.train.torch.get_device(), ray.train.get_context()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     for phase, settings in enumerate(config.phases):
-        scratch = Path(tempfile.mkdtemp(prefix="giornata-synthetic-"))
-        try:
-            found = measure_loop(
+        with tempfile.TemporaryDirectory(prefix="giornata-synthetic-", ignore_cleanup_errors=True) as scratch:
+            found[settings.name] = measure_loop(
                 config,
                 phase,
                 steps=values["steps"],
                 device=device,
-                scratch=scratch,
+                scratch=Path(scratch),
                 rank=context.get_world_rank(),
                 world=context.get_world_size(),
                 node_size=full_nodes(channel.gather_objects(ray.get_runtime_context().get_node_id())),
             )
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        if context.get_world_rank() == 0:
-            message = {"event": "trainers", "phase": settings.name, "device": name, "rate": found}
-            ray.get(board.pin.remote(message))
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU", found
 
 
 def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tuple[str, dict[str, LoopRate]]:
-    """On the Ray that is there, with so many trainers: their device, and their rate by phase. Raises what Ray Train
+    """On the Ray that is there, with so many trainers: the device and the rates of the first. Raises what Ray Train
     raises."""
-    import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from giornata.pretrain.board import board_here
     from giornata.pretrain.fit import BACKENDS, NOTES
 
-    workers, run = config.workers, run_storage(config)
-    board, notes = board_here(), f"{NOTES}/{uuid.uuid4().hex}"
+    workers, run, notes = config.workers, run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
     trainer = TorchTrainer(
         work,
-        train_loop_config={"config": config.to_json(), "board": board, "steps": steps},
+        train_loop_config={"config": config.to_json(), "steps": steps},
         torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
         scaling_config=ScalingConfig(
             num_workers=trainers, use_gpu=workers.use_gpu, accelerator_type=workers.accelerator_type
@@ -160,11 +150,10 @@ def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tu
         run_config=RunConfig(name="synthetic", storage_path=run.path(notes), storage_filesystem=run.filesystem),
     )
     try:
-        trainer.fit()
+        found: tuple[str, dict[str, LoopRate]] = trainer.fit().return_value
     finally:
         run.remove_all(notes)
-    messages = ray.get(board.take.remote())
-    return messages[0]["device"], {each["phase"]: each["rate"] for each in messages}
+    return found
 
 
 class SyntheticEncoder:

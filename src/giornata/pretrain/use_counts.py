@@ -63,8 +63,7 @@ def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, f
 
     if not any(trace.glob("*.jsonl")):
         return Counted(once=0, more=0, undone=0, attempts=0)
-    settings = {"temp_directory": str(folder), "memory_limit": MEMORY}
-    with duckdb.connect(config=settings) as database:
+    with duckdb.connect(config={"temp_directory": str(folder), "memory_limit": MEMORY}) as database:
         database.register("planned", _planned(phases))
         given = {"files": str(trace / "*.jsonl"), "until_step": until_step}
         found = database.execute(_QUERY, given).fetchone() or (0, 0, 0, 0, None)

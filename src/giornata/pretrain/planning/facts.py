@@ -80,8 +80,8 @@ class Offer(Sourced):
 
     @property
     def basis(self) -> str:
-        """`published: AWS, 2026-11-09, us-east-1`."""
-        read = f"{self.provider}, {self.read_on}, " if self.read_on else ""
+        """`published: AWS, 2026-11-09, on_demand, us-east-1`."""
+        read = f"{self.provider}, {self.read_on}, {self.term}, " if self.read_on else ""
         return f"{self.mark}: {read}{self.source}"
 
 

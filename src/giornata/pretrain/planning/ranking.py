@@ -113,10 +113,11 @@ PROBED_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsThatDecide:
-    """`below` so many different `rows` is the cheapest; from there on a mode that encodes in every pass."""
+    """`below` so many different `rows` is the cheapest; from there on `above`, which encodes in every pass."""
 
     rows: float
     below: Choice
+    above: Choice
 
 
 def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
@@ -135,8 +136,8 @@ def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
         for mode in modes:
             low, high = (choice_of(request, known, machines, mode) for request in (few, many))
             each = (high.bill.total_usd - low.bill.total_usd) / PROBED_ROWS
-            rows = (usd - low.bill.total_usd) / each + PROBED_ROWS
-            found.append(RowsThatDecide(rows=rows, below=low))
+            rows = (usd - low.bill.total_usd) / each + PROBED_ROWS  # pictures are read in every mode: each > 0
+            found.append(RowsThatDecide(rows=rows, below=low, above=passing))
     most = max(found, key=lambda one: one.rows)
     return most if most.rows >= 1 else None
 

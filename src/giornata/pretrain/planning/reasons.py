@@ -58,7 +58,7 @@ def _rows(ranking: Ranking) -> Iterator[str]:
     yield (
         f"The number of different rows decides. {taken}. Below {large_count(found.rows)} rows (more than"
         f" {uses:,.1f} uses per row) the cheapest is {machines_words(found.below)}, {found.below.mode}, which encodes"
-        " each row once and stores it."
+        f" each row once and stores it. From there on it is {machines_words(found.above)}, {found.above.mode}."
     )
 
 

@@ -56,7 +56,13 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
         "prices": ranking.request.prices,
         "rows": ranking.request.dataset_rows,
         "verdict": verdict(ranking),
-        "rows_that_decide": None if decisive is None else {"rows": decisive.rows, "below": decisive.below.name},
+        "rows_that_decide": None
+        if decisive is None
+        else {
+            "rows": decisive.rows,
+            "below": decisive.below.name,
+            "above": decisive.above.name,
+        },
         "configured": None if ranking.configured is None else choice_told(ranking.configured),
         "needs": [asdict(each) for each in needs_of(ranking.request, ranking.facts)],
         "choices": [choice_told(choice) for choice in ranking.choices],
