@@ -23,7 +23,7 @@ from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePict
 from giornata.pretrain.encoding.encoders import device_of_an_encoder, gpus_of_an_encoder
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.planning.choices import BESIDE
-from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate, sizes_of
+from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import rooted, run_storage
 from giornata.pretrain.synthetic_rows import synthetic_empty, synthetic_feeds, to_encode
@@ -277,9 +277,25 @@ def measured_config(config: PretrainConfig, trainers: int | None) -> tuple[Pretr
 
 
 def report_of(config: PretrainConfig, measured: Measured, notes: Sequence[str]) -> dict[str, Any]:
-    """`measured`, `sizes` by phase, and `notes` for people."""
-    asked = {phase.name: config.encoders_of(place) for place, phase in enumerate(config.phases)}
-    sizes = [asdict(each) for each in sizes_of(measured, asked)]
+    """`measured`, `sizes` by phase, and `notes` for people. `fed_share`: what the `asked` encoders of the run
+    can feed of what the trainers ask for."""
+    sizes = []
+    for place, phase in enumerate(measured.phases):
+        demand, asked = measured.demand_images_per_s(phase), config.encoders_of(place)
+        fed = asked * phase.encoder.images_per_s * measured.availability / demand
+        size = {
+            "name": phase.name,
+            "resolution": phase.resolution,
+            "demand_images_per_s": demand,
+            "estimated": measured.trainers_measured != measured.trainers,
+            "encoder_images_per_s": phase.encoder.images_per_s,
+            "micro_batch": phase.micro_batch,
+            "encoders": measured.encoders(phase),
+            "bytes_per_s": demand * phase.row_bytes,
+            "asked": asked,
+            "fed_share": min(1.0, fed),
+        }
+        sizes.append(size)
     return {"measured": measured.model_dump(mode="json"), "sizes": sizes, "notes": list(notes)}
 
 

@@ -18,19 +18,19 @@ from giornata.pretrain.planning.measured import (
     Rate,
     gpu_known,
     read_measured,
-    sizes_of,
     with_measured_encoders,
     with_measured_rates,
 )
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.request import PlanRequest, sd2_base
-from giornata.pretrain.recipes import sd2_base as sd2_run
-from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config
+from giornata.pretrain.planning.reading import request_of
+from giornata.pretrain.planning.request import PlanRequest
+from giornata.pretrain.recipes import sd2_base, sdxl_tiny
+from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config, report_of
 from giornata.pretrain.synthetic_rows import synthetic_feeds, to_encode
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 FACTS = load_facts()
+SD2 = request_of({"recipe": "sd2_base"})
 
 
 def clock() -> Any:
@@ -105,7 +105,7 @@ def test_fewer_trainers_have_the_same_share_of_a_step() -> None:
 
 
 def online_run() -> PretrainConfig:
-    run = sd2_run()
+    run = sd2_base()
     workers = replace(run.workers, trainers=32, min_trainers=8)
     return replace(run, workers=workers, encode=replace(run.encode, mode=Mode.ONLINE))
 
@@ -144,18 +144,19 @@ def kept(folder: Path, what: Measured) -> Path:
 
 
 def test_the_seeds_rates_give_the_seeds_missing_encoders() -> None:
-    first, second = sizes_of(measured(), {"256": 40, "512": 40})
-    assert (first.encoders, second.encoders) == (59, 49)
-    assert first.demand_images_per_s == pytest.approx(5908)
-    assert first.bytes_per_s == pytest.approx(5908 * 174_000)
-    assert first.estimated
-    assert (round(first.fed_share, 2), round(second.fed_share, 2)) == (0.69, 0.83)
-    whole = measured(trainers_measured=32)
-    assert not sizes_of(whole, {"256": 1, "512": 1})[0].estimated
+    run = online_run()
+    run = replace(run, encode=replace(run.encode, encoders=40))
+    first, second = report_of(run, measured(), [])["sizes"]
+    assert (first["encoders"], second["encoders"]) == (59, 49)
+    assert first["demand_images_per_s"] == pytest.approx(5908)
+    assert first["bytes_per_s"] == pytest.approx(5908 * 174_000)
+    assert (round(first["fed_share"], 2), round(second["fed_share"], 2)) == (0.69, 0.83)
+    assert first["estimated"]
+    assert not report_of(run, measured(trainers_measured=32), [])["sizes"][0]["estimated"]
 
 
 def test_a_plan_takes_measured_rates_and_says_so(tmp_path: Path) -> None:
-    request = PlanRequest(phases=sd2_base().phases, trainers=("4xp4de.24xlarge",), modes=(Mode.ONLINE,))
+    request = PlanRequest(phases=SD2.phases, trainers=("4xp4de.24xlarge",), modes=(Mode.ONLINE,))
     whole = measured(trainers_measured=32, phases=_scaled(measured().phases, 40.0))
     planned = rank(with_measured_rates(request, read_measured(kept(tmp_path, whole)), FACTS), FACTS).choices[0]
     phase = planned.phases[0]
@@ -175,7 +176,7 @@ def _scaled(phases: tuple[MeasuredPhase, ...], factor: float) -> tuple[MeasuredP
 
 
 def test_rates_of_one_gpu_are_carried_over_to_more_as_an_estimate(tmp_path: Path) -> None:
-    request = PlanRequest(phases=sd2_base().phases, trainers=("4xp5en.48xlarge",), modes=(Mode.ONLINE,))
+    request = PlanRequest(phases=SD2.phases, trainers=("4xp5en.48xlarge",), modes=(Mode.ONLINE,))
     one = measured(trainer_device="NVIDIA H200", trainers=1)
     phase = rank(with_measured_rates(request, one, FACTS), FACTS).choices[0].phases[0]
     assert phase.images_per_s == pytest.approx(5908)
@@ -183,13 +184,13 @@ def test_rates_of_one_gpu_are_carried_over_to_more_as_an_estimate(tmp_path: Path
 
 
 def test_text_towers_alone_are_no_rate_of_both() -> None:
-    hybrid = with_measured_rates(sd2_base(), measured(mode=Mode.HYBRID), FACTS)
+    hybrid = with_measured_rates(SD2, measured(mode=Mode.HYBRID), FACTS)
     assert (len(hybrid.rates), hybrid.encoder_rates) == (2, ())
 
 
 def test_a_plan_refuses_what_was_measured_on_something_else() -> None:
     with pytest.raises(InvalidInput) as refused:
-        with_measured_rates(sd2_base(), measured(model="shapes", trainer_device="CPU"), FACTS)
+        with_measured_rates(SD2, measured(model="shapes", trainer_device="CPU"), FACTS)
     assert len(refused.value.faults) == 2
 
 

@@ -5,8 +5,7 @@ The file is one JSON object with `measured`; what else it says follows from that
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,44 +60,14 @@ class Measured(_Kept):
     availability: float = Field(1.0, gt=0, le=1)
     phases: tuple[MeasuredPhase, ...]
 
+    def demand_images_per_s(self, phase: MeasuredPhase) -> float:
+        """Of all trainers. An estimate where not all were measured: the network between them is left out then."""
+        return phase.trainers.images_per_s / self.trainers_measured * self.trainers
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseSize:
-    """What a phase needs. `demand_images_per_s` is of all trainers; `estimated` when not all of them were measured:
-    the network between them is left out then. `fed_share`: what the `asked` encoders can feed of the demand."""
-
-    name: str
-    resolution: int
-    demand_images_per_s: float
-    estimated: bool
-    encoder_images_per_s: float
-    micro_batch: int | None
-    encoders: int
-    bytes_per_s: float
-    asked: int
-    fed_share: float
-
-
-def sizes_of(measured: Measured, asked: Mapping[str, int]) -> tuple[PhaseSize, ...]:
-    """What follows, phase by phase; `asked`: the encoders of the configuration, by the phase's name."""
-    return tuple(_size(measured, phase, asked[phase.name]) for phase in measured.phases)
-
-
-def _size(measured: Measured, phase: MeasuredPhase, asked: int) -> PhaseSize:
-    demand = phase.trainers.images_per_s / measured.trainers_measured * measured.trainers
-    one, there = phase.encoder.images_per_s, measured.availability
-    return PhaseSize(
-        name=phase.name,
-        resolution=phase.resolution,
-        demand_images_per_s=demand,
-        estimated=measured.trainers_measured != measured.trainers,
-        encoder_images_per_s=one,
-        micro_batch=phase.micro_batch,
-        encoders=encoders_for(demand, one, headroom=measured.headroom, availability=there),
-        bytes_per_s=demand * phase.row_bytes,
-        asked=asked,
-        fed_share=min(1.0, asked * one * there / demand),
-    )
+    def encoders(self, phase: MeasuredPhase) -> int:
+        """That feed all trainers."""
+        demand, one = self.demand_images_per_s(phase), phase.encoder.images_per_s
+        return encoders_for(demand, one, headroom=self.headroom, availability=self.availability)
 
 
 def read_measured(path: Path) -> Measured:
@@ -186,7 +155,7 @@ def with_measured_encoders(config: PretrainConfig, measured: Measured) -> Pretra
     ]
     if faults:
         raise InvalidInput(faults)
-    sizes = {each.name: each.encoders for each in sizes_of(measured, {p.name: 1 for p in measured.phases})}
+    sizes = {each.name: measured.encoders(each) for each in measured.phases}
     return replace(config, phases=tuple(replace(each, encoders=sizes[each.name]) for each in config.phases))
 
 

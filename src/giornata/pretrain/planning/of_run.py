@@ -30,16 +30,7 @@ def values_of_run(config: PretrainConfig, facts: Facts, rows: Found) -> dict[str
     trainers, encoders = _trainers(config, facts), _encoders(config, facts)
     mine = trainers.fields.get("trainers")
     return {
-        "name": config.name,
-        "model": config.model.architecture.value,
-        "phases": [
-            {
-                "samples": phase.samples,
-                "resolution": phase.resolution,
-                "global_batch_size": config.train.global_batch_size,
-            }
-            for phase in config.phases
-        ],
+        **schedule_of(config),
         "configured": {
             "mode": config.encode.mode.value,
             "trainers": mine[0] if mine else None,
@@ -50,6 +41,19 @@ def values_of_run(config: PretrainConfig, facts: Facts, rows: Found) -> dict[str
         **encoders.fields,
         "own": trainers.fields.get("own", []) + encoders.fields.get("own", []),
         "notes": [*rows.notes, *trainers.notes, *encoders.notes],
+    }
+
+
+def schedule_of(config: PretrainConfig) -> dict[str, Any]:
+    """Fields of PlanRequest that say what is trained, on whatever machines."""
+    batch = config.train.global_batch_size
+    return {
+        "name": config.name,
+        "model": config.model.architecture.value,
+        "phases": [
+            {"samples": phase.samples, "resolution": phase.resolution, "global_batch_size": batch}
+            for phase in config.phases
+        ],
     }
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pretrain.planning.facts import Facts, load_facts
-from giornata.pretrain.planning.of_run import Found, rows_found, values_of_run
-from giornata.pretrain.planning.request import OF_THE_RUN, RECIPES, SAME, TERMS, TRAINERS, PlanRequest
-from giornata.pretrain.recipes import RECIPES as RUNS
-from giornata.pretrain.recipes import read_config
+from giornata.pretrain.planning.of_run import Found, rows_found, schedule_of, values_of_run
+from giornata.pretrain.planning.request import OF_THE_RUN, SAME, TERMS, TRAINERS, PlanRequest
+from giornata.pretrain.recipes import RECIPES, read_config
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 ASSUMED = tuple(each.name for each in fields(PlanRequest) if each.name not in OF_THE_RUN)
@@ -31,8 +30,8 @@ def request_named(config: str, facts: Facts | None = None, *, assume: Path | Non
 
     Raises InvalidInput with all faults of both.
     """
-    if config not in RUNS and not Path(config).exists():
-        hint = f"recipes: {', '.join(RUNS)}"
+    if config not in RECIPES and not Path(config).exists():
+        hint = f"recipes: {', '.join(RECIPES)}"
         raise InvalidInput([Fault(where="CONFIG", message=f"{config} is neither a recipe nor a file", hint=hint)])
     faults: list[Fault] = []
     assumed: dict[str, Any] = {}
@@ -71,7 +70,7 @@ def request_of(values: Mapping[str, Any], facts: Facts | None = None) -> PlanReq
         if recipe not in RECIPES:
             hint = f"one of {', '.join(RECIPES)}"
             raise InvalidInput([Fault(where="recipe", message=f"there is no recipe {recipe!r}", hint=hint)])
-        given = asdict(RECIPES[recipe]()) | given
+        given = schedule_of(RECIPES[recipe]()) | given
     try:
         # Through JSON, in whose strict mode lists are tuples and names are members of an enumeration
         request = TypeAdapter(PlanRequest).validate_json(json.dumps(given, default=str))

@@ -150,21 +150,6 @@ class PlanRequest:
         return phase.samples if self.dataset_rows is None else self.dataset_rows
 
 
-def sd2_base() -> PlanRequest:
-    """The seed's schedule: 1,126.4 million samples at 256 pixels, 1,740.8 million at 512, batches of 4096.
-
-    As many samples as the 550,000 and 850,000 steps of 2048 of Stable Diffusion 2 base.
-    """
-    return PlanRequest(
-        name="sd2_base",
-        phases=(
-            PlanPhase(samples=1_126_400_000, resolution=256, global_batch_size=4096),
-            PlanPhase(samples=1_740_800_000, resolution=512, global_batch_size=4096),
-        ),
-    )
-
-
-RECIPES = {"sd2_base": sd2_base}
 OF_THE_RUN = frozenset({"name", "model", "phases", "configured", "own", "priced", "notes"})
 """Fields of PlanRequest that a run's configuration settles."""
 
