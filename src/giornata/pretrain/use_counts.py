@@ -61,11 +61,12 @@ def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, f
     empty one. Raises RuntimeError for a use that is not planned."""
     import duckdb
 
-    if not any(trace.glob("*.jsonl")):
+    files = sorted(str(path) for path in trace.glob("*.jsonl"))
+    if not files:
         return Counted(once=0, more=0, undone=0, attempts=0)
     with duckdb.connect(config={"temp_directory": str(folder), "memory_limit": MEMORY}) as database:
         database.register("planned", _planned(phases))
-        given = {"files": str(trace / "*.jsonl"), "until_step": until_step}
+        given = {"files": files, "until_step": until_step}
         found = database.execute(_QUERY, given).fetchone() or (0, 0, 0, 0, None)
     once, more, undone, attempts, strange = found
     if strange is not None:

@@ -89,6 +89,12 @@ def test_a_row_of_validation_was_not_planned(tmp_path: Path) -> None:
         count_uses(tmp_path / "trace", phases(), until_step=1, folder=tmp_path)
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    use = next((each.number, row) for each in phases()[0].portions() for row in each.rows)
+    written(folder := tmp_path / "a [run]*" / "trace", [(0, [(1, 0, [use])])])
+    assert count_uses(folder, phases(), until_step=1, folder=tmp_path).once == 1
+
+
 def test_what_was_being_written_when_a_trainer_was_killed_is_nothing(tmp_path: Path) -> None:
     use = next([each.number, row] for each in phases()[0].portions() for row in each.rows)
     whole = (
