@@ -75,7 +75,6 @@ PRETRAIN_COMMANDS = (
         ("plan", "pretrain_plan", "Price a run before anything is rented."),
         ("ingest", "pretrain_ingest", "Check every picture, and write the good ones as shards."),
         ("encode", "pretrain_encode", "Encode all shards for the modes offline and hybrid."),
-        ("size", "pretrain_size", "Measure, and say how many encoders and CPUs a run needs."),
     ),
     _section(
         "A run",

@@ -1,5 +1,6 @@
 """`giornata pretrain plan`: hours, dollars, storage, mode and encoders of a run, before a cent is spent."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,6 @@ import typer
 
 from giornata.cli.options import JsonFlag
 from giornata.cli.output import EXIT_FAILED, Output, reporting
-from giornata.domain.errors import Fault, InvalidInput
 
 
 def register(group: typer.Typer) -> None:
@@ -16,11 +16,7 @@ def register(group: typer.Typer) -> None:
 
 
 def plan(
-    config: Annotated[
-        str | None,
-        typer.Argument(metavar="CONFIG", help="The run: a recipe (sd2_base), or its TOML file.", show_default=False),
-    ] = None,
-    paper: Annotated[bool, typer.Option("--paper", help="The seed's tables beside ours.")] = False,
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="The run: a recipe (sd2_base), or its TOML file.")],
     every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
     assume: Annotated[
         Path | None,
@@ -28,7 +24,7 @@ def plan(
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(help="Rates of `pretrain size --out`, instead of estimates.", show_default=False),
+        typer.Option(help="Rates of `pretrain run --synthetic --out`, instead of estimates.", show_default=False),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -37,17 +33,6 @@ def plan(
     Ranks modes and machines: hours, encoders, storage and dollars, with what is estimated and why.
     """
     with reporting(as_json) as out:
-        if paper and (assume or measured):
-            message = "the tables are of others, and take neither --assume nor --measured"
-            raise InvalidInput([Fault(where="--paper", message=message, hint="leave one of them out")])
-        if paper == (config is not None):
-            message = "not both a configuration and --paper" if paper else "say what to plan"
-            raise InvalidInput(
-                [Fault(where="CONFIG", message=message, hint="a recipe: sd2_base; or a file; or --paper")]
-            )
-        if config is None:
-            _paper(out)
-            return
         priced = _ranked(config, assume, measured, out, every=every)
     if not priced:
         raise typer.Exit(EXIT_FAILED)
@@ -66,16 +51,7 @@ def _ranked(config: str, assume: Path | None, measured: Path | None, out: Output
     request = request_named(config, facts, assume=assume)
     if measured is not None:
         request = with_measured_rates(request, read_measured(measured), facts)
-    ranking = rank(request, facts)
+    ranking = rank(request, facts, today=datetime.now(UTC).date())
     words.say_ranking(ranking, out, every=every)
     out.result(ranking_told(ranking))
     return bool(ranking.choices) or not request.priced
-
-
-def _paper(out: Output) -> None:
-    from giornata.cli import pretrain_paper_words as words
-    from giornata.pretrain.planning.facts import load_facts
-    from giornata.pretrain.planning.report import paper_told
-
-    words.say_paper(load_facts(), out)
-    out.result(paper_told(load_facts()))

@@ -5,18 +5,17 @@ from collections.abc import Iterable
 
 from giornata.cli.output import Output
 from giornata.pretrain.planning.choices import Choice, ChosenPhase
-from giornata.pretrain.planning.needs import PhaseNeeds, needs_of
 from giornata.pretrain.planning.ranking import Ranking
-from giornata.pretrain.planning.reasons import large_bytes, machines_words, reasons, usd
+from giornata.pretrain.planning.reasons import ESTIMATED, large_bytes, machines_words, reasons, usd, verdict
+from giornata.pretrain.planning.report import PhaseNeeds, needs_of
 
 WIDE = 112
-ESTIMATED = "~"
 
 Column = tuple[str, list[str], bool]  # header, cells, whether it is aligned to the right
 
 
 def say_ranking(ranking: Ranking, out: Output, *, every: bool) -> None:
-    """The table, the cheapest choice phase by phase, and why."""
+    """The verdict, the table, the cheapest choice phase by phase, and why."""
     request = ranking.request
     phases = f"{len(request.phases)} phase{'' if len(request.phases) == 1 else 's'}"
     out.say(
@@ -31,6 +30,8 @@ def say_ranking(ranking: Ranking, out: Output, *, every: bool) -> None:
         out.say("")
         say_lines(("Nothing can be priced.", *ranking.left_out, *request.notes), out)
         return
+    say_lines(verdict(ranking), out)
+    out.say("")
     whole = every or not out.console.is_terminal
     shown = ranking.choices if whole else chief_choices(ranking)
     say_table(choice_columns(shown, narrow=narrow), out)

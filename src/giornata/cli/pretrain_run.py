@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,22 +29,55 @@ def run(
     address: Address = None,
     measured: Annotated[
         Path | None,
-        typer.Option(help="As many encoders as `pretrain size --out` found.", show_default=False),
+        typer.Option(help="As many encoders as `--synthetic --out` found.", show_default=False),
+    ] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Train nothing: measure the rates with made-up rows.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Steps to measure in each phase; 30.", show_default=False),
+    ] = None,
+    trainers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Trainers to measure; all of the run.", show_default=False),
+    ] = None,
+    kept: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the rates down, for --measured.", show_default=False),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train through all phases, from wherever the run was.
 
-    Stop it with Ctrl-C; the same command goes on.
+    Stop it with Ctrl-C; the same command goes on. With --synthetic it measures instead, without data.
     """
-    with reporting(as_json) as out:
-        options = {"--address": address, "--measured": measured}
+    with reporting(as_json, stopped="stopped") as out:
+        _check(synthetic, {"--steps": steps, "--trainers": trainers, "--out": kept}, {"--measured": measured})
+        options = {"--address": address, "--measured": measured, "--steps": steps, "--trainers": trainers}
         given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
+        if synthetic:
+            from giornata.cli.pretrain_synthetic import run_synthetic
+
+            run_synthetic([config, *given], kept, out)
+            return
         code, report = _run([config, *given])
         _tell(out, report)
         out.result(report)
     if code:
         raise typer.Exit(code)
+
+
+def _check(synthetic: bool, measuring: Mapping[str, object], training: Mapping[str, object]) -> None:
+    """Refuse an option of the other kind of run."""
+    wrong, hint = (training, "leave it out") if synthetic else (measuring, "goes with --synthetic")
+    faults = [
+        Fault(where=name, message=f"cannot go {'with' if synthetic else 'without'} --synthetic", hint=hint)
+        for name, value in wrong.items()
+        if value is not None
+    ]
+    if faults:
+        raise InvalidInput(faults)
 
 
 def _run(words: list[str]) -> tuple[int, dict[str, Any]]:

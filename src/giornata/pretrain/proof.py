@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.ledger import Ledger
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.feeding.schedule import rows_of_phases
 from giornata.pretrain.run_storage import progress_of, run_storage
-from giornata.pretrain.trace import FOLDER, TracedAttempt, read_traces
+from giornata.pretrain.trace import FOLDER
 from giornata.pretrain.training.progress import Progress
 from giornata.pretrain.training.spending import spent_usd
 from giornata.pretrain.use_counts import Counted, count_uses
@@ -55,10 +56,10 @@ def proof_of(config: PretrainConfig) -> Proof:
     source, run = source_manifest(config), run_storage(config)
     phases, progress = rows_of_phases(config, source), progress_of(run)
     ledgers = [Ledger.from_json(each, rows_of) for each, rows_of in zip(progress.ledgers, phases, strict=False)]
-    attempts = read_traces(Path(run.path()) / FOLDER) if config.tracking.trace_rows else None
     planned = sum(rows_of.samples for rows_of in phases)
     kept_out = sum(ledger.quarantined for ledger in ledgers)
-    counted = _by_ledgers(ledgers) if attempts is None else _by_traces(attempts, phases, progress)
+    traced = config.tracking.trace_rows
+    counted = _by_traces(run, phases, progress) if traced else _by_ledgers(ledgers)
     return Proof(
         finished=progress.phase >= len(config.phases),
         rows=source.rows,
@@ -69,17 +70,17 @@ def proof_of(config: PretrainConfig) -> Proof:
         unreadable=kept_out - progress.skipped_rows,
         left_out=progress.skipped_rows,
         missed=planned - counted.once - counted.more - kept_out,
-        undone=None if attempts is None else counted.undone,
-        attempts=None if attempts is None else len(attempts),
+        undone=counted.undone if traced else None,
+        attempts=counted.attempts if traced else None,
         steps=progress.step,
         spent_usd=spent_usd(run, progress),
     )
 
 
 def _by_ledgers(ledgers: Iterable[Ledger]) -> Counted:
-    return Counted(once=sum(ledger.done - ledger.quarantined for ledger in ledgers), more=0, undone=0)
+    return Counted(once=sum(ledger.done - ledger.quarantined for ledger in ledgers), more=0, undone=0, attempts=0)
 
 
-def _by_traces(attempts: Sequence[TracedAttempt], phases: Sequence[RowsOfPhase], progress: Progress) -> Counted:
+def _by_traces(run: Storage, phases: Sequence[RowsOfPhase], progress: Progress) -> Counted:
     with tempfile.TemporaryDirectory(prefix="giornata-proof-") as folder:
-        return count_uses(attempts, phases, until_step=progress.step, folder=Path(folder))
+        return count_uses(Path(run.path()) / FOLDER, phases, until_step=progress.step, folder=Path(folder))

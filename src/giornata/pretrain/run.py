@@ -295,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", nargs="?", help="a recipe's name, or a TOML file")
     parser.add_argument("--config-json", help="the configuration itself")
     parser.add_argument("--address", help="of a Ray cluster; auto: the one that this machine belongs to")
-    parser.add_argument("--measured", type=Path, help="file of `giornata pretrain size`: take its number of encoders")
+    parser.add_argument("--measured", type=Path, help="file of `run --synthetic --out`: take its number of encoders")
     parser.add_argument("--report", type=Path, help="write what came of it to this file, as JSON")
     parser.add_argument("--lines", action="store_true", help="print JSON lines for whoever follows the run")
     given = parser.parse_args(arguments)

@@ -1,107 +1,89 @@
-"""How often each planned use of a row was trained, as the traces have it.
+"""How often each planned use of a row was trained: one query over the trace.
 
-A byte of a file stands for each use, and what is held in memory does not grow with the rows: uses that follow one
-another in a trace are of few portions, whose bytes lie together.
+Lines of an attempt count up to the step from which the next attempt went on; what came after it was trained again. A
+line that a kill has cut is none. DuckDB keeps what does not fit into memory in a folder.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import pyarrow as pa
 
-from giornata.pretrain.feeding.ledger import Use
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.trace import TracedAttempt
 
-AT_ONCE = 1 << 16
-"""Uses are counted so many together."""
-CHUNK_BYTES = 1 << 20
-MORE_THAN_ONCE = 2
-"""As far as is counted."""
-_ROW_BITS = 32
+MEMORY = "1GB"
+_QUERY = """
+WITH lines AS (
+    SELECT * FROM read_json(
+        $files, format = 'newline_delimited', ignore_errors = true, filename = true,
+        columns = {"from": 'BIGINT', ms: 'BIGINT', step: 'BIGINT', phase: 'BIGINT', uses: 'BIGINT[][]'}
+    )
+), attempts AS (
+    SELECT filename, ms, "from", min("from") OVER (
+        ORDER BY ms, "from" GROUPS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+    ) AS kept_until
+    FROM lines WHERE ms IS NOT NULL
+), steps AS (
+    SELECT step, phase, uses, coalesce(step > kept_until, false) AS undone
+    FROM lines JOIN attempts USING (filename) WHERE step IS NOT NULL
+), uses AS (
+    SELECT phase, unnest(uses) AS use FROM steps WHERE NOT undone AND step <= $until_step
+), trained AS (
+    SELECT phase, use[1] AS portion, use[2] AS row, count(*) AS times FROM uses GROUP BY ALL
+), judged AS (
+    SELECT trained.*, coalesce(trained.row >= planned.stop, true) AS strange
+    FROM trained ASOF LEFT JOIN planned
+    ON trained.phase = planned.phase AND trained.portion = planned.portion AND trained.row >= planned.start
+)
+SELECT
+    count(*) FILTER (times = 1),
+    count(*) FILTER (times > 1),
+    (SELECT coalesce(sum(len(uses)), 0) FROM steps WHERE undone),
+    (SELECT count(*) FROM (SELECT DISTINCT ms, "from" FROM attempts)),
+    min({phase: phase, portion: portion, row: row}) FILTER (strange)
+FROM judged
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Planned uses that were trained `once` and `more` than once, and uses that were `undone`."""
+    """Planned uses that were trained `once` and `more` than once, uses that were `undone`, and traced attempts."""
 
     once: int
     more: int
     undone: int
+    attempts: int
 
 
-def count_uses(
-    attempts: Iterable[TracedAttempt],
-    phases: Sequence[RowsOfPhase],
-    *,
-    until_step: int,
-    folder: Path,
-    at_once: int = AT_ONCE,
-) -> Counted:
-    """Of all attempts, up to a step; what was trained after it is not safe yet. `folder` is an empty one, for a byte
-    for each planned use. Raises RuntimeError for uses that are not planned."""
-    counts = {each.phase: UseCounts(each, folder / str(each.phase), at_once=at_once) for each in phases}
-    undone = 0
-    for attempt in attempts:
-        for line in attempt.lines():
-            if line["step"] > attempt.kept_until:
-                undone += len(line["uses"])
-            elif line["step"] <= until_step:
-                if line["phase"] not in counts:
-                    raise RuntimeError(f"phase {line['phase']} was trained, which is not of this run")
-                counts[line["phase"]].add(line["uses"])
-    ends = [each.ends() for each in counts.values()]
-    return Counted(once=sum(once for once, _ in ends), more=sum(more for _, more in ends), undone=undone)
+def count_uses(trace: Path, phases: Sequence[RowsOfPhase], *, until_step: int, folder: Path) -> Counted:
+    """Of all attempts in the folder `trace`, up to a step; what was trained after it is not safe yet. `folder` is an
+    empty one. Raises RuntimeError for a use that is not planned."""
+    import duckdb
+
+    files = sorted(str(path) for path in trace.glob("*.jsonl"))
+    if not files:
+        return Counted(once=0, more=0, undone=0, attempts=0)
+    with duckdb.connect(config={"temp_directory": str(folder), "memory_limit": MEMORY}) as database:
+        database.register("planned", _planned(phases))
+        given = {"files": files, "until_step": until_step}
+        found = database.execute(_QUERY, given).fetchone() or (0, 0, 0, 0, None)
+    once, more, undone, attempts, strange = found
+    if strange is not None:
+        use = strange["portion"], strange["row"]
+        raise RuntimeError(f"a row was trained that is not of this run: {use} of phase {strange['phase']}")
+    return Counted(once=once, more=more, undone=int(undone), attempts=attempts)
 
 
-class UseCounts:
-    """Of one phase, in a new file."""
-
-    def __init__(self, rows_of: RowsOfPhase, file: Path, *, at_once: int) -> None:
-        spans = [(each.number, *span) for each in rows_of.portions() for span in each.rows.spans]
-        portions, starts, stops = np.array(spans, np.int64).T
-        self._phase, self._at_once = rows_of.phase, at_once
-        self._starts, self._stops = _numbers(portions, starts), _numbers(portions, stops)
-        sizes = stops - starts
-        self._first_places = np.cumsum(sizes) - sizes
-        _fill(file, rows_of.samples)
-        self._counts = np.memmap(file, np.uint8, "r+")
-        self._waiting: list[Use] = []
-
-    def add(self, uses: Sequence[Use]) -> None:
-        """They were trained once more."""
-        self._waiting += uses
-        if len(self._waiting) >= self._at_once:
-            self._count()
-
-    def ends(self) -> tuple[int, int]:
-        """How many were trained once, and how many more than once."""
-        self._count()
-        parts = range(0, len(self._counts), CHUNK_BYTES)
-        found = [np.bincount(self._counts[part : part + CHUNK_BYTES], minlength=3) for part in parts]
-        return sum(int(each[1]) for each in found), sum(int(each[MORE_THAN_ONCE]) for each in found)
-
-    def _count(self) -> None:
-        portions, rows = np.array(self._waiting, np.int64).reshape(-1, 2).T
-        numbers = _numbers(portions, rows)
-        spans = np.searchsorted(self._starts, numbers, side="right") - 1
-        strange = (spans < 0) | (numbers >= self._stops[spans])
-        if strange.any():
-            use = self._waiting[int(strange.argmax())]
-            raise RuntimeError(f"a row was trained that is not of this run: {tuple(use)} of phase {self._phase}")
-        places, times = np.unique(self._first_places[spans] + numbers - self._starts[spans], return_counts=True)
-        self._counts[places] = np.minimum(self._counts[places] + times, MORE_THAN_ONCE)
-        self._waiting = []
-
-
-def _numbers(portions: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """One for each use, in the order of portions."""
-    return portions << _ROW_BITS | rows
-
-
-def _fill(file: Path, size_bytes: int) -> None:
-    """With zeros: a disk that is full is told here, and not by a signal later."""
-    with file.open("wb") as stream:
-        for done in range(0, size_bytes, CHUNK_BYTES):
-            stream.write(bytes(min(CHUNK_BYTES, size_bytes - done)))
+def _planned(phases: Sequence[RowsOfPhase]) -> pa.Table:
+    """Spans of rows that each portion trains."""
+    spans = [
+        (each.phase, portion.number, *span)
+        for each in phases
+        for portion in each.portions()
+        for span in portion.rows.spans
+    ]
+    columns = zip(*spans, strict=True)
+    return pa.table(
+        dict(zip(("phase", "portion", "start", "stop"), (pa.array(each) for each in columns), strict=True))
+    )

@@ -176,7 +176,7 @@ class Encode:
     """Text embeddings are stored beside the latents. OFFLINE needs them, HYBRID does not."""
     encode_batch_size: AtLeast1 = 16
     encoders: AtLeast1 = 1
-    """Actors; a phase may have its own number. `giornata pretrain size` says how many are needed."""
+    """Actors; a phase may have its own number. `giornata pretrain run --synthetic` says how many are needed."""
     max_encoders: AtLeast1 | None = None
     """Read and ignored: the number of encoders does not change during a run. Older configurations have this field."""
     correct_after_s: NotNegative = 60.0

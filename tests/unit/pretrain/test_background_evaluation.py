@@ -230,7 +230,7 @@ def test_what_is_not_measured_is_said(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     seeing = replace(config, train=replace(config.train, validation_steps=2, validation_rows=4))
     assert not_measured(seeing) == []
-    older = replace(seeing, encode=replace(seeing.encode, max_encoders=4, correct_after_s=-1.0))
+    older = replace(seeing, encode=replace(seeing.encode, max_encoders=4, correct_after_s=1.0))
     assert parse(older.to_json()) == older, "settings of runs that corrected the number of encoders are read"
     assert not_measured(older) == [
         "encode.max_encoders is ignored: the number of encoders does not change during a run"

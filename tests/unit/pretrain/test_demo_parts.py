@@ -13,8 +13,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.pretrain.demo.charts import running_mean
 from giornata.pretrain.demo.config import PROMPTS, SAMPLES, demo_toml
 from giornata.pretrain.demo.kills import Alive, Kill, alive_trainers, kill_steps, victim
-from giornata.pretrain.demo.story import MARK, prepare
-from giornata.pretrain.demo.verdict import verdict
+from giornata.pretrain.demo.story import MARK, prepare, verdict
 from giornata.pretrain.evaluate import phase_of
 from giornata.pretrain.evaluation.closeness import clip_score, cmmd, pixels_of
 from giornata.pretrain.recipes import read_config, shapes

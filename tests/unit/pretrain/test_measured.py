@@ -1,19 +1,16 @@
 """What was measured: rates from the loop and the stages themselves, what follows, and who takes it up."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.transforms import CUT
-from giornata.pretrain.measure_encoders import EncoderOnTrial, measure_reading, to_encode
-from giornata.pretrain.measure_trainers import measure_loop, synthetic_feeds
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.measured import (
     Measured,
@@ -21,18 +18,19 @@ from giornata.pretrain.planning.measured import (
     Rate,
     gpu_known,
     read_measured,
-    sizes_of,
     with_measured_encoders,
     with_measured_rates,
 )
 from giornata.pretrain.planning.ranking import rank
-from giornata.pretrain.planning.request import PlanRequest, sd2_base
-from giornata.pretrain.recipes import sd2_base as sd2_run
-from giornata.pretrain.recipes import sdxl_tiny
-from giornata.pretrain.size import rate_of, sized_config
+from giornata.pretrain.planning.reading import request_of
+from giornata.pretrain.planning.request import PlanRequest
+from giornata.pretrain.recipes import sd2_base, sdxl_tiny
+from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config, report_of
+from giornata.pretrain.synthetic_rows import synthetic_feeds, to_encode
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 FACTS = load_facts()
+SD2 = request_of({"recipe": "sd2_base"})
 
 
 def clock() -> Any:
@@ -58,7 +56,7 @@ def test_the_loop_is_measured_without_data_and_leaves_nothing(tmp_path: Path) ->
         config, 1, steps=2, device=torch.device("cpu"), scratch=tmp_path / "scratch", clock_s=clock()
     )
     # Between two steps the clock is looked at four times: around the waiting, at the step's end, after validation.
-    assert found == [pytest.approx(8 / 3)] * 2
+    assert found == LoopRate(images_per_s=pytest.approx(8 / 3), micro_batch=8)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -78,12 +76,12 @@ def test_synthetic_rows_are_a_share_of_each_step_and_none_comes_twice(tmp_path: 
 def test_an_encoder_is_measured_by_its_batches(tmp_path: Path, mode: Mode) -> None:
     config = online(tmp_path)
     config = replace(config, encode=replace(config.encode, mode=mode))
-    trial = EncoderOnTrial(config)
-    found, row_bytes = trial.measure(32, batches=3, clock_s=clock())
-    assert found == [4.0] * 3  # four rows a second by this clock
+    encoder = SyntheticEncoder(config)
+    found, row_bytes = encoder.measure(32, batches=3, clock_s=clock())
+    assert found == 4.0  # four rows a second by this clock
     latents, text = 2 * 4 * 4 * 4 * 2, (77 * 64 + 32) * 2
     assert latents + text < row_bytes < latents + text + 500
-    assert trial.device() == "CPU"
+    assert encoder.device() == "CPU"
 
 
 def test_what_an_encoder_is_given_is_what_a_run_gives_it() -> None:
@@ -91,35 +89,25 @@ def test_what_an_encoder_is_given_is_what_a_run_gives_it() -> None:
     assert to_encode(Mode.HYBRID, 32, 2).schema.equals(columns.FED)
 
 
-def test_reading_is_measured_on_the_rows_that_there_are(tmp_path: Path) -> None:
-    write_shards(tmp_path / "shards", shards=3, rows=7)
-    config = online(tmp_path)
-    config = replace(config, data=replace(config.data, shards=str(tmp_path / "shards")))
-    found = measure_reading(config, 0, clock_s=clock())
-    assert found
-    assert set(found) == {7.0}  # a shard's rows in a second, without the first shard
-    with pytest.raises(InvalidInput):
-        measure_reading(online(tmp_path / "none"), 0)
-
-
-def test_the_median_and_its_spread() -> None:
-    assert rate_of([10.0, 1.0, 12.0, 11.0, 9.0]) == Rate(images_per_s=10.0, spread=0.2)
-    assert rate_of([3.0]) == Rate(images_per_s=3.0, spread=0.0)
-
-
 def test_fewer_trainers_have_the_same_share_of_a_step() -> None:
-    run = sd2_run()
-    config, count, notes = sized_config(run, 2)
+    run = online_run()
+    config, count, notes = measured_config(run, 2)
     assert (count, config.train.global_batch_size) == (2, 256)
     assert any("2 of 32 trainers" in note for note in notes)
     offline = replace(run, encode=replace(run.encode, mode=Mode.OFFLINE))
-    config, count, notes = sized_config(offline, None)
+    config, count, notes = measured_config(offline, None)
     assert (config.encode.mode, count) == (Mode.ONLINE, 32)
     assert ["online would need" in note for note in notes] == [True]
-    assert sized_config(run, None) == (run, 32, [])
+    assert measured_config(run, None) == (run, 32, [])
 
 
 # ---- what follows ----
+
+
+def online_run() -> PretrainConfig:
+    run = sd2_base()
+    workers = replace(run.workers, trainers=32, min_trainers=8)
+    return replace(run, workers=workers, encode=replace(run.encode, mode=Mode.ONLINE))
 
 
 def measured(**changes: Any) -> Measured:
@@ -139,9 +127,8 @@ def measured(**changes: Any) -> Measured:
             MeasuredPhase(
                 name=str(pixels),
                 resolution=pixels,
-                trainers=Rate(images_per_s=trainers, spread=0.01),
-                encoder=Rate(images_per_s=encoder, spread=0.01),
-                cpu=Rate(images_per_s=100.0, spread=0.01),
+                trainers=Rate(images_per_s=trainers),
+                encoder=Rate(images_per_s=encoder),
                 row_bytes=174_000,
             )
             for pixels, (trainers, encoder) in rates.items()
@@ -152,23 +139,24 @@ def measured(**changes: Any) -> Measured:
 
 def kept(folder: Path, what: Measured) -> Path:
     path = folder / "measured.json"
-    path.write_text(json.dumps({"measured": asdict(what), "sizes": [], "notes": []}))
+    path.write_text(json.dumps({"measured": what.model_dump(mode="json"), "sizes": [], "notes": []}))
     return path
 
 
 def test_the_seeds_rates_give_the_seeds_missing_encoders() -> None:
-    first, second = sizes_of(measured(), {"256": 40, "512": 40})
-    assert (first.pool.encoders, second.pool.encoders) == (59, 49)
-    assert first.demand_images_per_s == pytest.approx(5908)
-    assert first.pool.cpus == 60
-    assert first.estimated
-    assert (round(first.fed_share, 2), round(second.fed_share, 2)) == (0.69, 0.83)
-    whole = replace(measured(), trainers_measured=32)
-    assert not sizes_of(whole, {"256": 1, "512": 1})[0].estimated
+    run = online_run()
+    run = replace(run, encode=replace(run.encode, encoders=40))
+    first, second = report_of(run, measured(), [])["sizes"]
+    assert (first["encoders"], second["encoders"]) == (59, 49)
+    assert first["demand_images_per_s"] == pytest.approx(5908)
+    assert first["bytes_per_s"] == pytest.approx(5908 * 174_000)
+    assert (round(first["fed_share"], 2), round(second["fed_share"], 2)) == (0.69, 0.83)
+    assert first["estimated"]
+    assert not report_of(run, measured(trainers_measured=32), [])["sizes"][0]["estimated"]
 
 
 def test_a_plan_takes_measured_rates_and_says_so(tmp_path: Path) -> None:
-    request = PlanRequest(phases=sd2_base().phases, trainers=("4xp4de.24xlarge",), modes=(Mode.ONLINE,))
+    request = PlanRequest(phases=SD2.phases, trainers=("4xp4de.24xlarge",), modes=(Mode.ONLINE,))
     whole = measured(trainers_measured=32, phases=_scaled(measured().phases, 40.0))
     planned = rank(with_measured_rates(request, read_measured(kept(tmp_path, whole)), FACTS), FACTS).choices[0]
     phase = planned.phases[0]
@@ -182,13 +170,13 @@ def test_a_plan_takes_measured_rates_and_says_so(tmp_path: Path) -> None:
 
 def _scaled(phases: tuple[MeasuredPhase, ...], factor: float) -> tuple[MeasuredPhase, ...]:
     return tuple(
-        replace(each, trainers=replace(each.trainers, images_per_s=each.trainers.images_per_s * factor))
+        each.model_copy(update={"trainers": Rate(images_per_s=each.trainers.images_per_s * factor)})
         for each in phases
     )
 
 
 def test_rates_of_one_gpu_are_carried_over_to_more_as_an_estimate(tmp_path: Path) -> None:
-    request = PlanRequest(phases=sd2_base().phases, trainers=("4xp5en.48xlarge",), modes=(Mode.ONLINE,))
+    request = PlanRequest(phases=SD2.phases, trainers=("4xp5en.48xlarge",), modes=(Mode.ONLINE,))
     one = measured(trainer_device="NVIDIA H200", trainers=1)
     phase = rank(with_measured_rates(request, one, FACTS), FACTS).choices[0].phases[0]
     assert phase.images_per_s == pytest.approx(5908)
@@ -196,13 +184,13 @@ def test_rates_of_one_gpu_are_carried_over_to_more_as_an_estimate(tmp_path: Path
 
 
 def test_text_towers_alone_are_no_rate_of_both() -> None:
-    hybrid = with_measured_rates(sd2_base(), measured(mode=Mode.HYBRID), FACTS)
+    hybrid = with_measured_rates(SD2, measured(mode=Mode.HYBRID), FACTS)
     assert (len(hybrid.rates), hybrid.encoder_rates) == (2, ())
 
 
 def test_a_plan_refuses_what_was_measured_on_something_else() -> None:
     with pytest.raises(InvalidInput) as refused:
-        with_measured_rates(sd2_base(), measured(model="shapes", trainer_device="CPU"), FACTS)
+        with_measured_rates(SD2, measured(model="shapes", trainer_device="CPU"), FACTS)
     assert len(refused.value.faults) == 2
 
 
@@ -225,19 +213,36 @@ def test_devices_have_the_names_of_the_price_book(device: str, name: str | None)
 
 
 def test_a_run_takes_the_number_of_encoders() -> None:
-    run = sd2_run()
-    online_run = replace(run, encode=replace(run.encode, mode=Mode.ONLINE))
-    taken = with_measured_encoders(online_run, measured())
+    run = online_run()
+    taken = with_measured_encoders(run, measured())
     assert [taken.encoders_of(place) for place in (0, 1)] == [59, 49]
     with pytest.raises(InvalidInput) as refused:
-        with_measured_encoders(run, measured(trainers=8))
+        with_measured_encoders(replace(run, encode=replace(run.encode, mode=Mode.HYBRID)), measured(trainers=8))
     assert {fault.where for fault in refused.value.faults} == {"--measured: mode", "--measured: workers.trainers"}
 
 
+def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """They have the scatter of each rate, a CPU's rate and the start of an encoder."""
+    path = kept(tmp_path, measured())
+    values = json.loads(path.read_text())
+    values["measured"]["encoder_start_s"] = 30.0
+    for phase in values["measured"]["phases"]:
+        del phase["micro_batch"]
+        phase["cpu"] = {"images_per_s": 60.0, "spread": 0.1}
+        phase["trainers"]["spread"] = 0.1
+    path.write_text(json.dumps(values))
+    assert read_measured(path) == measured()
+
+
 def test_a_file_is_checked_whole(tmp_path: Path) -> None:
-    assert read_measured(kept(tmp_path, measured())) == measured()
+    path = kept(tmp_path, measured())
+    assert read_measured(path) == measured()
+    path.write_text(path.read_text().replace('"availability": 1.0', '"availability": 1.5'))
+    values = json.loads(path.read_text())
+    values["measured"]["phases"][1]["trainers"]["images_per_s"] = -1.0
+    path.write_text(json.dumps(values))
     with pytest.raises(InvalidInput) as refused:
-        read_measured(kept(tmp_path, measured(availability=1.5, headroom=0.0)))
+        read_measured(path)
     assert len(refused.value.faults) == 2
     path = tmp_path / "other.json"
     with pytest.raises(InvalidInput, match="cannot be read"):

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from giornata.cli.main import app
 from giornata.cli.output import Output
-from giornata.cli.pretrain_paper_words import say_paper
 from giornata.cli.pretrain_plan_words import say_ranking
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.ranking import rank
@@ -37,21 +36,17 @@ def test_the_recipe_as_one_object():
     assert ran.exit_code == 0
     told = json.loads(ran.stdout.strip())
     assert (told["name"], len(told["choices"])) == ("sd2-base", 24)
-    assert told["reasons"] and told["break_even"]["passes"] > 0
+    assert told["reasons"]
+    assert told["verdict"][0].startswith("The run as configured is the cheapest: 8 H100")
+    assert told["rows_that_decide"]["below"] == "1xlambda-8xh100 offline lambda-8xh100"
 
 
-def test_the_paper_as_one_object_that_ends_with_the_headline():
-    ran = run("--paper", "--json")
-    assert ran.exit_code == 0
-    told = json.loads(ran.stdout.strip().splitlines()[-1])
-    assert {name: told[name] for name in list(told)[-5:]} == {
-        "table4_on_demand_usd": 67_406,
-        "table4_reserved_usd": 39_511,
-        "a100_hours": 13_165,
-        "encoders_256": 59,
-        "encoders_512": 49,
-    }
-    assert any(row["mark"] == "recovered" for row in told["rows"])
+def test_the_verdict_stands_before_the_table_and_old_prices_are_named():
+    lines = run("sd2_base").stdout.splitlines()
+    cheapest = next(place for place, line in enumerate(lines) if "is the cheapest" in line)
+    table = next(place for place, line in enumerate(lines) if line.startswith("trainers"))
+    assert cheapest < table and lines[cheapest + 1].startswith("The number of different rows decides.")
+    assert any(line.startswith("Prices older than 4 months: ") for line in lines)
 
 
 def test_in_a_pipe_every_choice_is_a_line():
@@ -86,15 +81,6 @@ def test_a_ranking_fits_the_terminal_and_nothing_is_cut(columns, every, changes)
     assert f"${ranking.best.bill.total_usd:,.0f}" in shown
 
 
-@pytest.mark.parametrize("columns", [100, 80])
-def test_the_paper_fits_the_terminal_and_nothing_is_cut(columns):
-    shown = on_terminal(columns, lambda out: say_paper(FACTS, out))
-    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
-    assert "…" not in shown
-    for text in ("$67,406", "$39,511", "13,165", "59", "49", "published", "recovered", "calculated"):
-        assert text in shown
-
-
 def test_the_terminal_shows_the_chief_choices_and_says_how_to_see_the_others():
     ranking = rank(request_of({"recipe": "sd2_base"}), FACTS)
     chief = on_terminal(100, lambda out: say_ranking(ranking, out, every=False))
@@ -115,13 +101,6 @@ def test_what_is_wrong_with_a_file_is_said_whole(tmp_path):
     assert "trainers.0: cannot be '9p4de'" in ran.stderr
     told = json.loads(run("sd2_base", "--assume", str(file), "--json").stdout)
     assert {fault["where"] for fault in told["error"]["faults"]} == {"headroom", "trainers.0"}
-
-
-@pytest.mark.parametrize("arguments", [(), ("sd2_base", "--paper")])
-def test_either_a_configuration_or_the_paper(arguments):
-    ran = run(*arguments)
-    assert ran.exit_code == 2
-    assert "CONFIG" in ran.stderr
 
 
 def test_nothing_to_price_is_a_failure(tmp_path):

@@ -3,15 +3,17 @@
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from importlib import resources
 
 import pytest
 
 from giornata.pretrain.planning.facts import Facts, Mark, facts_of, load_facts
-from giornata.pretrain.planning.roofline import colocated_rate, encoder_speed, mfu_of, rate_at, training_speed
+from giornata.pretrain.planning.roofline import encoder_speed, mfu_of, rate_at, training_speed
 
-TEXT = resources.files("giornata.pretrain.planning").joinpath("facts.toml").read_text(encoding="utf-8")
-DOCUMENT = tomllib.loads(TEXT)
+FILES = [resources.files("giornata.pretrain.planning").joinpath(name) for name in ("facts.toml", "prices.toml")]
+FIRST, SECOND = (tomllib.loads(file.read_text(encoding="utf-8")) for file in FILES)
+DOCUMENT = FIRST | SECOND
 
 
 @pytest.fixture
@@ -95,19 +97,24 @@ def test_encoders_are_carried_over_by_flops(facts):
     assert (guessed.images_per_s, guessed.estimated) == (pytest.approx(989 * 0.3 / 0.3178), True)
 
 
-def test_colocated_fits_what_the_seed_found(facts):
-    """Its loader did 2811 images/s, and between 655 and 817 at 512 pixels: the source contradicts itself there."""
-    encoders = [
-        32 * encoder_speed(facts, facts.flops_of("sd2", px), gpu="A100-80G").images_per_s for px in (256, 512)
-    ]
-    assert colocated_rate(trainers_per_s=4068, encoders_per_s=encoders[0]) == pytest.approx(2811, rel=0.01)
-    assert 655 < colocated_rate(trainers_per_s=1029, encoders_per_s=encoders[1]) < 817
+def test_every_price_has_a_provider_a_day_and_a_page():
+    assert len(DOCUMENT["offer"]) > 15
+    for offer in DOCUMENT["offer"]:
+        assert offer["provider"] and isinstance(offer["read_on"], date), offer
+        assert offer["url"].startswith("https://"), offer
+        assert offer["read_on"] <= date(2026, 11, 22), offer
+
+
+def test_four_providers_and_more_have_interruptible_prices():
+    rows = [row for row in DOCUMENT["offer"] if (row["book"], row["term"]) == ("2026-11", "interruptible")]
+    assert {row["provider"] for row in rows} >= {"AWS", "Google Cloud", "SaladCloud", "RunPod", "Verda", "Hyperstack"}
+    assert {row["provider"] for row in rows if "rtx4090" in row["instance"]} == {"SaladCloud", "RunPod"}
 
 
 def test_planning_loads_no_tensor_library():
     heavy = ("torch", "ray", "numpy", "pyarrow", "diffusers", "transformers", "PIL")
     code = (
-        "import sys, giornata.cli.pretrain_plan_words, giornata.cli.pretrain_paper_words; "
+        "import sys, giornata.cli.pretrain_plan_words; "
         "import giornata.pretrain.planning.report, giornata.pretrain.planning.reading; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )

@@ -15,7 +15,7 @@ from giornata.pretrain.data.manifest import Manifest, Shard
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.ranking import rank
 from giornata.pretrain.planning.reading import request_named, request_of_run
-from giornata.pretrain.planning.reasons import reasons
+from giornata.pretrain.planning.reasons import reasons, verdict
 from giornata.pretrain.recipes import RECIPES, sd2_base, shapes
 from giornata.protocol.pretraining import Mode
 
@@ -115,9 +115,17 @@ def test_rows_that_cannot_be_counted(tmp_path):
 def test_the_runs_own_trainers_and_mode_are_among_the_choices_and_named():
     ranking = ranked(on(sd2_base(), trainers=16, accelerator_type="H200"))
     mine = ranking.configured
-    assert (mine.mode, mine.machines.instances, mine.machines.trainer.short) == (Mode.HYBRID, 2, "p5en")
-    assert reasons(ranking)[0].startswith("As the run is configured, 16 H200 (2 p5en), hybrid: $")
+    assert (mine.mode, mine.machines.instances, mine.machines.trainer.short) == (Mode.COLOCATED, 2, "p5en")
+    assert "The run as configured, 16 H200 (2 p5en), colocated: ~$" in verdict(ranking)[0]
     assert ranked(on(sd2_base(), accelerator_type=None)).configured is None
+
+
+def test_the_shipped_recipe_is_the_cheapest_of_its_own_plan():
+    ranking = ranked(sd2_base())
+    assert ranking.configured is ranking.best
+    assert verdict(ranking)[0].startswith(
+        "The run as configured is the cheapest: 8 H100 (1 lambda-8xh100), colocated"
+    )
 
 
 def test_trainers_that_do_not_fill_an_instance_are_told():
@@ -130,10 +138,10 @@ def test_trainers_that_do_not_fill_an_instance_are_told():
 def test_the_runs_prices_are_used():
     priced = ranked(on(sd2_base(), trainer_usd_per_h=2.5))
     mine = priced.configured
-    assert (mine.machines.gpus, mine.machines.trainer_offer.usd_per_hour) == (32, 2.5)
-    assert mine.bill.trainer_usd == pytest.approx(mine.bill.training_hours * 32 * 2.5)
+    assert (mine.machines.gpus, mine.machines.trainer_offer.usd_per_hour) == (8, 2.5)
+    assert mine.bill.trainer_usd == pytest.approx(mine.bill.training_hours * 8 * 2.5)
     config = on(sd2_base(), trainer_usd_per_h=2.5, encoder_usd_per_h=0.5)
-    with_encoders = replace(config, encode=replace(config.encode, accelerator_type="A10G"))
+    with_encoders = replace(config, encode=replace(config.encode, mode=Mode.HYBRID, accelerator_type="A10G"))
     mine = ranked(with_encoders).configured
     assert (mine.machines.encoder.gpu, mine.machines.encoder_offer.usd_per_hour) == ("A10G", 0.5)
     assert any("encoder_usd_per_h is not used" in note for note in request_of_run(config).notes)
@@ -171,13 +179,7 @@ def test_the_table_has_the_number_of_encoders():
     assert shown["4 p4de", "colocated"] == shown["4 p4de", "offline"] == "–"
 
 
-def test_what_is_assumed_is_not_taken_with_the_paper(tmp_path):
-    ran = planned("--paper", "--assume", str(tmp_path / "x.toml"))
-    assert ran.exit_code == 2
-    assert "--paper" in ran.stderr
-
-
 def test_a_file_of_a_run_is_read_as_a_run_reads_it(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('recipe = "sd2_base"\n[workers]\ntrainers = 8\nmin_trainers = 8\n')
-    assert request_named(str(file)).trainers[0] == "1xp5.48xlarge"
+    assert request_named(str(file)).trainers[0] == "1xlambda-8xh100"

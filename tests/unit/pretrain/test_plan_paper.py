@@ -1,70 +1,150 @@
-"""The seed's tables beside ours."""
+"""The published tables of two pre-trainings of Stable Diffusion 2, computed again with the planner's formulas.
+
+"The seed" is Anyscale's pre-training with Ray (posts of 2024, github.com/anyscale/templates); the other is the README
+of github.com/mosaicml/diffusion. The page docs/guides/pretraining-price.md shows the same figures.
+"""
+
+from pathlib import Path
 
 import pytest
 
-from giornata.pretrain.planning.facts import Mark, load_facts
-from giornata.pretrain.planning.paper import LEFT_OUT, headline, paper, table_3
+from giornata.pretrain.planning import cost
+from giornata.pretrain.planning.facts import load_facts
+from giornata.pretrain.planning.roofline import colocated_rate, encoder_speed, mfu_of
 
 FACTS = load_facts()
-ROWS = {(row.table, row.what): row for row in paper(FACTS)}
+PAGE = Path(__file__).parents[3] / "docs/guides/pretraining-price.md"
+SAMPLES = {256: 1_126_400_000, 512: 1_740_800_000}
+STEPS = {  # table 3, images/s at 256 and 512 pixels: 3a of 16 A100-40G, 3b of 32 A100-80G
+    ("3a", "DDP over TCP"): (1074.0, 264.0),
+    ("3a", "EFA"): (1269.0, 474.0),
+    ("3a", "FSDP"): (1925.0, 667.0),
+    ("3a", "torch.compile"): (2910.0, 805.0),
+    ("3b", "DDP over TCP"): (1574.0, 389.6),
+    ("3b", "EFA"): (4068.0, 1029.0),
+    ("3b", "FSDP"): (5014.0, 1168.0),
+    ("3b", "torch.compile"): (5908.0, 1349.0),
+}
+MOSAIC = {  # GPUs: images/s at 256 and 512 pixels, days, USD at 2 USD per A100-hour
+    8: (1100.0, 290.0, 81.33, 31_230),
+    16: (2180.0, 585.0, 40.42, 31_043),
+    32: (4080.0, 1195.0, 20.06, 30_805),
+    64: (8530.0, 2340.0, 10.14, 31_146),
+    128: (11_600.0, 4590.0, 5.51, 33_874),
+}
+TABLE_2_ENCODING_USD = 2183
 
 
-def test_the_headline_is_the_published_table_to_the_dollar():
-    found = headline(FACTS)
-    assert found.table4_on_demand_usd in (67_405, 67_406)
-    assert found.table4_reserved_usd == 39_511
-    assert found.a100_hours == 13_165
-    assert (found.encoders_256, found.encoders_512) == (59, 49)
+def usd(instance: str, term: str = "on_demand") -> float:
+    offer = FACTS.offer(instance, book="seed", term=term)
+    assert offer is not None and offer.term == term
+    return offer.usd_per_hour
 
 
-def test_what_is_compared_agrees():
-    """Table 1 is a model of another loader, and its source contradicts itself at 512 pixels."""
-    compared = [row for row in ROWS.values() if row.difference is not None and row.table != "1"]
-    assert len(compared) == 6 + 3 + 11
-    for row in compared:
-        assert abs(row.difference) < (0.0045 if row.what == "encoding, once" else 0.003), row
+def trainers(term: str = "on_demand") -> cost.Trainers:
+    return cost.Trainers(instances=4, gpus_each=8, usd_per_hour=usd("p4de.24xlarge", term))
 
 
-def test_every_figure_of_theirs_is_marked():
-    for row in ROWS.values():
-        assert (row.theirs is None) == (row.mark is None), row
-    marks = {row.mark for row in ROWS.values()}
-    assert {Mark.PUBLISHED, Mark.RECOVERED, Mark.CALCULATED} <= marks
-    assert ROWS["4", "GPU hours"].mark is Mark.RECOVERED
-    assert ROWS["2", "loader, total"].mark is Mark.CALCULATED
-    assert ROWS["2", "offline, total"].mark is Mark.PUBLISHED
+def phases(rates: tuple[float, ...]) -> list[cost.Phase]:
+    return [cost.Phase(samples=SAMPLES[px], images_per_s=rate) for px, rate in zip((256, 512), rates, strict=False)]
 
 
-def test_what_the_published_price_leaves_out_is_shown():
-    ours = {what: row.ours for (table, what), row in ROWS.items() if table == LEFT_OUT}
-    assert ours["encoding phase 2, at its price"] == pytest.approx(12_334, abs=1)
-    assert ours["without storage, on demand"] == pytest.approx(81_900, rel=0.001)
-    assert ours["without storage, one-year terms"] == pytest.approx(54_000, rel=0.001)
-    assert ours["a month of storage, phase 1"] == pytest.approx(4298, abs=1)
-    assert ours["a month of storage, phase 2"] == pytest.approx(7626, abs=1)
-    assert "187 TB" in ROWS[LEFT_OUT, "a month of storage, phase 1"].note
-    assert "332 TB" in ROWS[LEFT_OUT, "a month of storage, phase 2"].note
-    assert ours["16 A100-40G instead"] == pytest.approx(46_400, rel=0.001)
-    assert "11,331 A100-h" in ROWS[LEFT_OUT, "16 A100-40G instead"].note
+def encoder(pixels: int, gpu: str = "A10G") -> float:
+    return encoder_speed(FACTS, FACTS.flops_of("sd2", pixels), gpu=gpu).images_per_s
 
 
-def test_forty_encoders_are_named_as_too_few():
-    for pixels, share in ((256, "69%"), (512, "83%")):
-        row = ROWS["encoders", f"online at the final rate, {pixels} px"]
-        assert row.theirs == 40 < row.ours
-        assert share in row.note
-    assert "$3,906 of trainers idle" in ROWS["encoders", "online at the final rate, 256 px"].note
+def encoding_usd(pixels: int) -> float:
+    return SAMPLES[pixels] / encoder(pixels) / 3600 * usd("g5.2xlarge")
 
 
-def test_the_seeds_mfu_by_step():
-    found = {(row.table, row.step): row.mfus for row in table_3(FACTS)}
-    expected = {
-        ("3b", "DDP over TCP"): (0.085, 0.094),
-        ("3b", "+ EFA"): (0.220, 0.248),
-        ("3b", "+ FSDP"): (0.271, 0.282),
-        ("3b", "+ torch.compile"): (0.319, 0.325),
-        ("3a", "+ torch.compile"): (0.314, 0.388),
+@pytest.mark.parametrize(("term", "theirs", "ours"), [("on_demand", 67_405, 67_406), ("reserved", 39_511, 39_511)])
+def test_table_4_to_the_dollar(term: str, theirs: int, ours: int) -> None:
+    bill = cost.plan(phases(STEPS["3b", "torch.compile"]), trainers(term))
+    assert round(bill.total_usd) == ours
+    assert abs(ours - theirs) <= 1
+    assert round(bill.gpu_hours) == 13_165
+
+
+def test_table_2_within_a_third_of_a_percent() -> None:
+    """Phase 1 before FSDP and torch.compile: encoders on the trainers, offline, and online with 40 g5.2xlarge."""
+    online = cost.Phase(samples=SAMPLES[256], images_per_s=4074.0, encoders=40)
+    bills = {
+        (111.3, 18_190): cost.plan(phases((2811.0,)), trainers()),
+        (76.9, 14_753): cost.plan(
+            phases((4068.0,)), trainers(), precompute=cost.Precompute(usd=TABLE_2_ENCODING_USD)
+        ),
+        (76.8, 16_275): cost.plan([online], trainers(), encoder_usd_per_hour=usd("g5.2xlarge")),
     }
-    for key, mfus in expected.items():
-        assert tuple(found[key].values()) == pytest.approx(mfus, abs=0.0006), key
-    assert len(found) == 8
+    for (hours, dollars), bill in bills.items():
+        assert bill.training_hours == pytest.approx(hours, rel=0.003)
+        assert bill.total_usd == pytest.approx(dollars, rel=0.003)
+
+
+@pytest.mark.parametrize("gpus", MOSAIC)
+def test_mosaics_table_to_the_dollar(gpus: int) -> None:
+    *rates, days, dollars = MOSAIC[gpus]
+    bill = cost.plan(phases(tuple(rates)), cost.Trainers(instances=gpus, gpus_each=1, usd_per_hour=2.0))
+    assert bill.hours / 24 == pytest.approx(days, abs=0.006)
+    assert bill.total_usd == pytest.approx(dollars, abs=1.5)
+
+
+@pytest.mark.parametrize(
+    ("step", "mfus"),
+    [
+        (("3b", "DDP over TCP"), (0.085, 0.094)),
+        (("3b", "EFA"), (0.220, 0.248)),
+        (("3b", "FSDP"), (0.271, 0.282)),
+        (("3b", "torch.compile"), (0.319, 0.325)),
+        (("3a", "torch.compile"), (0.314, 0.388)),
+    ],
+)
+def test_the_seeds_mfu_by_step(step: tuple[str, str], mfus: tuple[float, float]) -> None:
+    gpus = {"3a": 16, "3b": 32}[step[0]]
+    for pixels, rate, expected in zip((256, 512), STEPS[step], mfus, strict=True):
+        gflop = FACTS.flops_of("sd2", pixels).train_gflop
+        mfu = mfu_of(images_per_s=rate, gpus=gpus, peak_tflops=312.0, gflop=gflop)
+        assert mfu == pytest.approx(expected, abs=0.0006)
+
+
+def test_table_1_by_the_formula_of_colocated() -> None:
+    """Its loader did 2811 images/s, and between 655 and 817 at 512 pixels: the source contradicts itself there."""
+    found = [
+        colocated_rate(trainers_per_s=rate, encoders_per_s=32 * encoder(px, "A100-80G"))
+        for px, rate in ((256, 4068), (512, 1029))
+    ]
+    assert found[0] == pytest.approx(2811, rel=0.01)
+    assert 655 < found[1] < 817
+
+
+@pytest.mark.parametrize(("pixels", "needed", "fed"), [(256, 59, 0.69), (512, 49, 0.83)])
+def test_forty_encoders_are_too_few_for_the_final_rates(pixels: int, needed: int, fed: float) -> None:
+    rate = STEPS["3b", "torch.compile"][(256, 512).index(pixels)]
+    assert cost.encoders_for(rate, encoder(pixels), headroom=1.0) == needed
+    assert 40 * encoder(pixels) / rate == pytest.approx(fed, abs=0.005)
+
+
+def test_what_the_published_price_leaves_out() -> None:
+    assert encoding_usd(256) == pytest.approx(3723, abs=1)
+    second = TABLE_2_ENCODING_USD * encoding_usd(512) / encoding_usd(256)
+    assert second == pytest.approx(12_334, abs=1)
+    for term, total in (("on_demand", 81_900), ("reserved", 54_000)):
+        bill = cost.plan(phases(STEPS["3b", "torch.compile"]), trainers(term))
+        assert bill.total_usd + TABLE_2_ENCODING_USD + second == pytest.approx(total, rel=0.001)
+    for pixels, monthly, terabytes in ((256, 4298, 187), (512, 7626, 332)):
+        row = FACTS.row_bytes_of("sd2", pixels)
+        stored = SAMPLES[pixels] * (row.latent_bytes + row.text_bytes)
+        assert round(stored / 1e12) == terabytes
+        assert stored / cost.GB * FACTS.value("storage_usd_per_gb_month") == pytest.approx(monthly, abs=1)
+
+
+def test_the_seeds_own_smaller_gpus_are_cheaper() -> None:
+    smaller = cost.Trainers(instances=2, gpus_each=8, usd_per_hour=usd("p4d.24xlarge"))
+    bill = cost.plan(phases(STEPS["3a", "torch.compile"]), smaller)
+    assert round(bill.gpu_hours) == 11_331
+    assert bill.total_usd == pytest.approx(46_400, rel=0.001)
+
+
+def test_the_page_shows_these_figures() -> None:
+    page = PAGE.read_text(encoding="utf-8").partition("## The seed's figures")[2]
+    for figure in ("67,406", "39,511", "13,165", "11,331", "59", "49", "3,723", "12,334", "187", "332", "81.9"):
+        assert figure in page, figure

@@ -1,22 +1,25 @@
 """All choices by price, with what tells them apart."""
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
 from giornata.pretrain.planning.choices import choice_of, machines_of
 from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.ranking import mfu_to_beat, online_against_offline, rank
+from giornata.pretrain.planning.ranking import (
+    STORING,
+    interruptible,
+    mfu_to_beat,
+    rank,
+    rows_that_decide,
+)
 from giornata.pretrain.planning.reading import request_of
-from giornata.pretrain.planning.reasons import reasons
-from giornata.pretrain.planning.report import paper_told, ranking_told
+from giornata.pretrain.planning.reasons import reasons, verdict
+from giornata.pretrain.planning.report import ranking_told
 from giornata.protocol.pretraining import Mode
 
 FACTS = load_facts()
-LEVEL_RATES = [  # what 60 encoders feed to the last image
-    {"gpu": "A100-80G", "gpus": 32, "resolution": px, "images_per_s": 60 * rate * (1 - 1e-12)}
-    for px, rate in ((256, 101.85185185185185), (512, 101.85185185185185 * 317.8 / 1161.8))
-]
 SEED = {"recipe": "sd2_base", "prices": "seed", "trainers": ["4xp4de"], "encoders": ["g5.2xlarge"]}
 
 
@@ -188,23 +191,6 @@ def test_the_mfu_down_to_which_an_estimate_stays_ahead():
     assert mfu_to_beat(choice, choice.bill.encoder_usd) is None
 
 
-def test_break_even_counts_passes():
-    one = rank(request_of(SEED), FACTS)
-    even = online_against_offline(one, one.best)
-    modes = by_mode()
-    online, offline = modes[Mode.ONLINE].bill, modes[Mode.OFFLINE]
-    monthly = offline.stored_bytes / 1e9 * 0.023
-    assert even.passes == pytest.approx((offline.bill.precompute_usd + monthly) / online.encoder_usd)
-    assert even.months == pytest.approx((online.encoder_usd - offline.bill.precompute_usd) / monthly)
-    phase = {"samples": 4_000_000, "resolution": 256, "global_batch_size": 4096}
-    fourfold = rank(request_of(SEED | {"phases": [phase], "dataset_rows": 1_000_000}), FACTS)
-    single = rank(request_of(SEED | {"phases": [phase | {"samples": 1_000_000}]}), FACTS)
-    per_pass = [online_against_offline(ranking, ranking.best) for ranking in (fourfold, single)]
-    assert per_pass[0].passes == pytest.approx(per_pass[1].passes)
-    only = rank(request_of(SEED | {"modes": ["online"]}), FACTS)
-    assert online_against_offline(only, only.best) is None
-
-
 def test_reasons_say_what_is_estimated_and_what_is_not():
     estimated = " ".join(reasons(ranked()))
     assert "a guess" in estimated
@@ -227,17 +213,6 @@ def test_reasons_compare_with_the_fastest_and_with_the_other_modes():
     assert not any(text.startswith(("The fastest", "On the same trainers")) for text in alone)
 
 
-def test_reasons_say_whether_storing_pays():
-    """Without headroom, and with a whole number of encoders, a pass costs as much beside the run as before it."""
-    pays = "if the store is gone within"
-    assert any(pays in text for text in reasons(ranked()))
-    level = reasons(rank(request_of(SEED | {"headroom": 1.0, "rates": LEVEL_RATES}), FACTS))
-    assert any("it saves nothing" in text for text in level)
-    assert not any(pays in text for text in level)
-    free = reasons(ranked(storage_usd_per_gb_month=0.0))
-    assert any(text.endswith("with 1 month of storage.") for text in free)
-
-
 def test_a_batch_that_does_not_divide_is_named():
     phases = [{"samples": 10**6, "resolution": 256, "global_batch_size": 1000}]
     assert "31.25 each" in " ".join(reasons(ranked(trainers=["4xp4de"], phases=phases)))
@@ -258,19 +233,12 @@ def test_parts_are_the_total():
         assert bill.training_hours == pytest.approx(sum(phase.hours for phase in choice.phases))
 
 
-def test_plain_values_for_json_hold_every_choice_and_end_with_the_headline():
+def test_plain_values_for_json_hold_every_choice():
     told = ranking_told(ranked())
     assert len(told["choices"]) == 24
     first = told["choices"][0]
     assert first["total_usd"] == min(choice["total_usd"] for choice in told["choices"])
     assert first["phases"][0]["training"]["estimated"] is True
-    assert list(paper_told(FACTS))[-5:] == [
-        "table4_on_demand_usd",
-        "table4_reserved_usd",
-        "a100_hours",
-        "encoders_256",
-        "encoders_512",
-    ]
 
 
 def test_one_choice_can_be_priced_alone():
@@ -278,3 +246,58 @@ def test_one_choice_can_be_priced_alone():
     machines = next(each for each in machines_of(request, FACTS) if not isinstance(each, str))
     assert choice_of(request, FACTS, machines, Mode.ONLINE).name == "4xp4de.24xlarge online g5.2xlarge"
     assert choice_of(request, FACTS, machines, Mode.COLOCATED).name == "4xp4de.24xlarge colocated"
+
+
+@pytest.mark.parametrize("changes", [{}, {"prices": "seed"}, {"trainers": ["4xp4de"], "encoders": ["g5.2xlarge"]}])
+def test_the_ranking_flips_at_the_number_of_rows_that_is_told(changes):
+    found = rows_that_decide(ranked(**changes))
+    below, above = (ranked(**changes, dataset_rows=round(found.rows * factor)).best for factor in (0.999, 1.001))
+    assert (below.mode in STORING, above.mode in STORING) == (True, False)
+    assert (below.name, above.name) == (found.below.name, found.above.name)
+
+
+def test_nothing_flips_where_one_kind_of_mode_is_asked_for():
+    assert rows_that_decide(ranked(modes=["online", "colocated"])) is None
+    assert rows_that_decide(ranked(modes=["offline"])) is None
+    assert rows_that_decide(ranked(prices="seed", trainers=["4xp5en"])) is None
+
+
+def test_the_verdict_names_the_cheapest_the_difference_and_the_rows_that_decide():
+    configured = {"mode": "hybrid", "trainers": "4xp5.48xlarge", "encoders": [8, 8]}
+    first, second = verdict(ranked(configured=configured))
+    assert "cheapest is 8 H100 (1 lambda-8xh100), colocated: ~$22,350 in 29.2 days" in first
+    assert "~$46,552 in 7.1 days, costs $24,202 more (2.1 times as much)" in first
+    assert "(1 use per row)" in second and "Below 605 million rows (more than 4.7 uses per row)" in second
+    assert "600,000,000 (4.8 uses per row)" in verdict(ranked(dataset_rows=600_000_000))[1]
+
+
+def test_an_h100_encodes_cheaper_than_an_a10g_and_a_4090_cheaper_than_both():
+    (said,) = [text for text in reasons(ranked()) if text.startswith("To encode a million pictures")]
+    for part in ("$1.19 on lambda-8xh100", "$3.31 on g5.2xlarge", "$0.53 on saladcloud-rtx4090 (interruptible)"):
+        assert part in said
+
+
+def test_interruptible_trainers_are_compared_with_the_others():
+    taken = interruptible(ranked())
+    assert taken.best.machines.trainer_offer.term == "interruptible"
+    assert taken.best.name == "1xp5en.48xlarge colocated"
+    assert any(text.startswith("On interruptible machines (AWS)") for text in reasons(ranked()))
+    assert interruptible(ranked(prices="seed")) is None
+    assert not any("interruptible machines" in text for text in reasons(ranked(trainer_term="interruptible")))
+
+
+def test_machines_with_an_interruptible_price_alone_are_priced_by_it():
+    only = ranked(trainers=["1xp5"], encoders=["saladcloud-rtx4090"], modes=["online"]).best
+    assert (only.machines.encoder_offer.usd_per_hour, only.machines.encoder_offer.term) == (0.3, "interruptible")
+
+
+def test_prices_of_more_than_four_months_are_warned_of():
+    def warned(today):
+        ranking = rank(request_of({"recipe": "sd2_base"}), FACTS, today=today)
+        return " ".join(text for text in reasons(ranking) if text.startswith("Prices older than 4 months"))
+
+    assert "p5.48xlarge" not in warned(date(2026, 11, 22)) and "saladcloud-rtx4090 (2025-07-07)" in warned(
+        date(2026, 11, 22)
+    )
+    assert "p5.48xlarge (2026-11-09)" in warned(date(2027, 4, 1))
+    assert warned(None) == warned(date(2023, 1, 1)) == ""

@@ -7,9 +7,8 @@ import pytest
 
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.planning.facts import load_facts
-from giornata.pretrain.planning.reading import ASSUMED, request_named, request_of
-from giornata.pretrain.planning.request import GivenEncoderRate, GivenModel, GivenRate, sd2_base
-from giornata.pretrain.planning.request_faults import faults_of
+from giornata.pretrain.planning.reading import ASSUMED, faults_of, request_named, request_of
+from giornata.pretrain.planning.request import GivenEncoderRate, GivenModel, GivenRate
 from giornata.protocol.pretraining import Mode
 
 PHASE = {"samples": 1_000_000, "resolution": 256, "global_batch_size": 2048}
@@ -22,7 +21,7 @@ def faults(values):
 
 
 def test_the_recipe_is_the_seeds_schedule_and_has_no_fault():
-    request = sd2_base()
+    request = request_of({"recipe": "sd2_base"})
     assert [phase.samples for phase in request.phases] == [550_000 * 2048, 850_000 * 2048]
     assert [phase.resolution for phase in request.phases] == [256, 512]
     assert [phase.samples / phase.global_batch_size for phase in request.phases] == [275_000, 425_000]
@@ -110,7 +109,11 @@ def test_what_is_assumed_stands_in_a_file_of_its_own(tmp_path):
     toml = tmp_path / "prices.toml"
     toml.write_text("storage_months = 2\ndataset_rows = 500\nusd_per_hour = {p4de = 20.0}\n")
     request = request_named("sd2_base", assume=toml)
-    assert (request.storage_months, request.usd_per_hour, request.phases) == (2, {"p4de": 20.0}, sd2_base().phases)
+    assert (request.storage_months, request.usd_per_hour, request.phases) == (
+        2,
+        {"p4de": 20.0},
+        request_named("sd2_base").phases,
+    )
     assert request.rows(request.phases[0]) == 500
 
 

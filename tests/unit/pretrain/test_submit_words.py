@@ -10,8 +10,8 @@ def test_the_jobs_cost_is_its_nodes_and_the_run_says_what_that_should_be() -> No
     config = sd2_base()
     assert "workers.trainer_usd_per_h" in cost_words(config)
     workers = replace(config.workers, trainer_usd_per_h=2.0, encoder_usd_per_h=0.5)
-    for mode, per_h in (("hybrid", 32 * 2 + 8 * 0.5), ("offline", 32 * 2)):
-        priced = replace(config, workers=workers, encode=replace(config.encode, mode=mode))
+    for mode, per_h in (("hybrid", 8 * 2 + 8 * 0.5), ("offline", 8 * 2)):
+        priced = replace(config, workers=workers, encode=replace(config.encode, mode=mode, encoders=8))
         words = cost_words(priced)
         assert f"${per_h:.2f}/h" in words
         assert "--price" in words

@@ -1,4 +1,4 @@
-"""Uses that trainers wrote down, counted in a file: as one counts them who keeps all of them in memory."""
+"""Uses that trainers wrote down, counted by a query: the same as a counter in memory has them."""
 
 import json
 import random
@@ -11,7 +11,7 @@ import pytest
 from giornata.pretrain.data.intervals import Intervals
 from giornata.pretrain.feeding.ledger import Use
 from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
-from giornata.pretrain.trace import Trace, read_traces
+from giornata.pretrain.trace import Trace
 from giornata.pretrain.use_counts import Counted, count_uses
 
 STEPS, TRAINERS = 9, 2
@@ -61,13 +61,14 @@ def test_as_a_counter_of_all_of_them_has_it(tmp_path: Path, seed: int) -> None:
         undone += sum(len(uses) for step, _, uses in lines if step > kept_until)
         safe = [line for line in lines if line[0] <= min(kept_until, until_step)]
         kept.update((phase, *use) for _, phase, uses in safe for use in uses)
-    found = read_traces(tmp_path / "trace")
-    assert len(found) == len(attempts)
     once, more = (sum(test(count) for count in kept.values()) for test in (lambda n: n == 1, lambda n: n > 1))
-    for at_once in (1, 7, 10_000):
-        (folder := tmp_path / str(at_once)).mkdir()
-        counted = count_uses(found, phases(), until_step=until_step, folder=folder, at_once=at_once)
-        assert counted == Counted(once=once, more=more, undone=undone)
+    counted = count_uses(tmp_path / "trace", phases(), until_step=until_step, folder=tmp_path / "spilled")
+    assert counted == Counted(once=once, more=more, undone=undone, attempts=len(attempts))
+
+
+def test_without_a_trace_nothing_was_trained(tmp_path: Path) -> None:
+    none = count_uses(tmp_path / "trace", phases(), until_step=9, folder=tmp_path)
+    assert none == Counted(once=0, more=0, undone=0, attempts=0)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +79,20 @@ def test_as_a_counter_of_all_of_them_has_it(tmp_path: Path, seed: int) -> None:
 def test_what_was_not_planned_is_an_error(tmp_path: Path, phase: int, use: Use) -> None:
     written(tmp_path / "trace", [(0, [(1, phase, [use])])])
     with pytest.raises(RuntimeError, match="not of this run"):
-        count_uses(read_traces(tmp_path / "trace"), phases(), until_step=1, folder=tmp_path)
+        count_uses(tmp_path / "trace", phases(), until_step=1, folder=tmp_path)
 
 
 def test_a_row_of_validation_was_not_planned(tmp_path: Path) -> None:
     (portion,) = (each.number for each in phases()[0].portions() if (each.shard, each.epoch) == (1, 0))
     written(tmp_path / "trace", [(0, [(1, 0, [(portion, 2)])])])
     with pytest.raises(RuntimeError, match=rf"\({portion}, 2\) of phase 0"):
-        count_uses(read_traces(tmp_path / "trace"), phases(), until_step=1, folder=tmp_path)
+        count_uses(tmp_path / "trace", phases(), until_step=1, folder=tmp_path)
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    use = next((each.number, row) for each in phases()[0].portions() for row in each.rows)
+    written(folder := tmp_path / "a [run]*" / "trace", [(0, [(1, 0, [use])])])
+    assert count_uses(folder, phases(), until_step=1, folder=tmp_path).once == 1
 
 
 def test_what_was_being_written_when_a_trainer_was_killed_is_nothing(tmp_path: Path) -> None:
@@ -95,6 +102,5 @@ def test_what_was_being_written_when_a_trainer_was_killed_is_nothing(tmp_path: P
     )
     (tmp_path / "cut.jsonl").write_text(whole + '{"step": 2, "phase": 0, "uses": [[')
     (tmp_path / "empty.jsonl").touch()
-    found = read_traces(tmp_path)
-    assert len(found) == 1
-    assert count_uses(found, phases(), until_step=9, folder=tmp_path) == Counted(once=1, more=0, undone=0)
+    counted = count_uses(tmp_path, phases(), until_step=9, folder=tmp_path)
+    assert counted == Counted(once=1, more=0, undone=0, attempts=1)

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from giornata.domain.errors import Fault, GiornataError, InvalidInput
 from giornata.pretrain.data.example_data import Example, write_example
 from giornata.pretrain.demo.config import ODDITIES, ROWS, SIDE_PX, demo_toml
 from giornata.pretrain.demo.kills import Kill, killing
-from giornata.pretrain.demo.verdict import verdict
 from giornata.pretrain.recipes import read_config
 from giornata.pretrain.run_storage import run_storage
 from giornata.pretrain.training.metrics_log import metrics_of
@@ -34,6 +33,8 @@ from giornata.protocol.pretraining import PretrainConfig
 
 MARK = ".giornata-pretrain-demo"
 """A folder that holds this was made by the demo, and may be emptied by it."""
+ENDS = 10
+"""Steps whose mean is the loss at the beginning and at the end: that of a single step depends on its noise."""
 Say = Callable[[str], None]
 
 
@@ -69,6 +70,65 @@ def demo(folder: Path, *, say: Say) -> dict[str, Any]:
     report["cpu_s"] = round(cpu_s(), 1)
     (folder / "report.json").write_text(json.dumps(report) + "\n", encoding="utf-8")
     return report
+
+
+def verdict(
+    refused: Mapping[str, int],
+    ingested: Mapping[str, Any],
+    trained: Mapping[str, Any],
+    kills: Sequence[Kill],
+    *,
+    rows: Sequence[Mapping[str, float]],
+    phases: int,
+) -> dict[str, Any]:
+    """The report. `refused` is what was put in (reason to rows), `ingested` and `trained` what the programs say,
+    `rows` the metrics by step. `ok`: nothing is wrong; what is, stands in `faults_found`."""
+    found = {reason: count for reason, count in ingested["quarantined"].items() if count}
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    judged = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
+    faults = list(_faults(refused, found, trained, kills, phases))
+    return {
+        "rows": ingested["rows"],
+        "kept": ingested["kept"],
+        "quarantined": sum(found.values()),
+        "quarantine": dict(sorted(found.items())),
+        **{name: trained[name] for name in ("planned", "trained_once", "repeated", "missed", "unreadable")},
+        "kills": len(kills),
+        "killed": [{"phase": kill.phase, "step": kill.step} for kill in kills],
+        "undone": trained["undone"],
+        "attempts": trained["attempts"],
+        "steps": trained["steps"],
+        "loss_first": _mean(losses[:ENDS]),
+        "loss_last": _mean(losses[-ENDS:]),
+        "validation_loss_first": judged[0] if judged else None,
+        "validation_loss_last": judged[-1] if judged else None,
+        "faults_found": faults,
+        "ok": not faults,
+    }
+
+
+def _faults(
+    refused: Mapping[str, int],
+    found: Mapping[str, int],
+    trained: Mapping[str, Any],
+    kills: Sequence[Kill],
+    phases: int,
+) -> list[str]:
+    checks = {
+        f"quarantine holds {dict(found)}, and {dict(refused)} was put in": dict(found) == dict(refused),
+        "the run did not finish": bool(trained["finished"]),
+        f"{trained['repeated']} rows were trained more than once": not trained["repeated"],
+        f"{trained['missed']} rows were not trained": not trained["missed"],
+        f"{trained['trained_once']} of {trained['planned']} rows were trained once": (
+            trained["trained_once"] + trained["unreadable"] + trained["left_out"] == trained["planned"]
+        ),
+        f"{len(kills)} of {phases} kills happened": {kill.phase for kill in kills} == set(range(phases)),
+    }
+    return [words for words, held in checks.items() if not held]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def prepare(folder: Path) -> None:

@@ -2,12 +2,12 @@
 
 Pure functions over facts with their sources. Standard library only: the command line imports this.
 
-    request.py    what is to be planned, checked whole        reading.py    the same from TOML or JSON
+    request.py    what is to be planned                       reading.py    the same from TOML or JSON, checked whole
+    of_run.py     the same from a run's configuration         measured.py   the rates of a cluster
     facts.py      prices, FLOPs and rates, with sources       roofline.py   rates that nobody measured
-    sizing.py     how many encoders                           cost.py       hours and dollars
-    choices.py    one choice of machines and mode, priced     ranking.py    all choices, and why
-    reasons.py    the why, in words                           paper.py      the seed's tables, computed again
-    measured.py   what a cluster was found to do
+    cost.py       hours, dollars and encoders                 choices.py    one choice of machines and mode, priced
+    ranking.py    all choices, and what decides               reasons.py    the same in words
+    report.py     the same as plain values
 
 Dollars are floats here: these are estimates. What is billed is integer micro-dollars, elsewhere.
 """

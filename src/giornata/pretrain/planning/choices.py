@@ -13,7 +13,6 @@ from giornata.pretrain.planning import cost
 from giornata.pretrain.planning.facts import Facts, Instance, Offer, RowBytes
 from giornata.pretrain.planning.request import SAME, TRAINERS, PlanPhase, PlanRequest
 from giornata.pretrain.planning.roofline import Speed, colocated_rate, encoder_speed, training_speed
-from giornata.pretrain.planning.sizing import Demand, Supply, size
 from giornata.protocol.pretraining import BESIDE, Mode
 
 """Modes with encoders beside the run."""
@@ -161,11 +160,7 @@ def _phase(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, p
     training, encoding, rate = _speeds(request, facts, machines, mode, phase)
     one = encoding.images_per_s * machines.encoder.gpus
     fed = {Mode.HYBRID: sizes.text_bytes, Mode.ONLINE: sizes.moments_bytes + sizes.text_bytes}.get(mode, 0)
-    pool = size(
-        Demand(images_per_s=rate, row_bytes=fed),
-        Supply(encoder_images_per_s=one, availability=request.availability),
-        headroom=request.headroom,
-    )
+    encoders = cost.encoders_for(rate, one, headroom=request.headroom, availability=request.availability)
     stored_each = _stored_bytes(sizes, mode)
     stored, pictures = request.rows(phase) * stored_each, request.rows(phase) * sizes.picture_bytes
     before = _before(request, facts, machines, mode, phase)
@@ -178,12 +173,12 @@ def _phase(request: PlanRequest, facts: Facts, machines: Machines, mode: Mode, p
         encoding=encoding,
         images_per_s=rate,
         hours=phase.samples / rate / cost.HOUR_S,
-        encoders=pool.encoders if mode in BESIDE else 0,
+        encoders=encoders if mode in BESIDE else 0,
         encoding_hours=before.hours,
         precompute_usd=before.usd,
         stored_bytes=stored,
         read_bytes=phase.samples * stored_each + pictures if stored else phase.samples * sizes.picture_bytes,
-        fed_bytes_per_s=pool.bytes_per_s,
+        fed_bytes_per_s=rate * fed,
     )
 
 

@@ -1,15 +1,29 @@
-"""Hours, GPU hours and dollars of a run: pure arithmetic over rates and prices.
+"""Hours, GPU hours, dollars and encoders of a run: pure arithmetic over rates and prices.
 
 hours     = sum over phases of samples / (images/s) / 3600
 GPU hours = hours x instances x GPUs of each
 dollars   = hours x (trainers n p + encoders m q) + precompute + storage
+encoders  = ceil(headroom x demand / (rate of one x availability))
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOUR_S = 3600
 GB = 1e9
+ROUNDING = 1e-9  # a quotient that is whole up to floating point is whole
+
+
+def encoders_for(
+    demand_per_s: float, encoder_per_s: float, *, headroom: float = 1.1, availability: float = 1.0
+) -> int:
+    """The number of encoders that feed trainers which ask for `demand_per_s` images. `availability` is the share of
+    time, in (0, 1], in which an encoder is there. Raises ValueError for what is not positive."""
+    if min(demand_per_s, encoder_per_s, headroom) <= 0 or not 0 < availability <= 1:
+        raise ValueError("rates and headroom are positive, and availability is in (0, 1]")
+    quotient = headroom * demand_per_s / (encoder_per_s * availability)
+    return max(1, math.ceil(quotient * (1 - ROUNDING)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,29 +122,4 @@ def plan(
         encoder_usd=sum(phase.hours * phase.encoders for phase in phases) * encoder_usd_per_hour,
         precompute_usd=precompute.usd,
         storage_usd=storage.usd,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
-    """Encoding once and storing against encoding in every pass.
-
-    `passes`: offline is cheaper from so many passes over the rows on, with the storage of `months`.
-    `months`: for how long what one pass saves pays for the storage; 0 when it saves nothing, None for ever.
-    """
-
-    passes: float
-    months: float | None
-
-
-def break_even(
-    *, online_usd_per_pass: float, precompute_usd: float, storage_usd_per_month: float, months: float
-) -> BreakEven:
-    """Where offline and online cost the same. Raises ValueError when a pass online costs nothing."""
-    if online_usd_per_pass <= 0:
-        raise ValueError("a pass online costs something")
-    saved = max(0.0, online_usd_per_pass - precompute_usd)
-    return BreakEven(
-        passes=(precompute_usd + storage_usd_per_month * months) / online_usd_per_pass,
-        months=saved / storage_usd_per_month if storage_usd_per_month > 0 else None,
     )

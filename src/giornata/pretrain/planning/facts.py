@@ -1,8 +1,12 @@
-"""Prices, instances, FLOPs and throughputs, each with its source and a mark of how it is known (`facts.toml`)."""
+"""Prices, instances, FLOPs and throughputs, each with its source and a mark of how it is known.
+
+They stand in `facts.toml` and `prices.toml`.
+"""
 
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -16,6 +20,7 @@ class _Named(Protocol):
 
 T = TypeVar("T")
 N = TypeVar("N", bound=_Named)
+INTERRUPTIBLE = "interruptible"
 
 
 class Mark(StrEnum):
@@ -60,12 +65,24 @@ class Instance(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer(Sourced):
-    """What an instance costs by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible."""
+    """What an instance costs by the hour. `book`: prices of one time; `term`: on_demand, reserved, interruptible.
+
+    `read_on`: the day on which the price was read at `url`; None for a price that the request gives.
+    """
 
     instance: str
     book: str
     term: str
     usd_per_hour: float
+    provider: str = ""
+    read_on: date | None = None
+    url: str = ""
+
+    @property
+    def basis(self) -> str:
+        """`published: AWS, 2026-11-09, on_demand, us-east-1`."""
+        read = f"{self.provider}, {self.read_on}, {self.term}, " if self.read_on else ""
+        return f"{self.mark}: {read}{self.source}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,27 +148,6 @@ class Figure(Sourced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Sourced):
-    """A column of the seed's table 3, images/s of the whole cluster."""
-
-    table: str
-    step: str
-    rate_256: float
-    rate_512: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MosaicRow(Sourced):
-    """A row of the table in the README of mosaicml/diffusion."""
-
-    gpus: int
-    rate_256: float
-    rate_512: float
-    days: float
-    usd: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that plans are made of. Earlier rows win over later ones."""
 
@@ -163,8 +159,6 @@ class Facts:
     training_rates: tuple[TrainingRate, ...]
     encoder_rates: tuple[EncoderRate, ...]
     figures: tuple[Figure, ...]
-    steps: tuple[Step, ...]
-    mosaic: tuple[MosaicRow, ...]
     default_trainers: tuple[str, ...]
     default_encoders: tuple[str, ...]
 
@@ -193,9 +187,9 @@ class Facts:
         return _first(self.row_bytes, lambda row: row.model == model and row.resolution == resolution)
 
     def offer(self, instance: str, *, book: str, term: str) -> Offer | None:
-        """What an instance costs, if the book says so."""
-        found = (row for row in self.offers if row.instance == instance and row.book == book and row.term == term)
-        return next(found, None)
+        """What an instance costs, if the book says so: in this term, or else where it can be interrupted."""
+        found = {row.term: row for row in reversed(self.offers) if (row.instance, row.book) == (instance, book)}
+        return found.get(term) or found.get(INTERRUPTIBLE)
 
     @property
     def books(self) -> tuple[str, ...]:
@@ -211,8 +205,7 @@ class Facts:
 @cache
 def load_facts() -> Facts:
     """The facts that ship with the package."""
-    text = resources.files("giornata.pretrain.planning").joinpath("facts.toml").read_text(encoding="utf-8")
-    return facts_of(tomllib.loads(text))
+    return facts_of(_shipped("facts.toml") | _shipped("prices.toml"))
 
 
 def facts_of(document: Mapping[str, Any]) -> Facts:
@@ -230,11 +223,13 @@ def facts_of(document: Mapping[str, Any]) -> Facts:
         training_rates=rows(TrainingRate, "training_rate"),
         encoder_rates=rows(EncoderRate, "encoder_rate"),
         figures=rows(Figure, "figure"),
-        steps=rows(Step, "step"),
-        mosaic=rows(MosaicRow, "mosaic"),
         default_trainers=tuple(document["defaults"]["trainers"]),
         default_encoders=tuple(document["defaults"]["encoders"]),
     )
+
+
+def _shipped(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("giornata.pretrain.planning").joinpath(name).read_text(encoding="utf-8"))
 
 
 def _named(rows: tuple[N, ...], name: str) -> N:

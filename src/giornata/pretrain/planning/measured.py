@@ -1,153 +1,91 @@
-"""What `giornata pretrain size` measured, what follows from it, and how plans and runs take it up.
+"""What `giornata pretrain run --synthetic` measured, what follows from it, and how plans and runs take it up.
 
 The file is one JSON object with `measured`; what else it says follows from that and is for people.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.pretrain.planning.cost import encoders_for
 from giornata.pretrain.planning.facts import Facts
 from giornata.pretrain.planning.request import GivenEncoderRate, GivenRate, PlanRequest
-from giornata.pretrain.planning.sizing import Demand, Pool, Supply, fed_share, size
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
-CHECKED = {"extra": "forbid"}
 OTHER_BOARDS = frozenset({"PCIE", "NVL", "MIG"})
 """Cards of the same name that are slower than those that the facts know."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Median images/s. `spread`: between the quartiles, as a share of it."""
+class _Kept(BaseModel):
+    """Files of earlier versions say more, which is ignored."""
 
-    __pydantic_config__ = CHECKED
-
-    images_per_s: float
-    spread: float
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPhase:
-    """`trainers`: those that were measured, together, with synthetic latents; `encoder`: one actor; `cpu`: one
-    processor that reads rows and makes them ready for encoders, None where there was no data. `row_bytes`: what goes
-    from encoders to trainers."""
+class Rate(_Kept):
+    """Median images/s."""
 
-    __pydantic_config__ = CHECKED
+    images_per_s: float = Field(gt=0, allow_inf_nan=False)
+
+
+class MeasuredPhase(_Kept):
+    """`trainers`: those that were measured, together, with made-up latents; `encoder`: one actor. `micro_batch`:
+    pictures at once on one device, the most that fit where the configuration names none; None in files that do not
+    say. `row_bytes`: what goes from encoders to trainers."""
 
     name: str
     resolution: int
     trainers: Rate
     encoder: Rate
-    cpu: Rate | None
+    micro_batch: int | None = None
     row_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(_Kept):
     """Of one configuration. `trainers_measured` of its `trainers` worked; devices as they call themselves."""
-
-    __pydantic_config__ = CHECKED
 
     name: str
     model: str
     mode: Mode
-    trainers: int
-    trainers_measured: int
+    trainers: int = Field(gt=0)
+    trainers_measured: int = Field(gt=0)
     trainer_device: str
     encoder_device: str
-    headroom: float
-    availability: float
+    headroom: float = Field(1.1, gt=0, allow_inf_nan=False)
+    availability: float = Field(1.0, gt=0, le=1)
     phases: tuple[MeasuredPhase, ...]
-    encoder_start_s: float = 0.0
-    """From asking Ray for an encoder to its model being loaded; 0 in files that do not say."""
 
+    def demand_images_per_s(self, phase: MeasuredPhase) -> float:
+        """Of all trainers. An estimate where not all were measured: the network between them is left out then."""
+        return phase.trainers.images_per_s / self.trainers_measured * self.trainers
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseSize:
-    """What a phase needs. `demand_images_per_s` is of all trainers; `estimated` when not all of them were measured:
-    the network between them is left out then. `fed_share`: what the `asked` encoders can feed of the demand."""
-
-    name: str
-    resolution: int
-    demand_images_per_s: float
-    estimated: bool
-    encoder_images_per_s: float
-    cpu_images_per_s: float | None
-    pool: Pool
-    asked: int
-    fed_share: float
-
-
-def sizes_of(measured: Measured, asked: Mapping[str, int]) -> tuple[PhaseSize, ...]:
-    """What follows, phase by phase; `asked`: the encoders of the configuration, by the phase's name."""
-    return tuple(_size(measured, phase, asked[phase.name]) for phase in measured.phases)
-
-
-def _size(measured: Measured, phase: MeasuredPhase, asked: int) -> PhaseSize:
-    each = phase.trainers.images_per_s / measured.trainers_measured
-    demand = Demand(images_per_s=each * measured.trainers, row_bytes=phase.row_bytes)
-    supply = Supply(
-        encoder_images_per_s=phase.encoder.images_per_s,
-        cpu_images_per_s=None if phase.cpu is None else phase.cpu.images_per_s,
-        availability=measured.availability,
-        encoder_start_s=measured.encoder_start_s,
-    )
-    return PhaseSize(
-        name=phase.name,
-        resolution=phase.resolution,
-        demand_images_per_s=demand.images_per_s,
-        estimated=measured.trainers_measured != measured.trainers,
-        encoder_images_per_s=supply.encoder_images_per_s,
-        cpu_images_per_s=supply.cpu_images_per_s,
-        pool=size(demand, supply, headroom=measured.headroom),
-        asked=asked,
-        fed_share=fed_share(encoders=asked, demand=demand, supply=supply),
-    )
+    def encoders(self, phase: MeasuredPhase) -> int:
+        """That feed all trainers."""
+        demand, one = self.demand_images_per_s(phase), phase.encoder.images_per_s
+        return encoders_for(demand, one, headroom=self.headroom, availability=self.availability)
 
 
 def read_measured(path: Path) -> Measured:
-    """From a file of `giornata pretrain size`. Raises InvalidInput with all faults."""
-    hint = "write it with: giornata pretrain size CONFIG --out FILE"
+    """From a file of `giornata pretrain run --synthetic`. Raises InvalidInput with all faults."""
+    hint = "write it with: giornata pretrain run CONFIG --synthetic --out FILE"
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-        values = document["measured"]
+        values: Any = json.loads(path.read_text(encoding="utf-8"))["measured"]
     except OSError as error:
         raise InvalidInput([Fault(where=str(path), message=f"cannot be read: {error.strerror}", hint=hint)]) from None
     except (ValueError, KeyError, TypeError):
         raise InvalidInput([Fault(where=str(path), message="does not hold what was measured", hint=hint)]) from None
     try:
-        measured = TypeAdapter(Measured).validate_python(values)
+        return Measured.model_validate(values)
     except ValidationError as error:
         raise InvalidInput(
             Fault(where=".".join(map(str, (path, *one["loc"]))), message=one["msg"], hint=hint)
             for one in error.errors(include_url=False)
         ) from None
-    if faults := _number_faults(measured, path):
-        raise InvalidInput(faults)
-    return measured
-
-
-def _number_faults(measured: Measured, path: Path) -> list[Fault]:
-    numbers: dict[str, float] = {
-        "trainers": measured.trainers,
-        "trainers_measured": measured.trainers_measured,
-        "headroom": measured.headroom,
-        "availability": measured.availability,
-    }
-    for phase in measured.phases:
-        rates = {"trainers": phase.trainers, "encoder": phase.encoder, "cpu": phase.cpu}
-        numbers |= {f"phases.{phase.name}.{name}": rate.images_per_s for name, rate in rates.items() if rate}
-    bad = {name: value for name, value in numbers.items() if not 0 < value < float("inf")}
-    if measured.availability > 1:
-        bad["availability"] = measured.availability
-    return [Fault(where=f"{path}: {name}", message=f"cannot be {value:g}") for name, value in bad.items()]
 
 
 def gpu_known(device: str, facts: Facts) -> str | None:
@@ -217,7 +155,7 @@ def with_measured_encoders(config: PretrainConfig, measured: Measured) -> Pretra
     ]
     if faults:
         raise InvalidInput(faults)
-    sizes = {each.name: each.pool.encoders for each in sizes_of(measured, {p.name: 1 for p in measured.phases})}
+    sizes = {each.name: measured.encoders(each) for each in measured.phases}
     return replace(config, phases=tuple(replace(each, encoders=sizes[each.name]) for each in config.phases))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data.manifest import MANIFEST, Manifest
-from giornata.pretrain.planning.facts import Facts
+from giornata.pretrain.planning.facts import Facts, Instance
 from giornata.protocol.pretraining import PretrainConfig
 
 TRAINER, ENCODER = "own-trainer", "own-encoder"
@@ -30,16 +30,7 @@ def values_of_run(config: PretrainConfig, facts: Facts, rows: Found) -> dict[str
     trainers, encoders = _trainers(config, facts), _encoders(config, facts)
     mine = trainers.fields.get("trainers")
     return {
-        "name": config.name,
-        "model": config.model.architecture.value,
-        "phases": [
-            {
-                "samples": phase.samples,
-                "resolution": phase.resolution,
-                "global_batch_size": config.train.global_batch_size,
-            }
-            for phase in config.phases
-        ],
+        **schedule_of(config),
         "configured": {
             "mode": config.encode.mode.value,
             "trainers": mine[0] if mine else None,
@@ -50,6 +41,19 @@ def values_of_run(config: PretrainConfig, facts: Facts, rows: Found) -> dict[str
         **encoders.fields,
         "own": trainers.fields.get("own", []) + encoders.fields.get("own", []),
         "notes": [*rows.notes, *trainers.notes, *encoders.notes],
+    }
+
+
+def schedule_of(config: PretrainConfig) -> dict[str, Any]:
+    """Fields of PlanRequest that say what is trained, on whatever machines."""
+    batch = config.train.global_batch_size
+    return {
+        "name": config.name,
+        "model": config.model.architecture.value,
+        "phases": [
+            {"samples": phase.samples, "resolution": phase.resolution, "global_batch_size": batch}
+            for phase in config.phases
+        ],
     }
 
 
@@ -89,7 +93,7 @@ def _trainers(config: PretrainConfig, facts: Facts) -> Found:
     if workers.trainer_usd_per_h is not None:
         mine, own = f"{count}x{TRAINER}", [_own(TRAINER, gpu, workers.trainer_usd_per_h)]
     else:
-        instance, own = next(each for each in facts.instances if each.gpu == gpu), []
+        instance, own = _instance(facts, gpu, count), []
         whole = -(-count // instance.gpus)
         mine = f"{whole}x{instance.name}"
         if (idle := whole * instance.gpus - count) > 0:
@@ -115,6 +119,18 @@ def _encoders(config: PretrainConfig, facts: Facts) -> Found:
     if price is not None:
         return Found(fields={"encoders": [ENCODER], "own": [_own(ENCODER, gpu, price)]})
     return Found(fields={"encoders": [next(each.name for each in facts.instances if each.gpu == gpu)]})
+
+
+def _instance(facts: Facts, gpu: str, count: int) -> Instance:
+    """The cheapest that has all these GPUs; of which several are joined, the first, whose network is known."""
+    known = [each for each in facts.instances if each.gpu == gpu]
+    newest = facts.books[-1]
+    priced = {
+        each: offer.usd_per_hour / each.gpus
+        for each in known
+        if each.gpus >= count and (offer := facts.offer(each.name, book=newest, term="on_demand"))
+    }
+    return min(priced, key=lambda each: priced[each]) if priced else known[0]
 
 
 def _own(name: str, gpu: str, usd_per_hour: float) -> dict[str, Any]:

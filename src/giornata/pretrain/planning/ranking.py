@@ -1,23 +1,28 @@
 """All choices of a request, cheapest first, with what tells them apart."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 
-from giornata.pretrain.planning import cost
-from giornata.pretrain.planning.choices import Choice, choice_of, machines_of
-from giornata.pretrain.planning.facts import Facts
-from giornata.pretrain.planning.request import TRAINERS, PlanRequest, with_given
+from giornata.pretrain.planning.choices import Choice, Machines, choice_of, machines_of
+from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts
+from giornata.pretrain.planning.request import SAME, TRAINERS, PlanRequest, with_given
 from giornata.protocol.pretraining import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """`choices`: cheapest first, for every trainers and mode those encoders that make it cheapest."""
+    """`choices`: cheapest first, for every trainers and mode those encoders that make it cheapest.
+
+    `today` is the day by which prices are old; None: their age is not judged.
+    """
 
     request: PlanRequest
     facts: Facts
     choices: tuple[Choice, ...]
     left_out: tuple[str, ...]
+    machines: tuple[Machines, ...] = ()
+    today: date | None = None
 
     @property
     def best(self) -> Choice | None:
@@ -59,7 +64,7 @@ class Ranking:
         }
 
 
-def rank(request: PlanRequest, facts: Facts) -> Ranking:
+def rank(request: PlanRequest, facts: Facts, *, today: date | None = None) -> Ranking:
     """Price every choice of a checked request."""
     known = with_given(request, facts)
     machines = list(machines_of(request, known))
@@ -70,6 +75,8 @@ def rank(request: PlanRequest, facts: Facts) -> Ranking:
         facts=known,
         choices=tuple(sorted(_cheapest_encoders(choices), key=_by_price)),
         left_out=tuple(dict.fromkeys(each for each in machines if isinstance(each, str))),
+        machines=tuple(priced),
+        today=today,
     )
 
 
@@ -99,17 +106,59 @@ def mfu_to_beat(choice: Choice, usd: float) -> float | None:
     return mfu * choice.bill.trainer_usd / (usd - fixed)
 
 
-def online_against_offline(ranking: Ranking, beside: Choice) -> cost.BreakEven | None:
-    """Break-even on the same trainers, if both modes were asked for."""
-    modes = ranking.beside(beside)
-    if Mode.ONLINE not in modes or Mode.OFFLINE not in modes:
+STORING = (Mode.OFFLINE, Mode.HYBRID)
+"""Modes that pay for every different row once, where the others pay for every sample."""
+PROBED_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsThatDecide:
+    """`below` so many different `rows` is the cheapest; from there on `above`, which encodes in every pass."""
+
+    rows: float
+    below: Choice
+    above: Choice
+
+
+def rows_that_decide(ranking: Ranking) -> RowsThatDecide | None:
+    """Where the cheapest mode changes; None where only one kind of mode was asked for, or where nothing has a price.
+
+    What a mode that stores costs is a line over the number of rows: two plans give the line.
+    """
+    passing = ranking.first(lambda choice: choice.mode not in STORING)
+    modes = [mode for mode in ranking.request.modes if mode in STORING]
+    if passing is None or not modes:
         return None
-    online, offline = modes[Mode.ONLINE], modes[Mode.OFFLINE]
-    passes = ranking.request.samples / max(1, sum(ranking.request.rows(phase) for phase in ranking.request.phases))
-    gb = offline.stored_bytes / cost.GB
-    return cost.break_even(
-        online_usd_per_pass=online.bill.encoder_usd / passes,
-        precompute_usd=offline.bill.precompute_usd,
-        storage_usd_per_month=gb * ranking.facts.value("storage_usd_per_gb_month"),
-        months=ranking.request.storage_months,
+    known, usd = ranking.facts, passing.bill.total_usd
+    few, many = (replace(ranking.request, dataset_rows=count * PROBED_ROWS) for count in (1, 2))
+    found = []
+    for machines in ranking.machines:
+        for mode in modes:
+            low, high = (choice_of(request, known, machines, mode) for request in (few, many))
+            each = (high.bill.total_usd - low.bill.total_usd) / PROBED_ROWS
+            rows = (usd - low.bill.total_usd) / each + PROBED_ROWS  # pictures are read in every mode: each > 0
+            found.append(RowsThatDecide(rows=rows, below=low, above=passing))
+    most = max(found, key=lambda one: one.rows)
+    return most if most.rows >= 1 else None
+
+
+def interruptible(ranking: Ranking) -> Ranking | None:
+    """The same run on machines that the provider may take away; None where the book has no such trainers.
+
+    Trainers are machines with several GPUs: what a network between single ones carries is not known.
+    """
+    request, facts = ranking.request, ranking.facts
+    names = [row.instance for row in facts.offers if (row.book, row.term) == (request.prices, INTERRUPTIBLE)]
+    trainers = tuple(f"1x{name}" for name in dict.fromkeys(names) if facts.instance(name).gpus > 1)
+    if not trainers or not ranking.choices:
+        return None
+    taken = replace(
+        request,
+        trainers=trainers,
+        encoders=(SAME,),
+        own=(),
+        trainer_term=INTERRUPTIBLE,
+        encoder_term=INTERRUPTIBLE,
     )
+    found = rank(taken, facts)
+    return found if found.choices else None

@@ -1,29 +1,83 @@
 """Why choices rank as they do, in words."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from giornata.pretrain.planning.choices import Choice
 from giornata.pretrain.planning.cost import GB
-from giornata.pretrain.planning.ranking import Ranking, mfu_to_beat, online_against_offline
+from giornata.pretrain.planning.facts import INTERRUPTIBLE, Offer
+from giornata.pretrain.planning.ranking import (
+    Ranking,
+    interruptible,
+    mfu_to_beat,
+    rows_that_decide,
+)
+from giornata.pretrain.planning.roofline import encoder_speed
 from giornata.protocol.pretraining import BESIDE, Mode
 
 DAYS_PER_MONTH = 365 / 12
+OLD_MONTHS = 4
+"""Prices of GPUs move by a tenth and more in that time."""
+ESTIMATED = "~"
+"""Before a sum that rests on an estimated rate."""
+
+
+def verdict(ranking: Ranking) -> list[str]:
+    """What comes first: which choice is the cheapest, by how much, and what decides that. Empty without prices."""
+    best = ranking.best
+    return [] if best is None else [_cheapest(ranking, best), *_rows(ranking)]
+
+
+def _cheapest(ranking: Ranking, best: Choice) -> str:
+    mine = ranking.configured
+    if mine is best:
+        return f"The run as configured is the cheapest: {_priced(best)}."
+    said = f"The cheapest is {_priced(best)}."
+    if mine is None:
+        return said
+    more, factor = mine.bill.total_usd - best.bill.total_usd, mine.bill.total_usd / best.bill.total_usd
+    return f"{said} The run as configured, {_priced(mine)}, costs {usd(more)} more ({factor:.1f} times as much)."
+
+
+def _priced(choice: Choice) -> str:
+    paid = f"{ESTIMATED if choice.estimated else ''}{usd(choice.bill.total_usd)}"
+    return f"{machines_words(choice)}, {choice.mode}: {paid} in {choice.bill.hours / 24:.1f} days"
+
+
+def _rows(ranking: Ranking) -> Iterator[str]:
+    found, request = rows_that_decide(ranking), ranking.request
+    if found is None:
+        return
+    if request.dataset_rows is None:
+        taken = "The plan takes every sample as a different row (1 use per row)"
+    else:
+        taken = (
+            f"The plan takes {request.dataset_rows:,} ({request.samples / request.dataset_rows:,.1f} uses per row)"
+        )
+    uses = request.samples / found.rows
+    yield (
+        f"The number of different rows decides. {taken}. Below {large_count(found.rows)} rows (more than"
+        f" {uses:,.1f} uses per row) the cheapest is {machines_words(found.below)}, {found.below.mode}, which encodes"
+        f" each row once and stores it. From there on it is {machines_words(found.above)}, {found.above.mode}."
+    )
 
 
 def reasons(ranking: Ranking) -> list[str]:
-    """Sentences, the most important first. Empty when nothing could be priced."""
+    """Sentences beside the verdict, the most important first. Empty when nothing could be priced."""
     best = ranking.best
     if best is None:
         return []
     return [
-        *_configured(ranking, best),
+        *_configured(ranking),
         *_known(ranking, best),
         *_fastest(ranking, best),
         *_modes(ranking, best),
         *_stored(ranking, best),
-        *_break_even(ranking, best),
+        *_encoding(ranking),
+        *_interruptible(ranking, best),
         *_pictures(ranking),
         *_batches(best),
+        *_old_prices(ranking),
         *ranking.request.notes,
     ]
 
@@ -39,6 +93,14 @@ def usd(amount: float) -> str:
     return f"${amount:,.0f}"
 
 
+def large_count(count: float) -> str:
+    """`2,867 million`, `413.5 thousand`."""
+    for unit, value in (("million", 1e6), ("thousand", 1e3)):
+        if count >= value:
+            return f"{count / value:,.0f} {unit}" if count >= 100 * value else f"{count / value:,.1f} {unit}"
+    return f"{count:,.0f}"
+
+
 def large_bytes(count: float) -> str:
     """`133 TB`, `5.7 MB`."""
     for unit, value in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
@@ -47,15 +109,9 @@ def large_bytes(count: float) -> str:
     return f"{count / 1e3:,.1f} kB"
 
 
-def _configured(ranking: Ranking, best: Choice) -> Iterator[str]:
+def _configured(ranking: Ranking) -> Iterator[str]:
     mine, asked = ranking.configured, ranking.request.configured
-    if mine is None or asked is None:
-        return
-    cheapest = ", the cheapest of all" if mine is best else ""
-    days = f"{mine.bill.hours / 24:.1f} days"
-    paid = usd(mine.bill.total_usd)
-    yield f"As the run is configured, {machines_words(mine)}, {mine.mode}: {paid} in {days}{cheapest}."
-    if mine.mode not in BESIDE:
+    if mine is None or asked is None or mine.mode not in BESIDE:
         return
     name, gpus = mine.machines.encoder.name, mine.machines.encoder.gpus
     for phase, there in zip(mine.phases, asked.encoders, strict=True):
@@ -63,7 +119,7 @@ def _configured(ranking: Ranking, best: Choice) -> Iterator[str]:
         if there < need:
             yield (
                 f"At {phase.resolution} pixels it has {there} encoders and needs {need} on {name}: set"
-                " phases.encoders, or measure with `giornata pretrain size`."
+                " phases.encoders, or measure with `giornata pretrain run CONFIG --synthetic`."
             )
 
 
@@ -128,19 +184,51 @@ def _stored(ranking: Ranking, best: Choice) -> Iterator[str]:
     yield f"Stored before training: {', '.join(said)}."
 
 
-def _break_even(ranking: Ranking, best: Choice) -> Iterator[str]:
-    found = online_against_offline(ranking, best)
-    if found is None:
+def _encoding(ranking: Ranking) -> Iterator[str]:
+    """What encoding costs on each machine of the book, which is why colocated or online may win."""
+    request, facts = ranking.request, ranking.facts
+    flops = facts.flops_of(request.model, request.phases[0].resolution)
+    costs = []
+    for offer in _offers(ranking):
+        instance = facts.instance(offer.instance)
+        images_per_s = encoder_speed(facts, flops, gpu=instance.gpu).images_per_s * instance.gpus
+        taken = " (interruptible)" if offer.term == INTERRUPTIBLE else ""
+        costs.append((offer.usd_per_hour / (images_per_s * 3600) * 1e6, f"{offer.instance}{taken}"))
+    said = ", ".join(f"${million:,.2f} on {name}" for million, name in sorted(costs))
+    yield f"To encode a million pictures of {flops.resolution} pixels costs {said}."
+
+
+def _offers(ranking: Ranking) -> list[Offer]:
+    """Of the plan's book, without what is paid for a year in advance; the request's own prices come first."""
+    terms = {ranking.request.trainer_term, ranking.request.encoder_term, INTERRUPTIBLE}
+    found: dict[tuple[str, str], Offer] = {}
+    for offer in ranking.facts.offers:
+        if offer.book == ranking.request.prices and offer.term in terms:
+            found.setdefault((offer.instance, offer.term), offer)
+    return list(found.values())
+
+
+def _interruptible(ranking: Ranking, best: Choice) -> Iterator[str]:
+    if INTERRUPTIBLE in {best.machines.trainer_offer.term, ranking.request.trainer_term}:
         return
-    months = ranking.request.storage_months
-    held = f"with {months:g} month{'' if months == 1 else 's'} of storage"
-    after = f"Offline beats online from {found.passes:.1f} passes over the rows on, {held}"
-    if found.months is None:
-        yield f"{after}."
-    elif (days := found.months * DAYS_PER_MONTH) < 1:
-        yield f"{after}; in a single pass it saves nothing that could pay for storage."
-    else:
-        yield f"{after}; in a single pass, if the store is gone within {days:.0f} days."
+    taken = interruptible(ranking)
+    if taken is not None and taken.best is not None:
+        where = taken.best.machines.trainer_offer.provider
+        yield f"On interruptible machines ({where}) the cheapest is {_priced(taken.best)}, if none is ever away."
+
+
+def _old_prices(ranking: Ranking) -> Iterator[str]:
+    if ranking.today is None:
+        return
+    first = ranking.today - timedelta(days=OLD_MONTHS * DAYS_PER_MONTH)
+    old = sorted(
+        {f"{each.instance} ({each.read_on})" for each in _offers(ranking) if each.read_on and each.read_on < first}
+    )
+    if old:
+        yield (
+            f"Prices older than {OLD_MONTHS} months: {', '.join(old)}. Ask the providers for today's, and give them"
+            " in usd_per_hour of a file for --assume."
+        )
 
 
 def _pictures(ranking: Ranking) -> Iterator[str]:

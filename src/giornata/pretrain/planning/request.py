@@ -1,8 +1,9 @@
 """What is to be planned. Names of fields are those of a run's configuration where there are such."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 from giornata.pretrain.planning.facts import (
     EncoderRate,
@@ -17,6 +18,7 @@ from giornata.pretrain.planning.facts import (
 )
 from giornata.protocol.pretraining import Mode
 
+T = TypeVar("T")
 SAME = "same"
 """Encoders on the same type of instance as the trainers."""
 TERMS = ("on_demand", "reserved", "interruptible")
@@ -148,37 +150,27 @@ class PlanRequest:
         return phase.samples if self.dataset_rows is None else self.dataset_rows
 
 
-def sd2_base() -> PlanRequest:
-    """The seed's schedule: 1,126.4 million samples at 256 pixels, 1,740.8 million at 512, batches of 4096.
-
-    As many samples as the 550,000 and 850,000 steps of 2048 of Stable Diffusion 2 base.
-    """
-    return PlanRequest(
-        name="sd2_base",
-        phases=(
-            PlanPhase(samples=1_126_400_000, resolution=256, global_batch_size=4096),
-            PlanPhase(samples=1_740_800_000, resolution=512, global_batch_size=4096),
-        ),
-    )
-
-
-RECIPES = {"sd2_base": sd2_base}
 OF_THE_RUN = frozenset({"name", "model", "phases", "configured", "own", "priced", "notes"})
 """Fields of PlanRequest that a run's configuration settles."""
 
 
 def with_given(request: PlanRequest, facts: Facts) -> Facts:
     """The facts with what the request brings, which wins."""
-    model = request.model
+    measured = {"model": request.model, "source": GIVEN, "mark": Mark.MEASURED}
+
+    def taken(make: Callable[..., T], given: Iterable[object]) -> tuple[T, ...]:
+        names = [each.name for each in fields(make) if each.name not in measured]  # type: ignore[arg-type]
+        return tuple(make(**measured, **{name: getattr(each, name) for name in names}) for each in given)
+
     return replace(
         facts,
         figures=tuple(_figures(request, facts)) + facts.figures,
         instances=tuple(_instance(each) for each in request.own) + facts.instances,
         offers=tuple(_offers(request, facts)) + facts.offers,
-        training_rates=tuple(_training_rate(model, each) for each in request.rates) + facts.training_rates,
-        encoder_rates=tuple(_encoder_rate(model, each) for each in request.encoder_rates) + facts.encoder_rates,
-        flops=tuple(_flops(model, each) for each in request.models) + facts.flops,
-        row_bytes=tuple(_row_bytes(model, each) for each in request.models) + facts.row_bytes,
+        training_rates=taken(TrainingRate, request.rates) + facts.training_rates,
+        encoder_rates=taken(EncoderRate, request.encoder_rates) + facts.encoder_rates,
+        flops=taken(Flops, request.models) + facts.flops,
+        row_bytes=taken(RowBytes, request.models) + facts.row_bytes,
     )
 
 
@@ -191,29 +183,6 @@ def _figures(request: PlanRequest, facts: Facts) -> Iterator[Figure]:
     for name, value in given.items():
         if value is not None:
             yield replace(facts.figure(name), value=value, source=GIVEN)
-
-
-def _training_rate(model: str, given: GivenRate) -> TrainingRate:
-    return TrainingRate(
-        model=model,
-        gpu=given.gpu,
-        gpus=given.gpus,
-        resolution=given.resolution,
-        images_per_s=given.images_per_s,
-        source=GIVEN,
-        mark=Mark.MEASURED,
-    )
-
-
-def _encoder_rate(model: str, given: GivenEncoderRate) -> EncoderRate:
-    return EncoderRate(
-        model=model,
-        gpu=given.gpu,
-        resolution=given.resolution,
-        images_per_s=given.images_per_s,
-        source=GIVEN,
-        mark=Mark.MEASURED,
-    )
 
 
 def _instance(own: OwnMachine) -> Instance:
@@ -232,27 +201,3 @@ def _offers(request: PlanRequest, facts: Facts) -> Iterator[Offer]:
                 source=GIVEN,
                 mark=Mark.PUBLISHED,
             )
-
-
-def _flops(model: str, given: GivenModel) -> Flops:
-    return Flops(
-        model=model,
-        resolution=given.resolution,
-        train_gflop=given.train_gflop,
-        vae_gflop=given.vae_gflop,
-        text_gflop=given.text_gflop,
-        source=GIVEN,
-        mark=Mark.MEASURED,
-    )
-
-
-def _row_bytes(model: str, given: GivenModel) -> RowBytes:
-    return RowBytes(
-        model=model,
-        resolution=given.resolution,
-        latent_bytes=given.latent_bytes,
-        text_bytes=given.text_bytes,
-        picture_bytes=given.picture_bytes,
-        source=GIVEN,
-        mark=Mark.MEASURED,
-    )

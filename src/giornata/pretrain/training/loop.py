@@ -177,6 +177,7 @@ class Loop:
             "spent_usd": progress.spent_usd,
             "skipped_steps": float(progress.skipped_steps),
             "unreadable": float(progress.unreadable),
+            "micro_batch": float(self._micro_batch),
             **numbers,
             **meter.numbers(rows=agreed.rows, lap_s=lap_s, waited_s=agreed.waited_s),
             **self._trainer.validated(progress),

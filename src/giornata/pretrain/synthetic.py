@@ -1,0 +1,340 @@
+"""What a cluster does with made-up rows: `python -m giornata.pretrain.synthetic CONFIG [--report FILE]`.
+
+First the trainers alone run the real loop, then one encoder runs by itself. Both work at once in a real run: on
+shared processors each is slower than here.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from giornata.domain.errors import Fault, GiornataError, InvalidInput
+from giornata.pretrain.data.storage import Storage
+from giornata.pretrain.encoding.encoder_actors import EncodeCaptions, EncodePictures
+from giornata.pretrain.encoding.encoders import device_of_an_encoder, gpus_of_an_encoder
+from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
+from giornata.pretrain.planning.measured import Measured, MeasuredPhase, Rate
+from giornata.pretrain.recipes import read_config
+from giornata.pretrain.run_storage import rooted, run_storage
+from giornata.pretrain.synthetic_rows import synthetic_empty, synthetic_feeds, to_encode
+from giornata.pretrain.training.loop import Run, train
+from giornata.pretrain.training.parallel import full_nodes
+from giornata.pretrain.training.peers import Peers
+from giornata.protocol.pretraining import BESIDE, Mode, PretrainConfig
+from giornata.protocol.pretraining_checks import parse
+
+STEPS = 30
+WARM_UP_STEPS = 5
+"""Compilation, the choice of kernels and the first allocations are in the first steps."""
+BATCHES, WARM_UP_BATCHES = 10, 2
+SCALING = (0.0, 0.18215)
+
+
+class Enough(Exception):
+    """So many steps were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopRate:
+    """Images/s of all trainers together, the median over the steps, and how many pictures a device takes at once."""
+
+    images_per_s: float
+    micro_batch: int
+
+
+def measure_loop(
+    config: PretrainConfig,
+    phase: int,
+    *,
+    steps: int,
+    device: torch.device,
+    scratch: Path,
+    rank: int = 0,
+    world: int = 1,
+    node_size: int | None = None,
+    clock_s: Callable[[], float] = time.monotonic,
+) -> LoopRate:
+    """Of so many steps of a phase, after warm-up. Called by all trainers."""
+    one = _only(config, phase, steps)
+    rows: list[Mapping[str, float]] = []
+
+    def report(row: Mapping[str, float]) -> None:
+        rows.append(row)
+        if len(rows) == WARM_UP_STEPS + steps:
+            raise Enough
+
+    run = Run(
+        config=one,
+        phases=(RowsOfPhase(seed=0, phase=0, samples=one.samples, shard_rows=(one.samples,)),),
+        storage=Storage.at(scratch / "run"),
+        scratch=scratch,
+        digests={},
+        scaling=SCALING,
+        empty=synthetic_empty(config.model.architecture),
+        feeds=synthetic_feeds(one, rank=rank, world=world),
+        clock_s=clock_s,
+        device=device,
+        report=report,
+        node_size=node_size,
+    )
+    try:
+        train(run)
+    except Enough:
+        found = [row["images_per_s"] for row in rows[WARM_UP_STEPS:]]
+        return LoopRate(images_per_s=statistics.median(found), micro_batch=int(rows[-1]["micro_batch"]))
+    raise RuntimeError("the phase ended before enough of its steps were measured")
+
+
+def _only(config: PretrainConfig, phase: int, steps: int) -> PretrainConfig:
+    """One phase that is long enough, with its average from the first step on, and without what is not part of a
+    step."""
+    samples = (WARM_UP_STEPS + steps + 2) * config.train.global_batch_size
+    return replace(
+        config,
+        phases=(replace(config.phases[phase], samples=samples),),
+        train=replace(
+            config.train, checkpoint_steps=samples, ema_start_samples=0, validation_steps=0, validation_rows=0
+        ),
+    )
+
+
+def work(values: Mapping[str, Any]) -> tuple[str, dict[str, LoopRate]]:
+    """What Ray Train calls in every trainer's process: its device, and the rate of each phase in its turn."""
+    import ray
+    import ray.train
+    import ray.train.torch
+
+    config, channel, found = parse(values["config"]), Peers().channel(), dict[str, LoopRate]()
+    device, context = ray.train.torch.get_device(), ray.train.get_context()
+    for phase, settings in enumerate(config.phases):
+        with tempfile.TemporaryDirectory(prefix="giornata-synthetic-", ignore_cleanup_errors=True) as scratch:
+            found[settings.name] = measure_loop(
+                config,
+                phase,
+                steps=values["steps"],
+                device=device,
+                scratch=Path(scratch),
+                rank=context.get_world_rank(),
+                world=context.get_world_size(),
+                node_size=full_nodes(channel.gather_objects(ray.get_runtime_context().get_node_id())),
+            )
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU", found
+
+
+def measure_trainers(config: PretrainConfig, *, trainers: int, steps: int) -> tuple[str, dict[str, LoopRate]]:
+    """On the Ray that is there, with so many trainers: the device and the rates of the first. Raises what Ray Train
+    raises."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from giornata.pretrain.fit import BACKENDS, NOTES
+
+    workers, run, notes = config.workers, run_storage(config), f"{NOTES}/{uuid.uuid4().hex}"
+    trainer = TorchTrainer(
+        work,
+        train_loop_config={"config": config.to_json(), "steps": steps},
+        torch_config=TorchConfig(backend=BACKENDS[workers.use_gpu]),
+        scaling_config=ScalingConfig(
+            num_workers=trainers, use_gpu=workers.use_gpu, accelerator_type=workers.accelerator_type
+        ),
+        run_config=RunConfig(name="synthetic", storage_path=run.path(notes), storage_filesystem=run.filesystem),
+    )
+    try:
+        found: tuple[str, dict[str, LoopRate]] = trainer.fit().return_value
+    finally:
+        run.remove_all(notes)
+    return found
+
+
+class SyntheticEncoder:
+    """An encoder as a run has it, in an actor of its own. What a picture shows does not change what it costs, and
+    captions are always filled up to 77 tokens."""
+
+    def __init__(self, config: PretrainConfig) -> None:
+        self._config = config
+        self._encode = EncodeCaptions(config) if config.encode.mode is Mode.HYBRID else EncodePictures(config)
+
+    def device(self) -> str:
+        """As it calls itself."""
+        return torch.cuda.get_device_name() if device_of_an_encoder(self._config) == "cuda" else "CPU"
+
+    def measure(
+        self, resolution: int, *, batches: int = BATCHES, clock_s: Callable[[], float] = time.monotonic
+    ) -> tuple[float, int]:
+        """The median of images/s over the batches after warm-up, and the bytes of a row of what comes out."""
+        rows = self._config.encode.encode_batch_size
+        made = to_encode(self._config.encode.mode, resolution, rows)
+        found, row_bytes = [], 0
+        for _ in range(WARM_UP_BATCHES + batches):
+            began_s = clock_s()
+            fed = self._encode(made)
+            found.append(rows / max(1e-9, clock_s() - began_s))
+            row_bytes = fed.nbytes // rows
+        return statistics.median(found[WARM_UP_BATCHES:]), row_bytes
+
+
+def measure_encoder(config: PretrainConfig) -> tuple[str, dict[str, tuple[float, int]]]:
+    """One encoder on a node such as the run's encoders want: its device; by phase, images/s and bytes of a row."""
+    import ray
+
+    from giornata.pretrain.feeding.graph import actor_options
+
+    options = {name: value for name, value in actor_options(config).items() if name != "compute"}
+    encoder = ray.remote(SyntheticEncoder).options(**{"num_cpus": 1, **options}).remote(config)
+    try:
+        device = ray.get(encoder.device.remote())
+        return device, {phase.name: ray.get(encoder.measure.remote(phase.resolution)) for phase in config.phases}
+    finally:
+        ray.kill(encoder)
+
+
+def measure(config: PretrainConfig, *, trainers: int, steps: int, whole: int) -> Measured:
+    """Both rates on the Ray that is there; `whole` is the number of the run's trainers. Raises InvalidInput, with all
+    that the Ray lacks, before anything is begun."""
+    _refuse_without_room(config, trainers)
+    _tell("trainers", config)
+    trainer_device, loop = measure_trainers(config, trainers=trainers, steps=steps)
+    _tell("encoder", config)
+    encoder_device, encoded = measure_encoder(config)
+    return Measured(
+        name=config.name,
+        model=config.model.architecture.value,
+        mode=config.encode.mode,
+        trainers=whole,
+        trainers_measured=trainers,
+        trainer_device=trainer_device,
+        encoder_device=encoder_device,
+        phases=tuple(
+            MeasuredPhase(
+                name=phase.name,
+                resolution=phase.resolution,
+                trainers=Rate(images_per_s=loop[phase.name].images_per_s),
+                encoder=Rate(images_per_s=encoded[phase.name][0]),
+                micro_batch=loop[phase.name].micro_batch,
+                row_bytes=encoded[phase.name][1],
+            )
+            for phase in config.phases
+        ),
+    )
+
+
+def _refuse_without_room(config: PretrainConfig, trainers: int) -> None:
+    """Ray Train and Ray would wait for ever for what is not there."""
+    import ray
+
+    there, workers, where = ray.cluster_resources(), config.workers, config.encode.accelerator_type
+    gpus = max(float(trainers) if workers.use_gpu else 0.0, gpus_of_an_encoder(config))
+    faults = [
+        Fault(
+            where=f"Ray's {name}",
+            message=f"{need:g} are needed, and {there.get(name, 0):g} are there",
+            hint="measure fewer with --trainers 1, or give the --address of a larger Ray",
+        )
+        for name, need in {"CPU": float(trainers + 1), "GPU": gpus}.items()
+        if need > there.get(name, 0)
+    ]
+    kinds = {"workers.accelerator_type": workers.accelerator_type, "encode.accelerator_type": where}
+    faults += [
+        Fault(where=name, message=f"no node of this Ray has {kind}", hint="give the --address of one that has")
+        for name, kind in kinds.items()
+        if kind is not None and f"accelerator_type:{kind}" not in there
+    ]
+    if faults:
+        raise InvalidInput(faults)
+
+
+def measured_config(config: PretrainConfig, trainers: int | None) -> tuple[PretrainConfig, int, list[str]]:
+    """What is measured, with how many trainers, and what has to be said of it."""
+    notes = []
+    if config.encode.mode not in BESIDE:
+        notes.append(
+            f"The mode {config.encode.mode} has no encoders beside the run: the number of encoders is what the mode"
+            " online would need."
+        )
+        config = replace(config, encode=replace(config.encode, mode=Mode.ONLINE))
+    count = trainers or config.workers.trainers
+    if count < config.workers.trainers:
+        # Each has the share of a step that it would have among all.
+        batch = max(count, config.train.global_batch_size * count // config.workers.trainers)
+        config = replace(config, train=replace(config.train, global_batch_size=batch))
+        notes.append(
+            f"{count} of {config.workers.trainers} trainers were measured. The rate of all is an estimate without the"
+            " network between them."
+        )
+    if not config.workers.use_gpu:
+        notes.append("Each was measured alone: on shared processors trainers and encoders slow one another down.")
+    return config, count, notes
+
+
+def report_of(config: PretrainConfig, measured: Measured, notes: Sequence[str]) -> dict[str, Any]:
+    """`measured`, `sizes` by phase, and `notes` for people. `fed_share`: what the `asked` encoders of the run
+    can feed of what the trainers ask for."""
+    sizes = []
+    for place, phase in enumerate(measured.phases):
+        demand, asked = measured.demand_images_per_s(phase), config.encoders_of(place)
+        fed = asked * phase.encoder.images_per_s * measured.availability / demand
+        size = {
+            "name": phase.name,
+            "resolution": phase.resolution,
+            "demand_images_per_s": demand,
+            "estimated": measured.trainers_measured != measured.trainers,
+            "encoder_images_per_s": phase.encoder.images_per_s,
+            "micro_batch": phase.micro_batch,
+            "encoders": measured.encoders(phase),
+            "bytes_per_s": demand * phase.row_bytes,
+            "asked": asked,
+            "fed_share": min(1.0, fed),
+        }
+        sizes.append(size)
+    return {"measured": measured.model_dump(mode="json"), "sizes": sizes, "notes": list(notes)}
+
+
+def _tell(what: str, config: PretrainConfig) -> None:
+    phases = [f"{phase.name} ({phase.resolution} px)" for phase in config.phases]
+    print(json.dumps({"what": what, "phases": phases}), flush=True)  # noqa: T201 - for the command line
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m giornata.pretrain.synthetic", description=__doc__)
+    parser.add_argument("config", help="a recipe's name, or a TOML file")
+    parser.add_argument("--report", type=Path, required=True, help="write a report to this file, as JSON")
+    parser.add_argument("--address", help="of a Ray cluster")
+    parser.add_argument("--trainers", type=int, help="how many are measured")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    given = parser.parse_args(arguments)
+    try:
+        report = _measured(given)
+    except InvalidInput as error:
+        report = {"faults": [asdict(fault) for fault in error.faults]}
+    except GiornataError as error:
+        report = {"error": str(error)}
+    given.report.write_text(json.dumps(report), encoding="utf-8")
+
+
+def _measured(given: argparse.Namespace) -> dict[str, Any]:
+    from ray.train import TrainingFailedError
+
+    from giornata.pretrain.cluster import connected
+
+    whole = rooted(read_config(given.config))
+    config, trainers, notes = measured_config(whole, given.trainers)
+    with connected(given.address):
+        try:
+            measured = measure(config, trainers=trainers, steps=given.steps, whole=whole.workers.trainers)
+        except TrainingFailedError as error:
+            raise GiornataError(f"the trainers could not be measured: {error}") from error
+    return report_of(whole, measured, notes)
+
+
+if __name__ == "__main__":
+    main()
