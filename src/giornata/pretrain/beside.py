@@ -107,7 +107,7 @@ class Evaluations:
                 report = self._judge(checkpoint, Path(folder), self._stop)
                 if self._stop.is_set():
                     return
-                keep(self._run, checkpoint, report, tensorboard=self._config.tracking.tensorboard)
+                keep(self._run, checkpoint, report)
             except (GiornataError, OSError) as error:
                 self._failed(checkpoint.name, error)
                 return

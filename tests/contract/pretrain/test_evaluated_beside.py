@@ -45,7 +45,7 @@ def test_the_programs_report(config: PretrainConfig, tmp_path: Path) -> None:
     folder = tmp_path / "evaluation"
     folder.mkdir()
     report = judge(made, folder, threading.Event())
-    keep(run, made, report, tensorboard=False)
+    keep(run, made, report)
     told = json.loads(run.read(f"{FOLDER}/{made.name}.json"))
     assert (told["checkpoint"], told["step"], told["validation_rows"]) == (made.name, made.step, 2)
     assert told["validation_loss"] > 0

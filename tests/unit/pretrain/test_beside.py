@@ -17,12 +17,10 @@ from tests.fixtures.pretrain_feeds import tiny_config
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.beside import Evaluations, due, ended, evaluating, why_not
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluations import FOLDER, evaluated, keep, kept
+from giornata.pretrain.evaluations import FOLDER, evaluated, keep, kept, samples_of
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.run import not_measured
 from giornata.pretrain.training.committed import Committed, commit, name_of
-from giornata.pretrain.training.metrics_log import drop_after
-from giornata.pretrain.wandb_curves import with_evaluations
 from giornata.protocol.pretraining import Evaluate, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -107,7 +105,7 @@ def test_the_newest_comes_first_and_what_is_behind_is_left_out(tmp_path: Path) -
     assert [each["checkpoint"] for each in told.messages] == [name_of(step, 0) for step in (4, 8, 12)]
     assert "skipped" in told.messages[1]
     assert told.messages[2]["numbers"] == {"evaluation/validation_loss": 0.5}
-    assert evaluated(run) == [(step, {"evaluation/validation_loss": 0.5}) for step in (4, 12)]
+    assert evaluated(run) == [(step, {"evaluation/validation_loss": 0.5}, name_of(step, 0)) for step in (4, 12)]
 
 
 @pytest.mark.parametrize("failure", [GiornataError("no memory"), OSError("no disk"), RuntimeError("a defect")])
@@ -156,7 +154,7 @@ def test_the_last_one_is_waited_for_and_what_another_command_left_is_caught_up(t
     run, evaluator = Storage.at(tmp_path), Evaluator()
     evaluator.free.set()
     before, last = checkpoint(run, 4), checkpoint(run, 7, 1)
-    keep(run, before, {"step": 4}, tensorboard=False)
+    keep(run, before, {"step": 4})
     with evaluating(config_of(tmp_path), run, Told(), evaluator) as evaluations:
         assert evaluations is not None
         evaluations.finish(threading.Event(), within_s=PATIENCE_S)
@@ -196,29 +194,15 @@ def test_why_there_is_no_report_is_said(tmp_path: Path) -> None:
     assert why_not({"step": 4}, log) is None
 
 
-def test_samples_and_scores_lie_with_the_run_and_in_tensorboard(tmp_path: Path) -> None:
+def test_samples_and_scores_lie_with_the_run(tmp_path: Path) -> None:
     run, sheet = Storage.at(tmp_path / "run"), tmp_path / "sheet.png"
     Image.new("RGB", (6, 4)).save(sheet)
     made = checkpoint(run, 40)
-    report = {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples_png": str(sheet)}
-    keep(run, made, report, tensorboard=True)
-    assert run.read(f"{FOLDER}/{made.name}.png") == sheet.read_bytes()
+    keep(run, made, {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples_png": str(sheet)})
+    assert samples_of(run, made.name) == sheet.read_bytes()
+    assert samples_of(run, name_of(41, 0)) is None
     told = json.loads(run.read(f"{FOLDER}/{made.name}.json"))
     assert told == {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples": f"{made.name}.png"}
-    (events,) = run.names("tensorboard")
-    content = run.read(events)
-    assert all(tag in content for tag in (b"evaluation/fid", b"evaluation/cmmd", b"evaluation/samples", b"IHDR"))
-    drop_after(run, 40)
-    assert run.names("tensorboard") == [events]
-    drop_after(run, 39)
-    assert run.names("tensorboard") == []
-
-
-def test_in_wandb_an_evaluation_stands_where_its_step_is_or_the_next() -> None:
-    rows = [(step, {"train/loss": 1.0}) for step in (2, 4, 6)]
-    merged = with_evaluations(rows, [(3, {"evaluation/fid": 3.0}), (6, {"evaluation/fid": 6.0}), (9, {"e": 9.0})])
-    assert [(step, values.get("evaluation/fid")) for step, values in merged] == [(2, None), (4, 3.0), (6, 6.0)]
-    assert all("e" not in values for _, values in merged)
 
 
 def test_what_is_not_measured_is_said(tmp_path: Path) -> None:

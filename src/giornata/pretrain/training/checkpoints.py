@@ -63,7 +63,6 @@ class Snapshot:
     when all phases are done.
 
     `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
-    `not_written` is called when there will be none, by whoever waits for it.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -71,7 +70,6 @@ class Snapshot:
     ledger: Ledger | None
     uses: Uses = Uses()
     alongside: Callable[[], None] = lambda: None
-    not_written: Callable[[], None] = lambda: None
 
 
 class Checkpoints:
@@ -84,7 +82,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-checkpoint")
         # The host's copies are kept from one checkpoint to the next.
         self._stager = DefaultStager(StagingOptions(False, False, False, False))
-        self._under_way: tuple[Future[bool], Snapshot] | None = None
+        self._under_way: Future[None] | None = None
         self._failures = 0
         self.last: tuple[int, int] | None = None
         """(step, phase) of the newest that was written."""
@@ -97,22 +95,20 @@ class Checkpoints:
         self.wait()
         staged = self._stager.stage({name: _plain(each) for name, each in snapshot.tensors.items()})
         copied = replace(snapshot, tensors=staged, progress=Progress(**_copied(snapshot.progress)))
-        self._under_way = self._thread.submit(self._write, copied), copied
+        self._under_way = self._thread.submit(self._write, copied)
 
     def wait(self) -> None:
         """Until nothing is under way. Raises what that raised."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            written, snapshot = under_way
-            if not written.result():
-                snapshot.not_written()
+            under_way.result()
 
     def close(self) -> None:
         """Give back threads and memory, once nothing is under way."""
         self._thread.shutdown(wait=True)
         self._stager.close()
 
-    def _write(self, snapshot: Snapshot) -> bool:
+    def _write(self, snapshot: Snapshot) -> None:
         name = name_of(snapshot.progress.step, snapshot.progress.phase)
         why = self._clean(name)
         # Whatever fails later, these rows are not handed over again.
@@ -123,7 +119,8 @@ class Checkpoints:
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
         if faults := [fault for _, fault in handed if fault]:
-            return self._conclude(name, faults, snapshot.progress)
+            self._conclude(name, faults, snapshot.progress)
+            return
         files = dict[str, Facts]()
         try:
             files = self._write_shards(name, snapshot.tensors)
@@ -134,7 +131,7 @@ class Checkpoints:
         if not faults and self._rank == 0:
             shards = {file: facts for _, each in found for file, facts in each.items()}
             faults = self._commit(name, snapshot, shards)
-        return self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress)
+        self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress)
 
     def _clean(self, name: str) -> str | None:
         """Half of a checkpoint that another attempt began would be read together with ours. By the first trainer,
@@ -178,15 +175,14 @@ class Checkpoints:
             return [f"commit: {error}"]
         return []
 
-    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> bool:
+    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> None:
         if not faults:
             self._failures, self.last = 0, (progress.step, progress.phase)
-            return True
+            return
         self._failures += 1
         log.warning("checkpoint %s of %s was not written: %s", name, self._run, "; ".join(faults))
         if self._failures >= MOST_FAILURES:
             raise CheckpointsFail(f"{self._failures} checkpoints in a row were not written: {'; '.join(faults)}")
-        return False
 
 
 def load_tensors(
