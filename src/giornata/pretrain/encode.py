@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -43,6 +43,7 @@ from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
 """Threads that look for what was done before: each note is a request to the storage."""
+Progress = Callable[[Mapping[str, int]], None]
 Encoding = Callable[[list[Work]], Iterable[tuple[Work, Done]]]
 
 
@@ -51,10 +52,10 @@ def encode(
     encoder: Encoder,
     encoding: Encoding | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
-    `progress` is told after each shard how many there are of how many.
+    `progress` is told after each shard: `done` of `of` shards, and `rows` of `of_rows`.
 
     Returns a report: `latents` by resolution (folder, rows, bytes, unreadable), `encoded` and `kept` shards. Raises
     InvalidInput when a folder holds latents of something else, or when more rows cannot be read than
@@ -76,10 +77,12 @@ def encode(
     for work, each in done.items():
         unreadable.add(work, each)
     unreadable.refuse()
+    rows, of_rows = sum(each.shard.rows for each in done.values()), source.rows * len(resolutions)
     for work, each in encoding(missing):
         done[work] = each
+        rows += each.shard.rows
         if progress:
-            progress(len(done), len(works))
+            progress({"done": len(done), "of": len(works), "rows": rows, "of_rows": of_rows})
         unreadable.add(work, each)
         unreadable.refuse()
     reports = [
@@ -206,9 +209,7 @@ def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
 
 
 @contextmanager
-def counted(
-    config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[int, int], None]]:
+def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
     """Within, what the encoders cost is kept with the run (giornata.pretrain.training.spending), whenever progress is
     told, and at the end. A picture that was encoded for another run is not paid for again."""
     now_ms = time.time_ns() // 1_000_000
@@ -220,9 +221,10 @@ def counted(
     )
     per_s = usd_per_s(config, 0, config.encode.encoders)
 
-    def tell(done: int, of: int) -> None:
+    def tell(progress: Mapping[str, int]) -> None:
         account.add(clock_s() - account.until_s, per_s)
-        _tell(done, of)
+        told = {**progress, "spent_usd": account.total_usd}
+        print(json.dumps(told), flush=True)  # noqa: T201 - for the command line
 
     try:
         yield tell
@@ -231,7 +233,9 @@ def counted(
         account.close()
 
 
-def _encoded(config: PretrainConfig, address: str | None, tell: Callable[[int, int], None]) -> dict[str, Any]:
+def _encoded(
+    config: PretrainConfig, address: str | None, tell: Callable[[Mapping[str, int]], None]
+) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
         _refuse_without_gpu(device)
@@ -245,10 +249,6 @@ def _encoded(config: PretrainConfig, address: str | None, tell: Callable[[int, i
         return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell)
     finally:
         ray.shutdown()
-
-
-def _tell(done: int, of: int) -> None:
-    print(json.dumps({"done": done, "of": of}), flush=True)  # noqa: T201 - for the command line
 
 
 def _refuse_without_gpu(device: str) -> None:

@@ -19,7 +19,7 @@ from tests.fixtures.wandb_server import WandbServer, wandb_server
 from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.tracking.wandb_run import FILE_NAME, Row, TrackerFailed, WandbRun, deliver, upload
+from giornata.tracking.wandb_run import FILE_NAME, RETRY_S, Row, TrackerFailed, WandbRun, WandbStream, deliver, upload
 from giornata.workloads.train.tracking import TrackerContext, wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -200,6 +200,26 @@ def test_a_server_that_refuses_the_key_is_told_of_and_the_job_goes_on(
     assert (name, data["tracker"]) == ("tracker-failed", "wandb")
     assert "were not sent, but will be: wandb ended with 1" in data["message"]
     assert KEY not in data["message"]
+
+
+def test_a_process_that_ends_is_told_of_once_and_started_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    stream = WandbStream(run_of(), tmp_path, SecretStr(KEY), base_url="no-address")
+    for attempt in range(2):
+        until_s = time.monotonic() + PATIENCE_S
+        while stream.failure() is None:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        now_s = attempt * 2 * RETRY_S
+        for later_s in (0.0, RETRY_S - 1.0):
+            stream.look_after(now_s + later_s, told.append)
+            assert stream.failure() is not None, "not before RETRY_S"
+        stream.look_after(now_s + RETRY_S, told.append)
+        assert stream.failure() is None, "a new process"
+        stream.look_after(now_s + RETRY_S, told.append)
+    stream.abort()
+    (words,) = told
+    assert "were not sent, but will be: wandb ended with 1" in words
 
 
 def test_a_key_that_did_not_come_leaves_the_file_and_says_so(tiny_folder: Path, tmp_path: Path) -> None:
