@@ -50,8 +50,7 @@ def send(order: dict[str, Any]) -> None:
         x_save_requirements=False,
     )
     described = {name: order["run"][name] for name in ("id", "name", "project", "entity", "config")}
-    resume = "allow" if order["mode"] == "online" else None
-    run = wandb.init(**described, resume=resume, settings=settings)
+    run = wandb.init(**described, resume="allow" if order["mode"] == "online" else None, settings=settings)
     run.define_metric("evaluation/*", step_metric=EVALUATED)
     for step, values in rows_in(Path(order["rows"])):
         # W&B takes no row of an earlier step. An evaluation is drawn over its own step and goes with any row.

@@ -26,6 +26,8 @@ PROCESS = (sys.executable, "-m", "giornata.tracking.wandb_process")
 FILE_NAME, FOLDER = "wandb-offline-run.zip", "wandb-run"
 WRITE_S, UPLOAD_S, POLL_S = 180.0, 60.0, 0.2
 RETRY_S, ROWS_PER_S = 300.0, 500.0
+LOST = "Fatal error while uploading data"
+"""The package prints this when its server refuses rows; the process ends well nevertheless."""
 HIDDEN = "[secret]"
 
 Row = tuple[int, Mapping[str, float]]
@@ -108,9 +110,12 @@ class WandbStream:
         self._rows.flush()
 
     def failure(self) -> str | None:
-        """Why the process has ended; None while it works."""
-        status = self._process.poll()
-        return None if status is None else self._why(f"ended with {status}")
+        """Why the process has ended; None while it works. A process that has given up sending is ended."""
+        if self._process.poll() is None:
+            if LOST not in self._said():
+                return None
+            end(self._process)
+        return self._why(f"ended with {self._process.returncode}")
 
     def look_after(self, now_s: float, tell: Callable[[str], object]) -> None:
         """Tell why the process has ended, once, and start another RETRY_S later, which gets all rows."""
@@ -131,7 +136,7 @@ class WandbStream:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
         status = wait(self._process, timeout_s)
-        if status != 0:
+        if status != 0 or LOST in self._said():
             how = f"ended with {status}" if status is not None else f"took longer than {timeout_s:g} s"
             raise TrackerFailed(self._why(how))
 
@@ -157,8 +162,11 @@ class WandbStream:
                 process.stdin.write(json.dumps(self._order).encode() + b"\n")
         return process
 
+    def _said(self) -> str:
+        return " ".join((self._folder / f"{self._order['mode']}.txt").read_text(errors="replace").split())
+
     def _why(self, how: str) -> str:
-        said = " ".join((self._folder / f"{self._order['mode']}.txt").read_text(errors="replace").split())[-300:]
+        said = self._said()[-300:]
         return f"wandb {how}: {said.replace(self._key, HIDDEN) if self._key else said}"
 
 

@@ -145,6 +145,21 @@ def test_a_key_that_is_refused_fails_without_being_shown(tmp_path: Path) -> None
     assert packed.is_file()
 
 
+def test_a_key_that_is_refused_in_the_middle_fails(tmp_path: Path) -> None:
+    context = TrackerContext(job="job_0abc", directory=tmp_path)
+    with wandb_server() as server:
+        stream = WandbStream(run_of(), tmp_path, SecretStr(KEY), server.url)
+        until_s = time.monotonic() + PATIENCE_S
+        stream.add(ROWS)
+        while not server.history:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        server.refuses = True
+        stream.add([(step, {"train/loss": 0.5}) for step in range(4, 8)])
+        with pytest.raises(TrackerFailed, match="Fatal error while uploading data"):
+            stream.finish(PATIENCE_S, context.wait)
+
+
 def test_a_key_is_in_no_file_of_the_attempt(tmp_path: Path) -> None:
     context = TrackerContext(job="job_0abc", directory=tmp_path)
     with wandb_server() as server:
