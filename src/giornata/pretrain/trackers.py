@@ -1,7 +1,6 @@
 """Hands a run's metrics to TensorBoard and W&B while they come, from the command that trains.
 
 tensorboard/events.out.tfevents.00000001.giornata   with tracking.tensorboard: files of at most ROWS_A_FILE rows
-wandb/wandb-offline-run.zip   with tracking.wandb_project, at the end: `wandb sync` takes it once it is unpacked
 
 A command that goes on with a run begins with the rows that lead to the newest checkpoint, from the run's metrics. So
 a tracker that missed rows gets them. Every row carries the time at which its step ended.
@@ -28,16 +27,7 @@ from giornata.pretrain.training.metrics_log import metrics_of
 from giornata.protocol.pretraining import PretrainConfig
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_process import EVALUATED
-from giornata.tracking.wandb_run import (
-    FILE_NAME,
-    UPLOAD_S,
-    Row,
-    TrackerFailed,
-    WandbRun,
-    WandbStream,
-    deliver,
-    waiting,
-)
+from giornata.tracking.wandb_run import UPLOAD_S, Row, TrackerFailed, WandbRun, WandbStream, waiting
 
 TENSORBOARD = "tensorboard"
 NOT_CURVES = frozenset({"step", "time_s"})
@@ -161,9 +151,7 @@ class Trackers:
     ) -> None:
         self._config, self._run, self._folder, self._tell, self._clock_s = config, run, folder, tell, clock_s
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._wandb = None
-        if config.tracking.wandb_project is not None and api_key is not None:
-            self._wandb = WandbStream(wandb_run(config, run), folder, api_key, base_url)
+        self._wandb = api_key and WandbStream(wandb_run(config, run), folder, api_key, base_url)
         self._thread = threading.Thread(target=self._work, name="pretrain-trackers", daemon=True)
         self._thread.start()
 
@@ -173,23 +161,14 @@ class Trackers:
             self._queue.put(message)
 
     def close(self, timeout_s: float = UPLOAD_S) -> None:
-        """Send what is left, and keep the whole run for W&B in the storage."""
+        """Send what is left."""
         self._queue.put(None)
         self._thread.join(timeout_s)
-        if self._config.tracking.wandb_project is None:
-            return
-        wait = waiting(self._clock_s, lambda: False)
-        try:
-            rows = [shown.for_wandb() for shown in history(self._run)]
-            packed = deliver(wandb_run(self._config, self._run), rows, self._folder, wait=wait)
-            self._run.put(packed, f"wandb/{FILE_NAME}")
-        except (TrackerFailed, OSError) as error:
-            self._tell(f"the run for W&B was not packed: {error}")
         try:
             if self._wandb is not None:
-                self._wandb.finish(timeout_s, wait)
+                self._wandb.finish(timeout_s, waiting(self._clock_s, lambda: False))
         except TrackerFailed as error:
-            self._tell(f"the curves were not sent to the end: {error}; the same command sends them again")
+            self._tell(f"W&B lacks curves: {error}; the same command sends what W&B lacks")
 
     def _work(self) -> None:
         try:
@@ -227,10 +206,10 @@ class Trackers:
 @contextmanager
 def trackers(config: PretrainConfig, api_key: str | None) -> Iterator[Listener]:
     """Within, what the listener hears goes to the trackers that the configuration names."""
-    if not config.tracking.tensorboard and config.tracking.wandb_project is None:
+    key = None if api_key is None or config.tracking.wandb_project is None else SecretStr(api_key)
+    if not config.tracking.tensorboard and key is None:
         yield lambda _: None
         return
-    key = None if api_key is None else SecretStr(api_key)
     with tempfile.TemporaryDirectory(prefix="giornata-trackers-") as folder:
         listener = Trackers(config, run_storage(config), Path(folder), api_key=key, tell=_warn)
         try:

@@ -1,7 +1,6 @@
 """A run's curves by the package wandb itself, sent while they grow to a server that this test plays."""
 
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from tests.unit.pretrain.test_trackers import log_rows, progress
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.trackers import Trackers, wandb_run
 from giornata.protocol.pretraining import Tracking
-from giornata.tracking.wandb_run import FILE_NAME
 
 KEY = SecretStr("0123456789abcdef0123456789abcdef01234567")
 PATIENCE_S = 120.0
@@ -42,17 +40,14 @@ def test_a_run_that_crashes_is_one_run_whose_every_step_is_there_once_at_its_tim
     found = [(line["_step"], line["_timestamp"]) for _, line in sorted(lines.items())]
     assert found == [(step, 1000.0 + step) for step in (1, 2, 3, 4, 5)]
     assert told == []
-    with zipfile.ZipFile(run.path(f"wandb/{FILE_NAME}")) as packed:
-        assert any(each.endswith(f"run-{name}.wandb") for each in packed.namelist())
 
 
-def test_without_a_server_the_run_is_packed_and_the_failure_is_told(tmp_path: Path) -> None:
+def test_without_a_server_the_failure_is_told(tmp_path: Path) -> None:
     config = replace(tiny_config(tmp_path), tracking=Tracking(wandb_project="pictures"))
     run, told = Storage.at(tmp_path / "run"), list[str]()
     log_rows(run, [1, 2])
     with wandb_server(refuses=True) as server:
         trackers = Trackers(config, run, tmp_path, api_key=KEY, tell=told.append, base_url=server.url)
         trackers.close()
-    assert run.exists(f"wandb/{FILE_NAME}")
     assert "invalid key" in told[-1]
     assert KEY.get_secret_value() not in str(told)

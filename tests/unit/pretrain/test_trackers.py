@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -122,3 +123,28 @@ def test_wandb_gets_to_know_nothing_of_the_machine(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps([found.name, found.id, dict(found.config)])
     with pytest.raises(ValueError, match="wandb_project"):
         wandb_run(tiny_config(tmp_path), run)
+
+
+class Remote(Storage):
+    """A storage that is no folder: files are copied to it."""
+
+    copied: ClassVar[list[tuple[str, int]]] = []
+
+    def names(self, under: str = "") -> list[str]:
+        return []
+
+    def put(self, path: Path, name: str) -> None:
+        self.copied.append((name, path.stat().st_size))
+
+
+def test_event_files_are_copied_to_a_remote_storage_every_ten_seconds_and_at_the_end(tmp_path: Path) -> None:
+    now_s = 100.0
+    files = EventFiles(Remote("s3://bucket/run"), tmp_path, clock_s=lambda: now_s)
+    for second in (0.0, 1.0, 9.0, 10.0, 11.0):
+        now_s = 100.0 + second
+        files.add(loss(int(second) + 1))
+        files.flush()
+    files.close()
+    sizes = [size for name, size in Remote.copied if name == "tensorboard/events.out.tfevents.00000001.giornata"]
+    assert len(sizes) == 3, "at 0 s, at 10 s and at the end"
+    assert sizes == sorted(set(sizes))
