@@ -1,6 +1,7 @@
 """Hands a run's metrics to TensorBoard and W&B while they come, from the command that trains.
 
-tensorboard/events.out.tfevents.00000001.giornata   with tracking.tensorboard: files of at most ROWS_A_FILE rows
+tensorboard/events.out.tfevents.1795389873.00000001.giornata   with tracking.tensorboard: files of at most ROWS_A_FILE
+                                                               rows, named by the start of the command
 
 A command that goes on with a run begins with the rows that lead to the newest checkpoint, from the run's metrics. So
 a tracker that missed rows gets them. Every row carries the time at which its step ended.
@@ -73,8 +74,8 @@ def _of_step(row: Mapping[str, float | None]) -> Shown:
 class EventFiles:
     """TensorBoard's files of a run. A step that comes again supersedes all from that step on."""
 
-    def __init__(self, run: Storage, scratch: Path, *, clock_s: Callable[[], float]) -> None:
-        self._run, self._clock_s = run, clock_s
+    def __init__(self, run: Storage, scratch: Path, *, began_s: int, clock_s: Callable[[], float]) -> None:
+        self._run, self._began_s, self._clock_s = run, began_s, clock_s
         self._folder = scratch if "://" in run.address else Path(run.path(TENSORBOARD))
         self._folder.mkdir(parents=True, exist_ok=True)
         for name in run.names(TENSORBOARD):
@@ -88,8 +89,9 @@ class EventFiles:
         if self._file is None or again or self._rows >= ROWS_A_FILE:
             self.close()
             self._files += 1
-            self._name, self._rows = f"{NAME}.{self._files:08d}.giornata", 0
-            self._file = EventFile(self._folder / self._name, purge_step=shown.step if again else None)
+            self._name, self._rows = f"{NAME}.{self._began_s}.{self._files:08d}.giornata", 0
+            supersedes = again or self._files == 1  # a TensorBoard that is open has read what another command wrote
+            self._file = EventFile(self._folder / self._name, purge_step=shown.step if supersedes else None)
         self._file.add(shown.step, shown.values, time_s=shown.time_s, png=shown.png)
         self._last, self._rows = shown.step if again else max(shown.step, self._last), self._rows + 1
 
@@ -173,7 +175,8 @@ class Trackers:
     def _work(self) -> None:
         try:
             wanted = self._config.tracking.tensorboard
-            files = EventFiles(self._run, self._folder, clock_s=self._clock_s) if wanted else None
+            began_s = int(time.time())
+            files = EventFiles(self._run, self._folder, began_s=began_s, clock_s=self._clock_s) if wanted else None
             for shown in self._shown():
                 if files is not None:
                     files.add(shown)

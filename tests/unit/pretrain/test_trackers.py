@@ -62,7 +62,7 @@ def progress(step: int) -> dict[str, object]:
 
 def test_event_files_show_every_step_once_at_its_time_after_steps_are_trained_again(tmp_path: Path) -> None:
     run = Storage.at(tmp_path / "run")
-    files = EventFiles(run, tmp_path / "scratch", clock_s=lambda: 0.0)
+    files = EventFiles(run, tmp_path / "scratch", began_s=1, clock_s=lambda: 0.0)
     for step in (1, 2, 3, 4):
         files.add(loss(step))
     files.flush()
@@ -139,12 +139,12 @@ class Remote(Storage):
 
 def test_event_files_are_copied_to_a_remote_storage_every_ten_seconds_and_at_the_end(tmp_path: Path) -> None:
     now_s = 100.0
-    files = EventFiles(Remote("s3://bucket/run"), tmp_path, clock_s=lambda: now_s)
+    files = EventFiles(Remote("s3://bucket/run"), tmp_path, began_s=1, clock_s=lambda: now_s)
     for second in (0.0, 1.0, 9.0, 10.0, 11.0):
         now_s = 100.0 + second
         files.add(loss(int(second) + 1))
         files.flush()
     files.close()
-    sizes = [size for name, size in Remote.copied if name == "tensorboard/events.out.tfevents.00000001.giornata"]
+    sizes = [size for name, size in Remote.copied if name == "tensorboard/events.out.tfevents.1.00000001.giornata"]
     assert len(sizes) == 3, "at 0 s, at 10 s and at the end"
     assert sizes == sorted(set(sizes))
