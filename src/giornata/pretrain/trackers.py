@@ -153,7 +153,9 @@ class Trackers:
     ) -> None:
         self._config, self._run, self._folder, self._tell, self._clock_s = config, run, folder, tell, clock_s
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._wandb = api_key and WandbStream(wandb_run(config, run), folder, api_key, base_url)
+        self._wandb = None
+        if api_key is not None:
+            self._wandb = WandbStream(wandb_run(config, run), folder, api_key, base_url)
         self._thread = threading.Thread(target=self._work, name="pretrain-trackers", daemon=True)
         self._thread.start()
 
