@@ -6,10 +6,11 @@ from typing import Any
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.output import Output, reporting
+from giornata.cli.output import reporting
 from giornata.cli.pretrain_options import Address, Config
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
+from giornata.pretrain.progress_lines import PacedLines
 
 
 def register(group: typer.Typer) -> None:
@@ -28,7 +29,13 @@ def encode(
     """
     with reporting(as_json, stopped="stopped; the same command goes on") as out:
         words = [config, *([] if address is None else ["--address", address])]
-        report = run_program("giornata.pretrain.encode", words, progress=lambda told: _say_progress(told, out))
+        paced = PacedLines()
+
+        def tell(told: Mapping[str, Any]) -> None:
+            if (line := _line(told, paced)) is not None:
+                out.hint(line)
+
+        report = run_program("giornata.pretrain.encode", words, progress=tell)
         for resolution, one in report["latents"].items():
             unreadable = f", {one['unreadable']} of them unreadable" if one["unreadable"] else ""
             out.say(f"{resolution} px: {one['rows']:,} rows{unreadable}, {size(one['bytes'])} in {one['folder']}")
@@ -38,8 +45,8 @@ def encode(
         out.result(report)
 
 
-def _say_progress(told: Mapping[str, Any], out: Output) -> None:
-    """About every tenth of the shards."""
-    done, of = told["done"], told["of"]
-    if done * 10 // of > (done - 1) * 10 // of:
-        out.hint(f"{done} of {of} shards")
+def _line(told: Mapping[str, Any], paced: PacedLines) -> str | None:
+    """Shards, rate, time left and cost; None where no line is due."""
+    cost = [f"${told['spent_usd']:,.2f}"] if told["spent_usd"] else []
+    words = f"{told['done']:,} of {told['of']:,} shards"
+    return paced.line(told["rows"], told["of_rows"], words, *cost, unit="examples")

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from giornata.cli.pretrain_options import Address
 from giornata.cli.pretrain_process import run_program
 from giornata.cli.words import size
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.pretrain.progress_lines import PacedLines
 from giornata.protocol.pretraining_checks import parse_ingest
 
 EXIT_STOPPED = 130
@@ -66,9 +68,15 @@ def ingest(
         words += ["--address", address] if address else []
         try:
             with out_words.console.status("starting Ray", refresh_per_second=4) as status:
-                report = run_program(
-                    "giornata.pretrain.ingest", words, progress=lambda told: status.update(_progress(told))
-                )
+                paced: defaultdict[str, PacedLines] = defaultdict(PacedLines)
+
+                def tell(told: Mapping[str, Any]) -> None:
+                    status.update(_progress(told))
+                    line = _line(told, paced[told["what"]])
+                    if not out_words.console.is_terminal and line is not None:
+                        out_words.hint(line)
+
+                report = run_program("giornata.pretrain.ingest", words, progress=tell)
         except KeyboardInterrupt:
             out_words.hint(f"stopped: {out} has no manifest, and the same command begins again")
             raise typer.Exit(EXIT_STOPPED) from None
@@ -136,6 +144,12 @@ def _progress(told: Mapping[str, Any]) -> str:
     if told["what"] == "examined":
         return f"examined {told['done']:,} rows"
     return f"wrote {told['done']:,} of {told['total']:,} shards"
+
+
+def _line(told: Mapping[str, Any], paced: PacedLines) -> str | None:
+    """Progress, rate and time left; None where no line is due."""
+    unit = {"looking": "", "examined": "examples"}.get(told["what"], "shards")
+    return paced.line(told["done"], told["total"], _progress(told), unit=unit)
 
 
 def _say(out: Output, report: Mapping[str, Any]) -> None:

@@ -198,5 +198,5 @@ def evaluated(config: PretrainConfig, name: str, *, gpu: bool) -> dict[str, floa
     eyes = Eyes.of(settings.clip, settings.inception)
     with tempfile.TemporaryDirectory(prefix="giornata-evaluation-") as folder:
         report = evaluate(config, name=name, out=Path(folder), eyes=eyes, most=settings.rows, gpu=gpu)
-        keep(run, checkpoint_of(config, name), report, tensorboard=config.tracking.tensorboard)
+        keep(run, checkpoint_of(config, name), report)
     return numbers_of(report)

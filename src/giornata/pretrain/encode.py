@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -51,6 +51,7 @@ from giornata.protocol.pretraining import PretrainConfig
 
 READERS = 16
 """Threads that look for what was done before: each note is a request to the storage."""
+Progress = Callable[[Mapping[str, int]], None]
 Encoding = Callable[[list[Work]], Iterable[tuple[Work, dict[str, Done]]]]
 
 
@@ -59,12 +60,12 @@ def encode(
     encoder: Encoder,
     encoding: Encoding | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     fence: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Encode what is missing and write the manifests. `encoding` does the work; by default one after the other here.
-    `progress` is told after each shard how many there are of how many; `fence` is asked before the next one, and
-    raises InvalidInput when another command owns the folders by now.
+    `progress` is told after each shard: `done` of `of` shards, and `rows` of `of_rows`. `fence` is asked before the
+    next one, and raises InvalidInput when another command owns the folders by now.
 
     Returns a report: `latents` by resolution and `text` (folder, rows, bytes, unreadable), `encoded` and `kept`
     shards. Raises InvalidInput when a folder holds something else, or when more rows cannot be read than
@@ -87,13 +88,15 @@ def encode(
         for each in done[part].values():
             unreadable.add(part, each)
     unreadable.refuse()
+    rows = source.rows - sum(source.shards[work.number].rows for work in works)
     fence()
     for whole, (work, made) in enumerate(encoding(works), count - len(works) + 1):
         for part, each in made.items():
             done[part][work.number] = each
             unreadable.add(part, each)
+        rows += source.shards[work.number].rows
         if progress:
-            progress(whole, count)
+            progress({"done": whole, "of": count, "rows": rows, "of_rows": source.rows})
         unreadable.refuse()
         fence()
     reports = {
@@ -233,9 +236,7 @@ def _run(config: PretrainConfig, address: str | None) -> dict[str, Any]:
 
 
 @contextmanager
-def counted(
-    config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[int, int], None]]:
+def counted(config: PretrainConfig, clock_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
     """Within, what the encoders cost is kept with the run (giornata.pretrain.training.spending), whenever progress is
     told, and at the end. A picture that was encoded for another run is not paid for again."""
     now_ms = time.time_ns() // 1_000_000
@@ -247,9 +248,10 @@ def counted(
     )
     per_s = usd_per_s(config, 0, config.encode.encoders)
 
-    def tell(done: int, of: int) -> None:
+    def tell(progress: Mapping[str, int]) -> None:
         account.add(clock_s() - account.until_s, per_s)
-        _tell(done, of)
+        told = {**progress, "spent_usd": account.total_usd}
+        print(json.dumps(told), flush=True)  # noqa: T201 - for the command line
 
     try:
         yield tell
@@ -259,7 +261,7 @@ def counted(
 
 
 def _encoded(
-    config: PretrainConfig, address: str | None, tell: Callable[[int, int], None], fence: Callable[[], None]
+    config: PretrainConfig, address: str | None, tell: Progress, fence: Callable[[], None]
 ) -> dict[str, Any]:
     device = device_of_an_encoder(config)
     if address is None and config.encode.encoders == 1:
@@ -274,10 +276,6 @@ def _encoded(
         return encode(config, encoder, on_ray(config, source_manifest(config)), progress=tell, fence=fence)
     finally:
         ray.shutdown()
-
-
-def _tell(done: int, of: int) -> None:
-    print(json.dumps({"done": done, "of": of}), flush=True)  # noqa: T201 - for the command line
 
 
 def _refuse_without_gpu(device: str) -> None:

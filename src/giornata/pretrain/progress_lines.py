@@ -1,6 +1,9 @@
 """What a run shows while it goes on: lines for programs, or a bar for people."""
 
 import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -8,6 +11,33 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from giornata.protocol.pretraining import PretrainConfig
+
+LINE_EVERY_S = 10.0
+
+
+class PacedLines:
+    """Makes a line of progress every LINE_EVERY_S, for output that is no terminal."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._first: tuple[float, int] | None = None
+        self._last_s = 0.0
+
+    def line(self, done: int, of: int | None, *words: str, unit: str = "") -> str | None:
+        """The words, the rate in `unit` and the time left; None where no line is due. `done` counts those that were
+        done before the first call as well."""
+        now_s = self._clock_s()
+        if self._first is not None and now_s - self._last_s < LINE_EVERY_S:
+            return None
+        first_s, first_done = self._first = self._first or (now_s, done)
+        self._last_s = now_s
+        per_s = (done - first_done) / (now_s - first_s) if now_s > first_s else 0.0
+        told = [*words]
+        if unit and per_s:
+            told.append(f"{per_s:,.1f} {unit}/s")
+        if of is not None and per_s:
+            told.append(f"{timedelta(seconds=round((of - done) / per_s))} left")
+        return " · ".join(told)
 
 
 class Lines:
@@ -36,10 +66,10 @@ class Lines:
 
 
 class Words:
-    """A bar with the figures that matter; on something that is no terminal, a line now and then."""
+    """A bar with the figures that matter; on output that is no terminal, a line every LINE_EVERY_S."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream)
+    def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._paced = Console(file=stream), PacedLines(clock_s)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -79,6 +109,10 @@ class Words:
                     total=message["total"],
                     words=_figures(message),
                 )
+                if not self._console.is_terminal:
+                    line = self._paced.line(message["step"], message["total"], _figures(message))
+                    if line is not None:
+                        self._console.print(f"  {line}", highlight=False, soft_wrap=True)
             case "note":
                 self._console.print(f"  {message['words']}", highlight=False)
             case "crash":

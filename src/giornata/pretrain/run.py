@@ -18,14 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-from pydantic import SecretStr
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, collecting
 from giornata.pretrain.data.manifest import Manifest
@@ -56,13 +54,28 @@ RAY_LEAVES_OUT = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed whil
 goes on then; why a trainer ended stands in Ray's own log files."""
 
 
-def run(config: PretrainConfig, *, address: str | None, listener: Listener, stop: threading.Event) -> Proof:
+def run(
+    config: PretrainConfig,
+    *,
+    address: str | None,
+    listener: Listener,
+    stop: threading.Event,
+    wandb_api_key: str | None = None,
+) -> Proof:
     """Train until all phases are done, or until `stop` is set. Raises InvalidInput with every fault before Ray is
     started, also when another command holds the storage, and GiornataError with Ray's words when it gives up."""
+    from giornata.pretrain.trackers import trackers
+
     check(config)
     with holding(run_storage(config), "run", lost=stop.set) as held:
-        if not finished(config):
-            _trained(config, address, listener, stop, held.token)
+        with trackers(config, wandb_api_key) as tracked:
+
+            def heard(message: dict[str, Any]) -> None:
+                listener(message)
+                tracked(message)
+
+            if not finished(config):
+                _trained(config, address, heard, stop, held.token)
         check_owner(held.storage, held.token)
         if finished(config):
             _export(config)
@@ -156,35 +169,6 @@ def _export(config: PretrainConfig) -> None:
             files, key=lambda each: each.name == "README.md"
         ):  # the card last: it says that all is there
             storage.put(path, f"{MODEL}/{path.relative_to(folder)}")
-
-
-@contextmanager
-def _curves(config: PretrainConfig, api_key: str | None) -> Iterator[None]:
-    """Within, and at the end, they go to W&B: one run over all attempts, which at the end also lies packed in the
-    run's storage, and without a key only there. A tracker that fails is told and changes nothing else."""
-    if config.tracking.wandb_project is None:
-        yield
-        return
-    from giornata.diffusion.wandb_live import Meanwhile
-    from giornata.diffusion.wandb_run import TrackerFailed
-    from giornata.pretrain.wandb_curves import send_curves
-
-    key, storage = None if api_key is None else SecretStr(api_key), run_storage(config)
-
-    def send(stop: threading.Event, keep: Callable[[Path], object] = lambda _: None) -> None:
-        with tempfile.TemporaryDirectory(prefix="giornata-wandb-") as folder:
-            send_curves(config, storage, Path(folder), api_key=key, stop=stop, keep=keep)
-
-    with Meanwhile(send, tell=_warn) if key else nullcontext():
-        yield
-    try:
-        send(threading.Event(), lambda packed: storage.put(packed, f"wandb/{packed.name}"))
-    except TrackerFailed as error:
-        _warn(str(error))
-
-
-def _warn(words: str) -> None:
-    sys.stderr.write(f"W&B: {words}\n")
 
 
 def _fit(
@@ -309,8 +293,13 @@ def main(arguments: list[str] | None = None) -> int:
         config = rooted(config)
         with view:
             view.begin(config)
-            with _curves(config, os.environ.get("WANDB_API_KEY")):
-                proof = run(config, address=given.address, listener=view, stop=threading.Event())
+            proof = run(
+                config,
+                address=given.address,
+                listener=view,
+                stop=threading.Event(),
+                wandb_api_key=os.environ.get("WANDB_API_KEY"),
+            )
             view({"event": "result", **proof.to_json()})
     except InvalidInput as error:
         if given.report is None:

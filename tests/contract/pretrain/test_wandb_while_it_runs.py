@@ -1,79 +1,53 @@
-"""A run's curves by the package wandb itself: written without a network, and sent twice while they grow to a server
-that this test plays."""
+"""A run's curves by the package wandb itself, sent while they grow to a server that this test plays."""
 
-import zipfile
+import time
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
-import pytest
 from pydantic import SecretStr
 from tests.fixtures.pretrain_feeds import tiny_config
 from tests.fixtures.wandb_server import wandb_server
+from tests.unit.pretrain.test_trackers import log_rows, progress
 
-from giornata.diffusion.wandb_run import TrackerFailed
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.training.metrics_log import MetricsLog
-from giornata.pretrain.wandb_curves import send_curves, wandb_curves
-from giornata.protocol.pretraining import PretrainConfig, Tracking
+from giornata.pretrain.trackers import Trackers, wandb_run
+from giornata.protocol.pretraining import Tracking
 
 KEY = SecretStr("0123456789abcdef0123456789abcdef01234567")
+PATIENCE_S = 120.0
 
 
-def configured(folder: Path) -> tuple[PretrainConfig, Storage]:
-    return replace(tiny_config(folder), tracking=Tracking(wandb_project="pictures")), Storage.at(folder / "run")
-
-
-def train(run: Storage, *steps: int) -> None:
-    """As far as the curves know of it: up to a checkpoint."""
-    log = MetricsLog(run, tensorboard=False)
-    for step in steps:
-        log.add({"step": step, "loss": 1.0 / step})
-    log.taken().write()
-
-
-def test_curves_that_are_sent_while_they_grow_are_one_run_with_each_step_once(tmp_path: Path) -> None:
-    config, run = configured(tmp_path)
+def test_a_run_that_crashes_is_one_run_whose_every_step_is_there_once_at_its_time(tmp_path: Path) -> None:
+    """The trainers crash after step 3 and train it again; then another command goes on from step 2."""
+    config = replace(tiny_config(tmp_path), tracking=Tracking(wandb_project="pictures"))
+    run, told = Storage.at(tmp_path / "run"), list[str]()
     with wandb_server() as server:
-        train(run, 1, 2)
-        send_curves(config, run, tmp_path / "first", api_key=KEY, base_url=server.url)
-        so_far = {place: line["_step"] for lines in server.history.values() for place, line in lines.items()}
-        train(run, 3, 4, 5)
-        send_curves(config, run, tmp_path / "second", api_key=KEY, base_url=server.url)
-    assert sorted(so_far.values()) == [1, 2]
+        for number, steps in enumerate(((1, 2, 3, 3), (3, 4, 5))):
+            folder = tmp_path / f"command-{number}"
+            folder.mkdir()
+            trackers = Trackers(config, run, folder, api_key=KEY, tell=told.append, base_url=server.url)
+            for step in steps:
+                trackers(progress(step))
+            until_s = time.monotonic() + PATIENCE_S
+            while not any(len(lines) > 2 * number + 1 for lines in server.history.values()):
+                assert time.monotonic() < until_s, "W&B gets rows before the command ends"
+                time.sleep(0.05)
+            if number == 0:
+                log_rows(run, [1, 2, 3])
+            trackers.close()
     ((name, lines),) = server.history.items()
-    assert name == wandb_curves(config, run).id
-    assert [lines[place]["_step"] for place in sorted(lines)] == [1, 2, 3, 4, 5]
-    assert [lines[place]["train/loss"] for place in sorted(lines)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
+    assert name == wandb_run(config, run).id
+    found = [(line["_step"], line["_timestamp"]) for _, line in sorted(lines.items())]
+    assert found == [(step, 1000.0 + step) for step in (1, 2, 3, 4, 5)]
+    assert told == []
 
 
-def test_without_a_key_nothing_is_sent_and_the_run_is_kept(tmp_path: Path) -> None:
-    config, run = configured(tmp_path)
-    train(run, 1, 2)
-    kept: list[list[str]] = []
-
-    def keep(packed: Path) -> None:
-        with zipfile.ZipFile(packed) as archive:
-            kept.append(archive.namelist())
-
-    send_curves(config, run, tmp_path / "out", api_key=None, keep=keep, base_url="http://127.0.0.1:1")
-    (names,) = kept
-    assert any(name.endswith(f"run-{wandb_curves(config, run).id}.wandb") for name in names)
-
-
-def test_the_run_is_kept_also_when_it_cannot_be_sent(tmp_path: Path) -> None:
-    config, run = configured(tmp_path)
-    train(run, 1)
-    kept: list[Path] = []
-    with wandb_server(refuses=True) as server, pytest.raises(TrackerFailed, match="invalid key"):
-        send_curves(config, run, tmp_path / "out", api_key=KEY, base_url=server.url, keep=kept.append)
-    assert len(kept) == 1
-
-
-def test_the_end_of_the_run_ends_what_is_under_way(tmp_path: Path) -> None:
-    config, run = configured(tmp_path)
-    train(run, 1)
-    stop = Event()
-    stop.set()
-    with pytest.raises(TrackerFailed):
-        send_curves(config, run, tmp_path / "out", api_key=None, stop=stop)
+def test_without_a_server_the_failure_is_told(tmp_path: Path) -> None:
+    config = replace(tiny_config(tmp_path), tracking=Tracking(wandb_project="pictures"))
+    run, told = Storage.at(tmp_path / "run"), list[str]()
+    log_rows(run, [1, 2])
+    with wandb_server(refuses=True) as server:
+        trackers = Trackers(config, run, tmp_path, api_key=KEY, tell=told.append, base_url=server.url)
+        trackers.close()
+    assert "invalid key" in told[-1]
+    assert KEY.get_secret_value() not in str(told)

@@ -19,7 +19,7 @@ from giornata.domain.reasons import Reason
 from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.tracking import Errand, report
+from giornata.workloads.train.tracking import TrackerContext, report
 
 KOHYA = "lora-kohya.safetensors"
 # Relative distance of all B together (and of all A) after 20 steps on the tiny model; see `distance`.
@@ -202,7 +202,7 @@ def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(hall: Hal
     metrics = together["c"].metrics | alone.metrics | reporters["c"].metrics
     again = RecordingReporter()
     losses = [metrics[step]["loss"] for step in range(1, 9)]
-    report(TrainSpec.model_validate(studio.spec), losses, Errand(job="c", directory=hall.root), again)
+    report(TrainSpec.model_validate(studio.spec), losses, TrackerContext(job="c", directory=hall.root), again)
     ((curves, wanted),) = again.artifacts.items()
     assert reporters["c"].artifacts[curves] == wanted  # of all three attempts
     whole = hall.alone("c", **fields)

@@ -7,7 +7,6 @@ import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ from tests.fixtures.train_hall import Hall
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 from tests.fixtures.wandb_server import WandbServer, wandb_server
 
-from giornata.diffusion.wandb_live import Meanwhile
-from giornata.diffusion.wandb_run import FILE_NAME, TrackerFailed, WandbRun, deliver, upload
 from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train import live_curves
-from giornata.workloads.train.tracking import Errand
-from giornata.workloads.train.wandb_report import wandb_run
+from giornata.tracking.wandb_run import FILE_NAME, RETRY_S, Row, TrackerFailed, WandbRun, WandbStream, deliver, upload
+from giornata.workloads.train.tracking import TrackerContext, wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
+ROWS: list[Row] = [(step, {"train/loss": loss}) for step, loss in enumerate((0.5, 0.25, 0.125), start=1)]
 BLOCK_BYTES = 32 * 1024
 PATIENCE_S = 120.0
 
@@ -66,8 +63,7 @@ def run_of(**fields: Any) -> WandbRun:
     spec = TrainSpec.model_validate(
         {"model": "owner/base", "dataset": "ds_1", "seed": 1, "report_to": ["wandb"], **fields}
     )
-    curves = {"loss": [0.5, 0.25, 0.125], "learning_rate": [1e-4, 1e-4, 5e-5]}
-    return wandb_run(spec, curves, job="job_0abc", origin={"giornata.base_sha256": "b" * 64})
+    return wandb_run(spec, job="job_0abc", origin={"giornata.base_sha256": "b" * 64})
 
 
 class Waiting(RecordingReporter):
@@ -86,22 +82,15 @@ class Waiting(RecordingReporter):
 
 
 class Watching(Waiting):
-    """Holds the job up until the server knows of some of its steps, and keeps which."""
+    """Holds the job up after a step until the server knows of the step before."""
 
     def __init__(self, server: WandbServer, *, job: str, at: int, wishes: dict[int, Wish]) -> None:
-        super().__init__(lambda: job in server.history, at=at, wishes=wishes)
-        self._server, self._job, self.seen = server, job, list[int]()
-
-    def wish(self) -> Wish:
-        wish = super().wish()
-        if self._job in self._server.history and not self.seen:
-            self.seen = steps_at(self._server, self._job)
-        return wish
+        super().__init__(lambda: at - 1 in steps_at(server, job), at=at, wishes=wishes)
 
 
 def steps_at(server: WandbServer, job: str) -> list[int]:
     """That it knows of the job."""
-    lines = server.history[job]
+    lines = server.history.get(job, {})
     return [lines[place]["_step"] for place in sorted(lines)]
 
 
@@ -128,12 +117,13 @@ def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_fold
 
 
 def test_with_a_key_the_run_is_sent_and_twice_makes_no_second_one(tmp_path: Path) -> None:
-    errand = Errand(job="job_0abc", directory=tmp_path)
+    context = TrackerContext(job="job_0abc", directory=tmp_path)
     with wandb_server() as server:
         for attempt in (tmp_path / "one", tmp_path / "two"):  # the first ended before it could say so
             attempt.mkdir()
-            deliver(run_of(wandb_project="toys"), attempt, wait=errand.wait)
-            upload(run_of(), attempt, SecretStr(KEY), wait=errand.wait, base_url=server.url)
+            run = run_of(wandb_project="toys")
+            deliver(run, ROWS, attempt, wait=context.wait)
+            upload(run, ROWS, attempt, SecretStr(KEY), wait=context.wait, base_url=server.url)
     assert {(run["name"], run["project"]) for run in server.runs} == {("job_0abc", "toys")}
     assert {run["host"] for run in server.runs} <= {"giornata", None}
     assert str(tmp_path) not in str(server.runs)
@@ -146,20 +136,35 @@ def test_with_a_key_the_run_is_sent_and_twice_makes_no_second_one(tmp_path: Path
 
 
 def test_a_key_that_is_refused_fails_without_being_shown(tmp_path: Path) -> None:
-    errand = Errand(job="job_0abc", directory=tmp_path)
-    packed = deliver(run_of(), tmp_path, wait=errand.wait)
+    context = TrackerContext(job="job_0abc", directory=tmp_path)
+    packed = deliver(run_of(), ROWS, tmp_path, wait=context.wait)
     with wandb_server(refuses=True) as server, pytest.raises(TrackerFailed) as caught:
-        upload(run_of(), tmp_path, SecretStr(KEY), wait=errand.wait, base_url=server.url)
+        upload(run_of(), ROWS, tmp_path, SecretStr(KEY), wait=context.wait, base_url=server.url)
     assert "invalid key" in str(caught.value) and FILE_NAME in str(caught.value)
     assert KEY not in str(caught.value)
     assert packed.is_file()
 
 
-def test_a_key_is_in_no_file_of_the_attempt(tmp_path: Path) -> None:
-    errand = Errand(job="job_0abc", directory=tmp_path)
+def test_a_key_that_is_refused_in_the_middle_fails(tmp_path: Path) -> None:
+    context = TrackerContext(job="job_0abc", directory=tmp_path)
     with wandb_server() as server:
-        deliver(run_of(), tmp_path, wait=errand.wait)
-        upload(run_of(), tmp_path, SecretStr(KEY), wait=errand.wait, base_url=server.url)
+        stream = WandbStream(run_of(), tmp_path, SecretStr(KEY), server.url)
+        until_s = time.monotonic() + PATIENCE_S
+        stream.add(ROWS)
+        while not server.history:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        server.refuses = True
+        stream.add([(step, {"train/loss": 0.5}) for step in range(4, 8)])
+        with pytest.raises(TrackerFailed, match="Fatal error while uploading data"):
+            stream.finish(PATIENCE_S, context.wait)
+
+
+def test_a_key_is_in_no_file_of_the_attempt(tmp_path: Path) -> None:
+    context = TrackerContext(job="job_0abc", directory=tmp_path)
+    with wandb_server() as server:
+        deliver(run_of(), ROWS, tmp_path, wait=context.wait)
+        upload(run_of(), ROWS, tmp_path, SecretStr(KEY), wait=context.wait, base_url=server.url)
     files = [each for each in tmp_path.rglob("*") if each.is_file()]
     assert len(files) > 2
     assert not [each for each in files if KEY.encode() in each.read_bytes()]
@@ -170,30 +175,21 @@ def test_the_curves_are_at_wandb_before_the_job_ends(
 ) -> None:
     spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=6)
     studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
-    monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        reporter = Watching(server, job="jb_1", at=4, wishes={3: Wish.CHECKPOINT})
-        studio.run(reporter, wandb_api_key=SecretStr(KEY))
-    assert reporter.seen == [1, 2, 3], "as far as the last checkpoint"
+        studio.run(Watching(server, job="jb_1", at=4, wishes={}), wandb_api_key=SecretStr(KEY))
     assert steps_at(server, "jb_1") == list(range(1, 7))
-    assert not reporter.notices
     assert not list(tmp_path.rglob("wandb-*/wandb-run")), "what was sent meanwhile is not kept"
 
 
 def test_jobs_that_share_a_batch_have_a_run_each(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them sends nothing."""
-    monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
     changes = {name: {"report_to": ["wandb"], "max_train_steps": 6} for name in "ab"} | {"d": {"max_train_steps": 6}}
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        told = {
-            name: Watching(server, job=name, at=at + 1, wishes={at: Wish.CHECKPOINT})
-            for name, at in (("a", 2), ("b", 3))
-        }
+        told = {name: Watching(server, job=name, at=at, wishes={}) for name, at in (("a", 3), ("b", 4))}
         table, reporters = hall.together(["a", "d", "b"], reporters=dict(told), changes=changes, spoil=with_key)
     assert all(isinstance(end, Outcome) for end in table.ends.values())
-    assert (told["a"].seen, told["b"].seen) == ([1, 2], [1, 2, 3])
     assert server.history.keys() == {"a", "b"}
     for name in "ab":
         assert steps_at(server, name) == list(range(1, 7))
@@ -206,24 +202,39 @@ def with_key(_: str, start: Start) -> Start:
     return start.model_copy(update={"wandb_api_key": SecretStr(KEY)})
 
 
-def test_who_is_away_while_the_steps_go_on_is_told_of_once(
+def test_a_server_that_refuses_the_key_is_told_of_and_the_job_goes_on(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried: list[WandbRun] = []
-
-    def refuse(run: WandbRun, *_: object, **__: object) -> None:
-        tried.append(run)
-        raise TrackerFailed("no server")
-
-    monkeypatch.setattr(live_curves, "deliver", refuse)
-    monkeypatch.setattr(live_curves, "Meanwhile", partial(Meanwhile, every_s=0.0))
     spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=3)
     studio = Studio(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
-    reporter = Waiting(lambda: len(tried) >= 3, at=2, wishes={1: Wish.CHECKPOINT, 2: Wish.STOP})
-    studio.run(reporter, wandb_api_key=SecretStr(KEY))
-    assert [len(run.rows) for run in tried[:3]] == [1, 1, 1]
-    message = "the curves were not sent, but will be: no server"
-    assert reporter.notices == [("tracker-failed", {"tracker": "wandb", "message": message})]
+    reporter = Waiting(lambda: bool(reporter.notices), at=2, wishes={1: Wish.CHECKPOINT, 2: Wish.STOP})
+    with wandb_server(refuses=True) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        studio.run(reporter, wandb_api_key=SecretStr(KEY))
+    ((name, data),) = reporter.notices
+    assert (name, data["tracker"]) == ("tracker-failed", "wandb")
+    assert "were not sent, but will be: wandb ended with 1" in data["message"]
+    assert KEY not in data["message"]
+
+
+def test_a_process_that_ends_is_told_of_once_and_started_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    stream = WandbStream(run_of(), tmp_path, SecretStr(KEY), base_url="no-address")
+    for attempt in range(2):
+        until_s = time.monotonic() + PATIENCE_S
+        while stream.failure() is None:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        now_s = attempt * 2 * RETRY_S
+        for later_s in (0.0, RETRY_S - 1.0):
+            stream.look_after(now_s + later_s, told.append)
+            assert stream.failure() is not None, "not before RETRY_S"
+        stream.look_after(now_s + RETRY_S, told.append)
+        assert stream.failure() is None, "a new process"
+        stream.look_after(now_s + RETRY_S, told.append)
+    stream.abort()
+    (words,) = told
+    assert "were not sent, but will be: wandb ended with 1" in words
 
 
 def test_a_key_that_did_not_come_leaves_the_file_and_says_so(tiny_folder: Path, tmp_path: Path) -> None:

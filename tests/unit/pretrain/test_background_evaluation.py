@@ -14,12 +14,10 @@ from tests.fixtures.pretrain_feeds import tiny_config
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.background_evaluation import Evaluations, due, spare_gpu
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluations import FOLDER, evaluated, keep
+from giornata.pretrain.evaluations import FOLDER, evaluated, keep, samples_of
 from giornata.pretrain.progress_lines import Lines, Words
 from giornata.pretrain.run import not_measured
 from giornata.pretrain.training.committed import Committed, commit, name_of
-from giornata.pretrain.training.metrics_log import drop_after
-from giornata.pretrain.wandb_curves import with_evaluations
 from giornata.protocol.pretraining import CheckpointCadence, Evaluate, Mode, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -48,7 +46,7 @@ class Played:
         if isinstance(self.ends, Exception):
             raise self.ends
         if self.ends is not None:
-            keep(self.run, self.checkpoint, {"step": self.checkpoint.step, "fid": 0.5}, tensorboard=False)
+            keep(self.run, self.checkpoint, {"step": self.checkpoint.step, "fid": 0.5})
         return self.ends
 
     def cancel(self) -> None:
@@ -112,7 +110,7 @@ def test_the_newest_comes_first_and_what_is_behind_is_left_out(tmp_path: Path) -
     assert house.names() == [name_of(4, 0), name_of(12, 0)]
     assert [each["checkpoint"] for each in house.told] == [name_of(step, 0) for step in (4, 8, 12)]
     assert (house.told[0]["numbers"], "skipped" in house.told[1]) == ({"evaluation/fid": 0.5}, True)
-    assert evaluated(house.run) == [(step, {"evaluation/fid": 0.5}) for step in (4, 12)]
+    assert evaluated(house.run) == [(step, {"evaluation/fid": 0.5}, name_of(step, 0)) for step in (4, 12)]
 
 
 @pytest.mark.parametrize("failure", [GiornataError("no memory"), OSError("no disk"), RuntimeError("a defect")])
@@ -153,7 +151,7 @@ def test_the_end_of_the_run_waits_no_longer_than_it_may(tmp_path: Path) -> None:
 
 def test_the_last_one_is_waited_for_and_what_another_command_left_is_caught_up(tmp_path: Path) -> None:
     house = House(tmp_path)
-    keep(house.run, checkpoint(house.run, 4), {"step": 4}, tensorboard=False)
+    keep(house.run, checkpoint(house.run, 4), {"step": 4})
     checkpoint(house.run, 7, 1)
     stop = threading.Event()
 
@@ -198,29 +196,15 @@ def test_an_evaluation_gets_a_gpu_that_nobody_else_takes(
     assert spare_gpu(waits, there=there, all_trained=all_trained)
 
 
-def test_samples_and_scores_lie_with_the_run_and_in_tensorboard(tmp_path: Path) -> None:
+def test_samples_and_scores_lie_with_the_run(tmp_path: Path) -> None:
     run, sheet = Storage.at(tmp_path / "run"), tmp_path / "sheet.png"
     Image.new("RGB", (6, 4)).save(sheet)
     made = checkpoint(run, 40)
-    report = {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples_png": str(sheet)}
-    keep(run, made, report, tensorboard=True)
-    assert run.read(f"{FOLDER}/{made.name}.png") == sheet.read_bytes()
+    keep(run, made, {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples_png": str(sheet)})
+    assert samples_of(run, made.name) == sheet.read_bytes()
+    assert samples_of(run, name_of(41, 0)) is None
     told = json.loads(run.read(f"{FOLDER}/{made.name}.json"))
     assert told == {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples": f"{made.name}.png"}
-    (events,) = run.names("tensorboard")
-    content = run.read(events)
-    assert all(tag in content for tag in (b"evaluation/fid", b"evaluation/cmmd", b"evaluation/samples", b"IHDR"))
-    drop_after(run, 40)
-    assert run.names("tensorboard") == [events]
-    drop_after(run, 39)
-    assert run.names("tensorboard") == []
-
-
-def test_in_wandb_an_evaluation_stands_where_its_step_is_or_the_next() -> None:
-    rows = [(step, {"train/loss": 1.0}) for step in (2, 4, 6)]
-    merged = with_evaluations(rows, [(3, {"evaluation/fid": 3.0}), (6, {"evaluation/fid": 6.0}), (9, {"e": 9.0})])
-    assert [(step, values.get("evaluation/fid")) for step, values in merged] == [(2, None), (4, 3.0), (6, 6.0)]
-    assert all("e" not in values for _, values in merged)
 
 
 def test_what_is_not_measured_is_said(tmp_path: Path) -> None:

@@ -106,10 +106,10 @@ def test_encoding_before_the_run_is_paid_by_the_run(tmp_path: Path, capsys: pyte
     )
     seconds = iter([0.0, 4.0, 10.0])
     with pytest.raises(KeyboardInterrupt), counted(priced, lambda: next(seconds)) as tell:
-        tell(1, 2)
+        tell({"done": 1, "of": 2})
         raise KeyboardInterrupt
     assert spent_usd(run_storage(priced), Progress()) == 2 * 10.0
-    assert json.loads(capsys.readouterr().out) == {"done": 1, "of": 2}
+    assert json.loads(capsys.readouterr().out) == {"done": 1, "of": 2, "spent_usd": 2 * 4.0}
 
 
 def test_other_trainers_and_runs_without_prices_write_nothing(tmp_path: Path) -> None:

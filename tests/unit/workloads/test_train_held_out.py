@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.fixtures.tiny_model import tiny_folder  # noqa: F401
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
@@ -15,8 +14,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
 from giornata.workloads.train.held_out import split
 from giornata.workloads.train.material import from_files
-from giornata.workloads.train.tracking import curves_of
-from giornata.workloads.train.wandb_report import wandb_run
+from giornata.workloads.train.tracking import rows_of
 
 FIELDS: dict[str, Any] = {"validation_split": 0.4, "validate_every_n_steps": 2, "max_train_steps": 5}
 
@@ -127,14 +125,11 @@ def test_pictures_that_are_held_out_teach_nothing(tiny_folder: Path, tmp_path: P
     assert whole.artifacts.keys() == without.artifacts.keys()
 
 
-def test_trackers_get_the_losses_at_their_steps_however_much_is_thinned_out() -> None:
+def test_trackers_get_the_losses_at_their_steps() -> None:
     spec = spec_with(**FIELDS | {"max_train_steps": 30_001, "validate_every_n_steps": 9_999})
-    curves = curves_of(spec, [0.5] * 20_000, [0.3, 0.2])
-    assert curves.at == {"validation_loss": {9_999: 0.3, 19_998: 0.2}}
-    assert curves_of(spec, [0.5] * 10_000, [0.3, 0.2]).at == {"validation_loss": {9_999: 0.3}}
-    rows = dict(wandb_run(spec, curves.values, at=curves.at, job="job_1", origin={}).rows)
-    assert rows[9_999]["train/validation_loss"] == 0.3
-    assert rows[19_998]["train/validation_loss"] == 0.2
-    assert list(rows) == sorted(rows)
-    assert curves.rows()[9_998] == {"loss": 0.5, "learning_rate": 1e-4, "validation_loss": 0.3}
-    assert torch.tensor([row["loss"] for row in curves.rows()]).mean() == 0.5
+    rows = dict(rows_of(spec, [0.5] * 20_000, [0.3, 0.2]))
+    found = {step: values["train/validation_loss"] for step, values in rows.items() if len(values) == 3}
+    assert found == {9_999: 0.3, 19_998: 0.2}
+    assert rows[9_999] == {"train/loss": 0.5, "train/learning_rate": 1e-4, "train/validation_loss": 0.3}
+    assert list(rows) == list(range(1, 20_001))
+    assert 19_998 not in dict(rows_of(spec, [0.5] * 10_000, [0.3, 0.2]))

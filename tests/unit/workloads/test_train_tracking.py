@@ -13,8 +13,7 @@ from tests.fixtures.train_studio import RecordingReporter
 
 from giornata.engine.workload import Stopped
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.tracking import Errand, losses_to_keep, report
-from giornata.workloads.train.wandb_report import wandb_run
+from giornata.workloads.train.tracking import TrackerContext, losses_to_keep, report, rows_of, wandb_run
 
 
 def spec_with(**changes: Any) -> TrainSpec:
@@ -36,7 +35,7 @@ def events_in(content: bytes) -> list[Event]:
 def test_tensorboard_gets_the_loss_and_the_rate_of_every_step(tmp_path: Path) -> None:
     spec = spec_with(report_to=("tensorboard",), lr_scheduler="linear", max_train_steps=4, learning_rate=1.0)
     reporter = RecordingReporter()
-    report(spec, [0.5, 0.25, 0.125], Errand(job="job_1", directory=tmp_path), reporter)
+    report(spec, [0.5, 0.25, 0.125], TrackerContext(job="job_1", directory=tmp_path), reporter)
     (name,) = reporter.artifacts
     assert "tfevents" in name  # TensorBoard looks for files that are called so
     version, *events = events_in(reporter.artifacts[name])
@@ -52,7 +51,7 @@ def test_tensorboard_gets_the_loss_and_the_rate_of_every_step(tmp_path: Path) ->
 
 def test_who_reports_to_nobody_keeps_nothing(tmp_path: Path) -> None:
     reporter = RecordingReporter()
-    report(spec_with(), [1.0], Errand(job="job_1", directory=tmp_path), reporter)
+    report(spec_with(), [1.0], TrackerContext(job="job_1", directory=tmp_path), reporter)
     assert not reporter.artifacts
     assert losses_to_keep(spec_with(), [1.0]) == {}
     assert losses_to_keep(spec_with(report_to=["tensorboard"]), [1.0])["log.loss"].tolist() == [1.0]
@@ -85,7 +84,7 @@ def test_a_tracker_that_fails_is_an_event_and_the_others_get_theirs(tmp_path: Pa
     (tmp_path / "wandb-run").write_text("in the way")
     reporter = RecordingReporter()
     spec = spec_with(report_to=["wandb", "tensorboard"])
-    report(spec, [1.0], Errand(job="job_1", directory=tmp_path), reporter)
+    report(spec, [1.0], TrackerContext(job="job_1", directory=tmp_path), reporter)
     ((name, data),) = reporter.notices
     assert name == "tracker-failed"
     assert data["tracker"] == "wandb"
@@ -96,23 +95,15 @@ def test_a_tracker_that_fails_is_an_event_and_the_others_get_theirs(tmp_path: Pa
 def test_the_run_of_a_job_names_no_path_and_each_step_once() -> None:
     secrets = {"wandb_api_key_secret": "SOMEBODY", "hub_token_secret": "SOMEBODY"}
     spec = spec_with(pretrained_model_name_or_path="/somebody/models/base", report_to=["wandb"], rank=3, **secrets)
-    curves = {"loss": [0.5, 0.25], "learning_rate": [1.0, 1.0]}
-    run = wandb_run(spec, curves, job="job_1", origin={"giornata.base_sha256": "b"})
+    run = wandb_run(spec, job="job_1", origin={"giornata.base_sha256": "b"})
     assert (run.id, run.name, run.project) == ("job_1", "job_1", "giornata")
     assert run.config["pretrained_model_name_or_path"] == "base"
     assert (run.config["rank"], run.config["giornata.base_sha256"]) == (3, "b")
     assert "somebody" not in str(run).lower()
-    assert run.rows == [
-        (1, {"train/loss": 0.5, "train/learning_rate": 1.0}),
-        (2, {"train/loss": 0.25, "train/learning_rate": 1.0}),
-    ]
-
-
-def test_a_very_long_run_is_thinned_out_and_keeps_its_ends() -> None:
-    rows = wandb_run(spec_with(report_to=["wandb"]), {"loss": [0.5] * 50_001}, job="job_1", origin={}).rows
-    steps = [step for step, _ in rows]
-    assert (steps[:3], steps[-1]) == ([1, 3, 6], 50_001)
-    assert len(steps) <= 20_001
+    second = (2, {"train/loss": 0.25, "train/learning_rate": 1e-4})
+    assert rows_of(spec, [0.5, 0.25]) == [(1, {"train/loss": 0.5, "train/learning_rate": 1e-4}), second]
+    assert rows_of(spec, [0.5, 0.25], after=1) == [second]
+    assert rows_of(spec, [0.5, 0.25], after=2) == []
 
 
 def sleeper() -> "subprocess.Popen[bytes]":
@@ -121,7 +112,7 @@ def sleeper() -> "subprocess.Popen[bytes]":
 
 def test_who_takes_too_long_is_ended(tmp_path: Path) -> None:
     times = iter([0.0, 5.0, 10.0])
-    errand = Errand(job="job_1", directory=tmp_path, clock=lambda: next(times))
+    errand = TrackerContext(job="job_1", directory=tmp_path, clock=lambda: next(times))
     process = sleeper()
     assert errand.wait(process, timeout_s=8.0) is None
     assert process.poll() is not None
@@ -133,11 +124,11 @@ def test_a_wish_to_stop_ends_who_is_waited_for(tmp_path: Path) -> None:
 
     process = sleeper()
     with pytest.raises(Stopped):
-        Errand(job="job_1", directory=tmp_path, attend=attend).wait(process, timeout_s=60.0)
+        TrackerContext(job="job_1", directory=tmp_path, attend=attend).wait(process, timeout_s=60.0)
     assert process.poll() is not None
 
 
 def test_a_key_shows_itself_in_no_record(tmp_path: Path) -> None:
     assert "a-key-of-somebody" not in repr(
-        Errand(job="j", directory=tmp_path, api_key=SecretStr("a-key-of-somebody"))
+        TrackerContext(job="j", directory=tmp_path, api_key=SecretStr("a-key-of-somebody"))
     )

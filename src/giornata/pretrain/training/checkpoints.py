@@ -77,7 +77,6 @@ class Snapshot:
     is None when all phases are done, and at every trainer but the first.
 
     `alongside` is called by the first trainer before the commit: what it writes belongs to this checkpoint.
-    `not_written` is called when there will be none, by whoever waits for it.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -85,7 +84,6 @@ class Snapshot:
     ledger: Ledger | None
     uses: Uses = Uses()
     alongside: Callable[[], None] = lambda: None
-    not_written: Callable[[], None] = lambda: None
 
 
 def staging(device: torch.device) -> StagingOptions:
@@ -117,7 +115,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pretrain-checkpoint")
         # The host's copies are kept from one checkpoint to the next.
         self._stager = DefaultStager(staging(device))
-        self._under_way: tuple[Future[bool], Snapshot] | None = None
+        self._under_way: Future[None] | None = None
         self._failures = 0
         self.last: tuple[int, int] | None = None
         """(step, phase) of the newest that was written."""
@@ -130,22 +128,20 @@ class Checkpoints:
         self.wait()
         staged = self._stager.stage({name: _plain(each) for name, each in snapshot.tensors.items()})
         copied = replace(snapshot, tensors=staged, progress=Progress(**_copied(snapshot.progress)))
-        self._under_way = self._thread.submit(self._write, copied), copied
+        self._under_way = self._thread.submit(self._write, copied)
 
     def wait(self) -> None:
         """Until nothing is under way. Raises what that raised."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            written, snapshot = under_way
-            if not written.result():
-                snapshot.not_written()
+            under_way.result()
 
     def close(self) -> None:
         """Give back threads and memory, once nothing is under way."""
         self._thread.shutdown(wait=True)
         self._stager.close()
 
-    def _write(self, snapshot: Snapshot) -> bool:
+    def _write(self, snapshot: Snapshot) -> None:
         name = name_of(snapshot.progress.step, snapshot.progress.phase)
         why = self._clean(name)
         # Whatever fails later, these rows are not handed over again.
@@ -153,7 +149,8 @@ class Checkpoints:
         if snapshot.ledger is not None:
             snapshot.progress.ledgers = [*snapshot.progress.ledgers, snapshot.ledger.to_json()]
         if faults := [fault for fault in self._channel.gather_objects(why) if fault]:
-            return self._conclude(name, faults, snapshot.progress)
+            self._conclude(name, faults, snapshot.progress)
+            return
         files = dict[str, Facts]()
         try:
             files = self._write_shards(name, snapshot.tensors)
@@ -164,7 +161,7 @@ class Checkpoints:
         if not faults and self._rank == 0:
             shards = {file: facts for _, each in found for file, facts in each.items()}
             faults = self._commit(name, snapshot, shards)
-        return self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress)
+        self._conclude(name, self._channel.gather_objects(faults)[0], snapshot.progress)
 
     def _clean(self, name: str) -> str | None:
         """Half of a checkpoint that another attempt began would be read together with ours. By the first trainer,
@@ -214,17 +211,16 @@ class Checkpoints:
             return [f"commit: {error}"]
         return []
 
-    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> bool:
+    def _conclude(self, name: str, faults: Sequence[str], progress: Progress) -> None:
         if lost := [fault.removeprefix(LOST) for fault in faults if fault.startswith(LOST)]:
             raise InvalidInput([Fault(where=name, message=f"is not written: {lost[0]}")])
         if not faults:
             self._failures, self.last = 0, (progress.step, progress.phase)
-            return True
+            return
         self._failures += 1
         log.warning("checkpoint %s of %s was not written: %s", name, self._run, "; ".join(faults))
         if self._failures >= MOST_FAILURES:
             raise CheckpointsFail(f"{self._failures} checkpoints in a row were not written: {'; '.join(faults)}")
-        return False
 
 
 def record_uses(ledger: Ledger | None, mine: Uses, channel: Channel) -> None:

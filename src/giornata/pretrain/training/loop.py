@@ -64,7 +64,8 @@ class Loop:
         )
         stack.callback(self._checkpoints.close)
         self._trainer = Trainer(run, self._peers, self._channel, stack)
-        self._log = MetricsLog(run.storage, tensorboard=run.config.tracking.tensorboard)
+        self._log = MetricsLog(run.storage, fence=run.fence)
+        stack.callback(self._log.close)
         self._trained: list[Use] = []
         self._quarantined: list[Use] = []
         self._meter: Meter | None = None
@@ -172,6 +173,7 @@ class Loop:
         lap_s = self._spend(meter)
         row = {
             "step": float(progress.step),
+            "time_s": self._run.now_s(),
             "phase": float(progress.phase),
             "samples": float(progress.samples),
             "spent_usd": progress.spent_usd,
@@ -207,15 +209,13 @@ class Loop:
             return
         uses = Uses(trained=self._trained, quarantined=self._quarantined)
         self._trained, self._quarantined = [], []
-        segment = self._log.taken()
         self._checkpoints.begin(
             Snapshot(
                 tensors=self._trainer.tensors(),
                 progress=progress,
                 ledger=self._ledger,
                 uses=uses,
-                alongside=segment.write,
-                not_written=lambda: self._log.put_back(segment),
+                alongside=self._log.cut(),
             )
         )
 

@@ -1,72 +1,88 @@
-"""The curves of a run, whatever number of attempts it took: no step twice, none missing.
+"""The metrics of a run, whatever number of attempts it took: no step twice, none missing.
 
-Rows are written with the checkpoint that they led to, one file for the steps between two checkpoints. What an attempt
-measured after its last checkpoint is trained again, and measured again.
+    metrics/steps-00000041.jsonl    one JSON object per step, from step 41; `time_s` is when the step ended
 
-    metrics/steps-00000041.jsonl                     one JSON object per step, from step 41
-    tensorboard/events.out.tfevents.00000041.giornata  the same for TensorBoard, whose folder this is
+The first trainer writes them about every second, and always before the checkpoint that they led to. A file begins
+after every checkpoint, so that an attempt can drop the files of steps that it trains again.
 """
 
 import json
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
+from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data.storage import Storage
 
-METRICS, TENSORBOARD = "metrics", "tensorboard"
+METRICS = "metrics"
+EVERY_S = 1.0
+ROWS_A_FILE = 2000
+"""Bounds what is written again every second."""
 Row = Mapping[str, float]
 
 
 class MetricsLog:
-    """By the first trainer alone. Nothing of the run's is read."""
+    """Written by the first trainer alone, which alone adds rows. `fence` is asked before rows are written, and raises
+    InvalidInput when another command owns the storage by now."""
 
-    def __init__(self, run: Storage, *, tensorboard: bool) -> None:
-        self._run, self._tensorboard = run, tensorboard
-        self._rows: list[Row] = []
+    def __init__(self, run: Storage, *, every_s: float = EVERY_S, fence: Callable[[], None] = lambda: None) -> None:
+        self._run, self._every_s, self._fence = run, every_s, fence
+        self._files: dict[str, list[str]] = {}
+        self._open: list[str] | None = None
+        self._lock, self._writing, self._over = threading.Lock(), threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="pretrain-metrics", daemon=True)
 
     def add(self, row: Row) -> None:
         """Of one step: has `step`."""
-        self._rows.append(dict(row))
+        line = json.dumps(_finite(row), sort_keys=True) + "\n"
+        with self._lock:
+            if self._open is None or len(self._open) >= ROWS_A_FILE:
+                self._open = []
+            self._open.append(line)
+            self._files[f"{METRICS}/steps-{int(row['step']) - len(self._open) + 1:08d}.jsonl"] = self._open
+        if not self._thread.is_alive() and not self._over.is_set():
+            self._thread.start()
 
-    def taken(self) -> "Segment":
-        """The rows since the last call, to be written with a checkpoint."""
-        rows, self._rows = self._rows, []
-        return Segment(self._run, rows, tensorboard=self._tensorboard)
+    def cut(self) -> Callable[[], None]:
+        """A checkpoint is begun: the next row begins a file. What is returned writes all rows so far, and raises
+        OSError; rows that it could not write are written later."""
+        with self._lock:
+            self._open = None
+        return self.flush
 
-    def put_back(self, segment: "Segment") -> None:
-        """The checkpoint was not written: these rows go with the next."""
-        self._rows = [*segment.rows, *self._rows]
+    def flush(self) -> None:
+        """Write what has changed. Raises OSError."""
+        with self._writing:
+            with self._lock:
+                changed = {name: (lines, len(lines)) for name, lines in self._files.items()}
+            for name, (lines, count) in changed.items():
+                self._run.write(name, "".join(lines[:count]).encode())
+                with self._lock:
+                    if len(lines) == count:
+                        del self._files[name]
 
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
-class Segment:
-    """Rows between two checkpoints."""
-
-    def __init__(self, run: Storage, rows: Sequence[Row], *, tensorboard: bool) -> None:
-        self.rows, self._run, self._tensorboard = rows, run, tensorboard
-
-    def write(self) -> None:
-        """Raises OSError."""
-        if not self.rows:
-            return
-        first = int(self.rows[0]["step"])
-        lines = [json.dumps(_finite(row), sort_keys=True) for row in self.rows]
-        self._run.write(f"{METRICS}/steps-{first:08d}.jsonl", ("\n".join(lines) + "\n").encode())
-        if self._tensorboard:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "events"
-                write_events(path, self.rows)
-                self._run.put(path, f"{TENSORBOARD}/events.out.tfevents.{first:08d}.giornata")
+    def _work(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self._fence()
+                self.flush()
+            except OSError:  # the checkpoint writes them, or tells why it cannot
+                continue
+            except InvalidInput:  # of another owner, which the next checkpoint tells
+                return
 
 
 def drop_after(run: Storage, step: int) -> None:
-    """Forget segments that begin after this step: of an attempt whose checkpoints are not used."""
-    for folder in (METRICS, TENSORBOARD):
-        for name in run.names(folder):
-            digits = [part for part in name.replace("-", ".").split(".") if part.isdigit()]
-            if digits and int(digits[-1]) > step:
-                run.remove(name)
+    """Remove files that begin after this step: an attempt wrote them whose last steps are trained again."""
+    for name in run.names(METRICS):
+        if int(name.rpartition("-")[2].removesuffix(".jsonl")) > step:
+            run.remove(name)
 
 
 def metrics_of(run: Storage) -> Iterator[dict[str, float]]:
@@ -74,21 +90,6 @@ def metrics_of(run: Storage) -> Iterator[dict[str, float]]:
     for name in run.names(METRICS):
         for line in run.read(name).decode().splitlines():
             yield json.loads(line)
-
-
-def write_events(path: Path, rows: Sequence[Row]) -> None:
-    """A file for TensorBoard."""
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.record_writer import RecordWriter
-
-    writer = RecordWriter(str(path))
-    writer.write(Event(wall_time=0.0, file_version="brain.Event:2").SerializeToString())
-    for row in rows:
-        step = int(row["step"])
-        values = [Summary.Value(tag=tag, simple_value=each) for tag, each in row.items() if tag != "step"]
-        writer.write(Event(wall_time=float(step), step=step, summary=Summary(value=values)).SerializeToString())
-    writer.close()
 
 
 def _finite(row: Row) -> dict[str, float | None]:

@@ -1,5 +1,6 @@
 """What the loop of a trainer is given."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +28,10 @@ class Run:
     `storage` is the run's own folder; `scratch` a local one, for this node. `digests` say what the rows are made of
     (`manifest`, `encoder`), `scaling` is the encoder's, `empty` its encoding of "". `held(phase)` are this trainer's
     rows of validation. `start` is the checkpoint to go on from (giornata.pretrain.training.committed.newest); None:
-    from the beginning. `report` gets the metrics of every step, `preempted` is asked once before every step, in all
-    trainers; `traced` is told (phase, step, rows) of what this trainer trained. `node` names the machine that this
-    trainer is on. `fence` raises InvalidInput when another command owns the storage by now; the first trainer asks it
-    before it writes a checkpoint, and before the commit.
+    from the beginning. `now_s` is the time in seconds since 1970, for the metrics. `report` gets the metrics of every
+    step, `preempted` is asked once before every step, in all trainers; `traced` is told (phase, step, rows) of what
+    this trainer trained. `node` names the machine that this trainer is on. `fence` raises InvalidInput when another
+    command owns the storage by now; the first trainer asks it before it writes a checkpoint, and before the commit.
 
     `attempt` says since when this start costs money; None: since the call of `train`.
     """
@@ -43,6 +44,7 @@ class Run:
     scaling: tuple[float, float]
     feeds: Feeds
     clock_s: Callable[[], float]
+    now_s: Callable[[], float] = time.time
     device: torch.device
     empty: EmptyPrompt | None = None
     held: Callable[[int], Iterable[Batch]] = lambda _: ()

@@ -32,7 +32,6 @@ from giornata.workloads.train.graphs import Graphs, Watched
 from giornata.workloads.train.held_out import Examiner, HeldOut, split, validation_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
 from giornata.workloads.train.layout import lay_out
-from giornata.workloads.train.live_curves import live_curves
 from giornata.workloads.train.material import Material, gather
 from giornata.workloads.train.pace import Clock, Meter, Pace, images_per_step
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
@@ -40,7 +39,7 @@ from giornata.workloads.train.prepared import Prepared
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
 from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import Errand, losses_before, report
+from giornata.workloads.train.tracking import TrackerContext, live_curves, losses_before, report
 from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
@@ -325,7 +324,15 @@ class Attempt:
 
     def live(self, keeper: Keeper) -> AbstractContextManager[object]:
         """While the steps go on, trackers hear of them."""
-        return live_curves(self.start, self.spec, keeper, reporter=self.reporter, clock=self.clock)
+        return live_curves(
+            self.start,
+            self.spec,
+            keeper.losses,
+            keeper.validated,
+            origin=keeper.origin,
+            reporter=self.reporter,
+            clock=self.clock,
+        )
 
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
         """Between two steps: save if it is time or wished for, and stop if that is wished for."""
@@ -366,7 +373,7 @@ class Attempt:
         attend = partial(self.attend, keeper)
         samples = self._easel(ready, adapters, keeper).at_the_end(result, attend=attend)
         write_page(exported, samples=samples, directory=self.start.directory, reporter=self.reporter)
-        errand = Errand(
+        context = TrackerContext(
             job=self.start.job,
             directory=self.start.directory,
             origin=exported.origin,
@@ -374,7 +381,7 @@ class Attempt:
             clock=self.clock,
             attend=attend,
         )
-        report(self.spec, keeper.losses, errand, self.reporter, validated=keeper.validated)
+        report(self.spec, keeper.losses, context, self.reporter, validated=keeper.validated)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,

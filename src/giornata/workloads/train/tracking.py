@@ -1,25 +1,33 @@
-"""The curves of a whole job in the formats of trackers, whatever number of attempts it took.
+"""The curves of a whole job for trackers, whatever number of attempts the job takes.
 
-What an attempt measured dies with it, and results of attempts before the last are dropped. So the losses travel in
-the checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The time axis
-counts steps, for the hours at which nodes came and went are nobody's result; speeds are with the job's metrics.
+What an attempt measured is lost with the node, and so are the results of all attempts but the last. So the losses
+travel in the checkpoints, and the last attempt writes the file of the whole job: its bytes show no seam either. The
+time axis of TensorBoard's file counts steps, so that the file does not depend on when nodes came and went. W&B gets
+the rows while the steps go on as well.
 """
 
 import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from pydantic import SecretStr
 
+from giornata.diffusion.lora_facts import public_name
+from giornata.diffusion.model_card import MODEL_NAMES
 from giornata.diffusion.schedule import learning_rate_factor
-from giornata.diffusion.wandb_run import TrackerFailed, deliver, upload, waiting
 from giornata.engine.workload import Reporter, Stopped
+from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import validated_steps
+from giornata.protocol.training.tracking import WANDB
+from giornata.tracking.event_file import NAME, EventFile
+from giornata.tracking.wandb_run import Row, TrackerFailed, WandbRun, WandbStream, deliver, upload, waiting
 from giornata.workloads.train.pace import Clock
 
 FAILED = "tracker-failed"
@@ -27,26 +35,12 @@ LOSSES = "log.loss"
 """The tensor of a checkpoint: loss_S, float32, of all steps that are done."""
 VALIDATED = "log.validation_loss"
 """The tensor of a checkpoint: the losses on held-out pictures so far, float64."""
+NOT_TOLD = frozenset({"hub_token_secret", "wandb_api_key_secret"})
+LIVE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
-    """One value per step, from step 1, by name; and those that only some steps have, `at` these."""
-
-    values: Mapping[str, Sequence[float]]
-    at: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-
-    def rows(self) -> list[dict[str, float]]:
-        """What is known of each step, by name."""
-        found = [dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)]
-        for name, values in self.at.items():
-            for step, value in values.items():
-                found[step - 1][name] = value
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class TrackerContext:
     """What trackers need besides the curves.
 
     `origin` are hashes of what the job was made from; `api_key` is the job's own, to be written nowhere. `attend` is
@@ -70,46 +64,38 @@ class Errand:
         return waiting(self.clock, is_over)(process, timeout_s)
 
 
-Tracker = Callable[[TrainSpec, Curves, Errand, Reporter], None]
-"""Hands over a file with the curves of a job, and sends them on, if it does that. Whatever it raises, but Stopped,
-is an event of the job and nothing more. Another tracker is one more entry in TRACKERS."""
-
-
-def write_tensorboard(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Reporter) -> None:
+def _write_tensorboard(rows: Sequence[Row], context: TrackerContext, reporter: Reporter) -> None:
     """TensorBoard's event file: `tensorboard --logdir` of the folder that it was downloaded to."""
-    del spec
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.record_writer import RecordWriter
-
-    name = "events.out.tfevents.0.giornata"
-    path = errand.directory / name
-    path.unlink(missing_ok=True)
-    writer = RecordWriter(str(path))
-    writer.write(Event(wall_time=0.0, file_version="brain.Event:2").SerializeToString())
-    for step, row in enumerate(curves.rows(), start=1):
-        values = [Summary.Value(tag=f"train/{tag}", simple_value=value) for tag, value in row.items()]
-        summary = Summary(value=values)
-        writer.write(Event(wall_time=float(step), step=step, summary=summary).SerializeToString())
-    writer.close()
-    reporter.artifact(name, path)
+    path = context.directory / f"{NAME}.0.giornata"
+    file = EventFile(path)
+    for step, values in rows:
+        file.add(step, values, time_s=float(step))
+    file.close()
+    reporter.artifact(path.name, path)
 
 
-def write_wandb(spec: TrainSpec, curves: Curves, errand: Errand, reporter: Reporter) -> None:
-    """W&B's run of the whole job; see giornata.workloads.train.wandb_report."""
-    from giornata.workloads.train.wandb_report import wandb_run
-
-    run = wandb_run(spec, curves.values, at=curves.at, job=errand.job, origin=errand.origin)
+def _write_wandb(spec: TrainSpec, rows: Sequence[Row], context: TrackerContext, reporter: Reporter) -> None:
+    run = wandb_run(spec, job=context.job, origin=context.origin)
     reporter.phase("reporting")
-    written = deliver(run, errand.directory, wait=errand.wait)
+    written = deliver(run, rows, context.directory, wait=context.wait)
     reporter.artifact(written.name, written)
-    if errand.api_key is not None:
-        upload(run, errand.directory, errand.api_key, wait=errand.wait)
+    if context.api_key is not None:
+        upload(run, rows, context.directory, context.api_key, wait=context.wait)
     elif spec.wandb_api_key_secret is not None:
         raise TrackerFailed(f"the server could not hand out {spec.wandb_api_key_secret}: set the secret again")
 
 
-TRACKERS: Mapping[str, Tracker] = MappingProxyType({"tensorboard": write_tensorboard, "wandb": write_wandb})
+def wandb_run(spec: TrainSpec, *, job: str, origin: Mapping[str, str]) -> WandbRun:
+    """The run of a job at W&B: its settings without secrets and paths."""
+    fields = {name: value for name, value in spec.model_dump(mode="json").items() if name not in NOT_TOLD}
+    named = {name: public_name(fields[name]) for name in MODEL_NAMES if fields.get(name)}
+    return WandbRun(
+        id=job,
+        name=spec.wandb_run_name or job,
+        project=spec.wandb_project,
+        entity=spec.wandb_entity,
+        config=fields | named | dict(origin),
+    )
 
 
 def losses_to_keep(
@@ -126,28 +112,82 @@ def losses_before(spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
     return losses_to_keep(spec, [0.0] * step, [0.0] * validated)
 
 
-def curves_of(spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = ()) -> Curves:
-    """Those of the steps that have these losses, the first ones of the job; of `validated`, as far as these go."""
-    rates = [spec.learning_rate * learning_rate_factor(spec, step) for step in range(len(losses))]
+def rows_of(
+    spec: TrainSpec, losses: Sequence[float], validated: Sequence[float] = (), *, after: int = 0
+) -> list[Row]:
+    """What is known of the steps beyond `after`. `losses` are those of all steps of the job so far, `validated` those
+    on held-out pictures."""
     found = dict(zip(validated_steps(spec), validated, strict=False))
-    at = {step: value for step, value in found.items() if step <= len(losses)}
-    return Curves(values={"loss": losses, "learning_rate": rates}, at={"validation_loss": at} if at else {})
+    rows: list[Row] = []
+    for step in range(after + 1, len(losses) + 1):
+        rate = spec.learning_rate * learning_rate_factor(spec, step - 1)
+        values = {"train/loss": losses[step - 1], "train/learning_rate": rate}
+        rows.append((step, values | ({"train/validation_loss": found[step]} if step in found else {})))
+    return rows
+
+
+@contextmanager
+def live_curves(
+    start: Start,
+    spec: TrainSpec,
+    losses: Sequence[float],
+    validated: Sequence[float],
+    *,
+    origin: Mapping[str, str],
+    reporter: Reporter,
+    clock: Clock,
+) -> Iterator[None]:
+    """Within, W&B gets the steps about as they happen, where the job has a key. `losses` and `validated` grow
+    meanwhile. What W&B lacks at the end, `report` sends, or the next attempt does."""
+    if WANDB not in spec.report_to or start.wandb_api_key is None:
+        yield
+        return
+
+    def tell(message: str) -> None:
+        reporter.notice(FAILED, {"tracker": WANDB, "message": message[-500:]})
+
+    with tempfile.TemporaryDirectory(prefix="wandb-", dir=start.directory) as folder:
+        run = wandb_run(spec, job=start.job, origin=origin)
+        stream, over = WandbStream(run, Path(folder), start.wandb_api_key), threading.Event()
+
+        def follow() -> None:
+            sent = 0
+            try:
+                while not over.wait(LIVE_EVERY_S):
+                    known = list(losses)
+                    stream.add(rows_of(spec, known, list(validated), after=sent))
+                    sent = max(sent, len(known))
+                    stream.look_after(clock(), tell)
+            except OSError as error:
+                tell(f"the curves are not sent any more: {error}")
+
+        thread = threading.Thread(target=follow, name="wandb-curves", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            stream.abort()
 
 
 def report(
     spec: TrainSpec,
     losses: Sequence[float],
-    errand: Errand,
+    context: TrackerContext,
     reporter: Reporter,
     *,
     validated: Sequence[float] = (),
 ) -> None:
     """Hand over a file for each tracker that the spec names. Raises Stopped, and nothing else: no result of a job
     depends on a tracker."""
-    curves = curves_of(spec, losses, validated)
+    rows = rows_of(spec, losses, validated)
     for tracker in dict.fromkeys(spec.report_to):
         try:
-            TRACKERS[tracker](spec, curves, errand, reporter)
+            if tracker == WANDB:
+                _write_wandb(spec, rows, context, reporter)
+            else:
+                _write_tensorboard(rows, context, reporter)
         except Stopped:
             raise
         except Exception as error:  # noqa: BLE001 - the supervisor of something that no job depends on

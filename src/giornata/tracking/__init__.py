@@ -1,0 +1,1 @@
+"""Trackers of experiments, for both trainers: W&B, and event files of TensorBoard."""
