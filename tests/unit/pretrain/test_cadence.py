@@ -113,7 +113,8 @@ def test_cadence_may_change_between_two_starts(tmp_path: Path) -> None:
 
 
 def test_an_interval_of_nothing_is_refused_by_name(tmp_path: Path) -> None:
-    values = interrupted(tiny_config(tmp_path, **TIMED), 0.0).to_json()
+    values = tiny_config(tmp_path, **TIMED).to_json()
+    values["workers"]["interruption_s"] = 0.0
     with pytest.raises(InvalidInput, match="interruption_s"):
         parse(values)
 

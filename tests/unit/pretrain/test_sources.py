@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import fsspec
@@ -166,9 +167,13 @@ def test_one_file_where_fsspec_reads(tmp_path: Path) -> None:
     memory.rm("/one", recursive=True)
 
 
+@pytest.mark.skipif(find_spec("gcsfs") is not None, reason="gcsfs is installed here")
 def test_an_address_whose_package_is_missing_names_the_extra() -> None:
     with pytest.raises(InvalidInput, match=r"gs:// needs a package that is not installed.*\.\[gcs\]"):
         find("gs://bucket/pictures", Ingest())
+
+
+def test_addresses_of_unknown_kinds_are_refused_and_nothing_is_written_to_a_bucket_of_google() -> None:
     with pytest.raises(InvalidInput, match="nothing:// is not known"):
         find("nothing://bucket/pictures", Ingest())
     with pytest.raises(InvalidInput, match="nothing is written to gs://"):
