@@ -93,8 +93,8 @@ def fit(
 ) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for
     good; GiornataError where the trainers crash in the same way again and again. The command that trains began at
-    `command_ms` and costs money since then; `owner` is its token on the
-    storage. `once` is Ray Train's part: one group of trainers and its restarts."""
+    `command_ms` and costs money since then; `owner` is its token on the storage, empty where no command holds it.
+    `once` is Ray Train's part: one group of trainers and its restarts."""
     setbacks, once = Setbacks(), once or partial(_fit_once, command_ms=command_ms, owner=owner)
     while True:
         try:

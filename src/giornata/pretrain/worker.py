@@ -94,7 +94,9 @@ def work(values: Mapping[str, Any]) -> str:
     notices = Notices(board, first=peers.rank == 0)
     run = _run(config, board, peers, channel, notices)
     attempt = _attempt(run.storage, values["command_ms"]) if peers.rank == 0 else None
-    outcome = train(replace(run, attempt=attempt, fence=partial(check_owner, run.storage, values["owner"])))
+    owner = values["owner"]
+    fence = partial(check_owner, run.storage, owner) if owner else run.fence
+    outcome = train(replace(run, attempt=attempt, fence=fence))
     asked: str = channel.gather_objects(notices.leave)[0] if outcome is Outcome.PREEMPTED else ""
     return asked or str(outcome)
 
