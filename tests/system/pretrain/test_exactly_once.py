@@ -66,7 +66,7 @@ def test_a_task_of_ray_evaluates_a_checkpoint(ray: ModuleType, whole: PretrainCo
     while (numbers := task.result()) is None:
         assert time.monotonic() < by_s
         time.sleep(0.2)
-    assert evaluated(run) == [(made.step, numbers)]
+    assert evaluated(run) == [(made.step, numbers, made.name)]
     assert numbers["evaluation/validation_loss"] > 0
     ended = RayTask(whole, made, all_trained=True)
     ended.cancel()
