@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 LOSSES = "a copy that blocks from cuda to cpu at peers.py, sum"
-FOR_THE_GUARD = [LOSSES, "a number is read at adam.py, whole"]
+FOR_THE_GUARD = [LOSSES, "a number is read at optimizer.py, whole"]
 ONCE = ["a copy that blocks from cpu to cuda at objective.py, question, by diffusers"]
 """The schedule of noise goes to the device in the first step, and stays."""
 
