@@ -106,7 +106,7 @@ def test_trainers_of_two_nodes_meet_in_s3(
     assert [step for step, _ in curve] == list(range(1, proof.steps + 1))
     assert curve[-1][1] == proof.trained_once
     left = {name.partition("/")[0] for name in run_storage(config).names()}
-    assert left == {"checkpoints", "metrics", "model"}
+    assert left == {"checkpoints", "metrics", "model", "owner.json"}
     assert not [path for path in tmp_path.iterdir() if path.name != "shards"]
 
 
