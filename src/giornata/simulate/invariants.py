@@ -1,6 +1,6 @@
 """What has to hold at the end of every run under our policy, looked up in the real store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -118,7 +118,7 @@ def _bill_finding(installation: Installation, ran: Ran) -> Finding:
 
 
 def _unseen_micro_usd(ran: Ran) -> float:
-    """What nobody can know: when an instance ended while nobody could list it, and half a listing of one other."""
+    """What nobody can know: what ran and ended while nobody could list it, and half a listing of one other."""
     start_ms = ran.world.agenda.start_ms
     blind = [
         (start_ms + round(each.at_s * 1000), start_ms + round((each.at_s + each.for_s) * 1000))
@@ -134,9 +134,19 @@ def _unseen_micro_usd(ran: Ran) -> float:
     )
     for fleet in ran.world.fleets.values():
         for container in fleet.past:
-            ended_ms, price = container.ended_at_ms or 0, fleet.offer.price_micro_usd_per_hour
-            unseen += sum((to_ms - from_ms) / 2 * price for from_ms, to_ms in blind if from_ms <= ended_ms < to_ms)
+            if container.running_since_ms is not None and container.ended_at_ms is not None:
+                ran_ms = container.running_since_ms, container.ended_at_ms
+                unseen += unknowable_ms(*ran_ms, blind=blind) * fleet.offer.price_micro_usd_per_hour
     return unseen / MS_PER_HOUR
+
+
+def unknowable_ms(began_ms: int, ended_ms: int, *, blind: Iterable[tuple[int, int]]) -> float:
+    """How far off the booked time of an instance may be that ended in one of the `blind` intervals: half of the interval,
+    whose middle is booked as the end, or all of an instance that began in it, too, and was never seen to run."""
+    for from_ms, to_ms in blind:
+        if from_ms <= ended_ms < to_ms:
+            return ended_ms - began_ms if began_ms >= from_ms else (to_ms - from_ms) / 2
+    return 0.0
 
 
 def _ban_finding(installation: Installation, ran: Ran) -> Finding:
