@@ -1,7 +1,10 @@
 """For all tests: nothing fails for being slow, libraries repeat, and Python seeks no garbage where there is none, the
 last two as in the engine."""
 
+import atexit
+import gc
 import os
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -23,3 +26,13 @@ def pytest_collection() -> Generator[None, object, object]:
     """Torch and diffusers are a million objects, among which each `gc.collect()` would look again, in vain."""
     with kept_for_good():
         return (yield)
+
+
+def pytest_unconfigure() -> None:
+    """DuckDB's bindings look at exit whether all their objects were freed, and list those that were kept for good.
+
+    Not before the exit: pytest seeks garbage five times at its end, and a process of xdist that takes more than five
+    seconds to do so is interrupted, wherever it is, and may then hang.
+    """
+    if "duckdb" in sys.modules:
+        atexit.register(gc.unfreeze)

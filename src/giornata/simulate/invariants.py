@@ -142,7 +142,8 @@ def _unseen_micro_usd(ran: Ran) -> float:
 
 def unknowable_ms(began_ms: int, ended_ms: int, *, blind: Iterable[tuple[int, int]]) -> float:
     """How far off the booked time of an instance may be that ended in one of the `blind` intervals: half of the
-    interval, whose middle is booked as the end, or all of an instance that began in it, too, and was never seen to run.
+    interval, whose middle is booked as the end, or all of an instance that began in it, too, and was never listed as
+    running.
     """
     for from_ms, to_ms in blind:
         if from_ms <= ended_ms < to_ms:
