@@ -27,6 +27,7 @@ from giornata.pretrain.planning.request import PlanRequest
 from giornata.pretrain.recipes import sd2_base, sdxl_tiny
 from giornata.pretrain.synthetic import LoopRate, SyntheticEncoder, measure_loop, measured_config, report_of
 from giornata.pretrain.synthetic_rows import synthetic_feeds, to_encode
+from giornata.pretrain.training.metrics_log import METRICS
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
 FACTS = load_facts()
@@ -50,14 +51,15 @@ def online(folder: Path) -> PretrainConfig:
 # ---- measuring ----
 
 
-def test_the_loop_is_measured_without_data_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_loop_is_measured_without_data_and_leaves_nothing_but_scratch(tmp_path: Path) -> None:
     config = online(tmp_path / "none")
     found = measure_loop(
         config, 1, steps=2, device=torch.device("cpu"), scratch=tmp_path / "scratch", clock_s=clock()
     )
     # Between two steps the clock is looked at four times: around the waiting, at the step's end, after validation.
     assert found == LoopRate(images_per_s=pytest.approx(8 / 3), micro_batch=8)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = {path.relative_to(tmp_path).parts[:3] for path in tmp_path.rglob("*") if path.is_file()}
+    assert written <= {("scratch", "run", METRICS)}, "metrics of the loop are written every second"
 
 
 @pytest.mark.parametrize("world", [1, 3])
