@@ -58,8 +58,10 @@ def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], 
     subject = [chain for chain in chains if _said(chain, options, "is_reg") is not True] or chains
     flat, disputed = dict(options), dict[str, str]()
     sides = _sides(chains, options)
+    lesser: dict[int, int] = {}
     if sides:
-        flat["resolution"] = max(side_of(_said(chain, options, "resolution")) or 0 for chain in chains)
+        flat["resolution"] = largest = max(sides.values())
+        lesser = {key: side for key, side in sides.items() if side < largest}
     for key in _shared_keys(chains):
         if sides and key == "resolution":
             continue
@@ -77,8 +79,8 @@ def read_kohya_datasets(content: Mapping[str, Any], options: Mapping[str, Any], 
     prompt = next((_said(chain, options, "class_tokens") for chain in classes), None)
     return read_kohya(
         flat | ({"class_tokens": prompt, "is_reg": True} if classes else {}),
-        subsets=_subsets([chain for chain in chains if chain not in classes], options, sides),
-        class_subsets=_subsets(classes, options, sides),
+        subsets=_subsets([chain for chain in chains if chain not in classes], options, lesser),
+        class_subsets=_subsets(classes, options, lesser),
         disputed=disputed,
         file=file,
     )
@@ -104,19 +106,19 @@ def _said(chain: Sequence[Mapping[str, Any]], options: Mapping[str, Any], key: s
     return None if key == "num_repeats" and is_off(found) else found
 
 
-def _sides(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any]) -> Mapping[int, int | None]:
-    """The resolution of each folder in pixels, by the id of its chain; None is the job's, the largest. Empty where
-    all have one, and where a job cannot have them all: without buckets, or where one of them is no square."""
+def _sides(chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any]) -> dict[int, int]:
+    """The resolution of each folder in pixels, by the id of its chain. Empty where all have one, and where a job
+    cannot have them all: without buckets, or where one of them is no square."""
     found = {id(chain): side_of(_said(chain, options, "resolution")) for chain in chains}
     sides = {key: side for key, side in found.items() if side is not None}
     bucketed = all(_said(chain, options, "enable_bucket") is True for chain in chains)
     if not bucketed or len(sides) < len(chains) or len(set(sides.values())) == 1:
         return {}
-    return {key: None if side == max(sides.values()) else side for key, side in sides.items()}
+    return sides
 
 
 def _subsets(
-    chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any], sides: Mapping[int, int | None]
+    chains: Sequence[tuple[Mapping[str, Any], ...]], options: Mapping[str, Any], lesser: Mapping[int, int]
 ) -> tuple[Subset, ...]:
     found = []
     for chain in chains:
@@ -133,7 +135,7 @@ def _subsets(
                 prefix=_said(chain, options, "caption_prefix") or "",
                 suffix=_said(chain, options, "caption_suffix") or "",
                 captions={Path(name).stem: text for name, text in captions.items()} or None,
-                resolution=sides.get(id(chain)),
+                resolution=lesser.get(id(chain)),
             )
         )
     return tuple(found)

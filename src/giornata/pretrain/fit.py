@@ -88,7 +88,7 @@ def fit(
     *,
     board: Any,
     command_ms: int = 0,
-    owner: str = "",
+    owner: str,
     once: Callable[[PretrainConfig, Any], str] | None = None,
 ) -> None:
     """Train to the end of the last phase, or until somebody asks the board to stop. Raises what ended the run for

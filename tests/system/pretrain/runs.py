@@ -64,7 +64,7 @@ def _of(phase: Phase, samples: int) -> Phase:
 
 def fitted(config: PretrainConfig) -> None:
     """To the end, on the Ray that is there."""
-    fit(config, board=board_here())
+    fit(config, board=board_here(), owner="")
 
 
 def losses(config: PretrainConfig) -> dict[int, float]:

@@ -162,7 +162,7 @@ def test_what_always_crashes_is_told_at_once_and_given_up(ray: ModuleType, tmp_p
         shard.unlink()
     board = board_here()
     with pytest.raises(GiornataError, match=f"given up: {MOST_EQUAL} starts in a row crashed"):
-        fit(config, board=board)
+        fit(config, board=board, owner="")
     told = [each for each in ray.get(board.take.remote()) if each["event"] == "crash"]
     assert [each["final"] for each in told] == [False] * (MOST_EQUAL - 1) + [True]
     assert all("shard-00002.parquet" in each["words"] for each in told)

@@ -68,7 +68,7 @@ def config_of(folder: Path, **workers: Any) -> PretrainConfig:
 def test_trainers_that_always_crash_are_not_begun_for_ever(tmp_path: Path) -> None:
     once, calls = crashing(10**6)
     with pytest.raises(WorkerGroupError):
-        fit(config_of(tmp_path), board=None, once=once)
+        fit(config_of(tmp_path), board=None, owner="", once=once)
     assert len(calls) == MOST_FRUITLESS
 
 
@@ -83,14 +83,14 @@ def test_trainers_that_crash_between_checkpoints_go_on(tmp_path: Path) -> None:
         commit(run, Committed(name=name, step=step, phase=0, files={STATE: Facts.of(state)}))
 
     once, calls = crashing(10 * MOST_FRUITLESS, checkpoint)
-    fit(config, board=None, once=once)
+    fit(config, board=None, owner="", once=once)
     assert len(calls) == 10 * MOST_FRUITLESS + 1
 
 
 def test_a_bound_of_the_configuration_stands(tmp_path: Path) -> None:
     once, calls = crashing(10**6)
     with pytest.raises(WorkerGroupError):
-        fit(config_of(tmp_path, max_failures=0), board=None, once=once)
+        fit(config_of(tmp_path, max_failures=0), board=None, owner="", once=once)
     assert len(calls) == 1
 
 

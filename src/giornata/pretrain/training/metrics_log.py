@@ -69,6 +69,8 @@ class MetricsLog:
 
     def _work(self) -> None:
         while not self._over.wait(self._every_s):
+            if not self._files:
+                continue
             try:
                 self._fence()
                 self.flush()
