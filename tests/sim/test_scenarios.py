@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from giornata.control.instants import instant
 from giornata.control.read_costs import read_costs
+from giornata.control.timestamps import instant
 from giornata.simulate.installation import ADMIN
 from giornata.simulate.invariants import findings
 from giornata.simulate.machines import Park

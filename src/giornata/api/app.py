@@ -25,14 +25,13 @@ from giornata.api.seats import Seats
 from giornata.api.settings import ApiSettings
 from giornata.api.together import Together
 from giornata.api.wakeup import Wakeup
-from giornata.control.check_storage import StorageCheck
 from giornata.control.claim import claim_each
 from giornata.control.complete import complete_each
 from giornata.control.context import Context
 from giornata.control.heartbeat import heartbeat_each
 from giornata.control.install import read_signing_key
 from giornata.control.loops import LoopStatus
-from giornata.control.read_gauges import read_gauges
+from giornata.control.monitoring import StorageCheck, read_gauges
 from giornata.control.submit import Submission, submit_each
 
 DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.

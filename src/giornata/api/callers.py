@@ -9,8 +9,7 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from giornata.api.lists import Lists
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
-from giornata.control.attempt_token import verify
-from giornata.control.authenticate import authenticate, remembered
+from giornata.control.authenticate import authenticate, remembered, verify
 from giornata.control.context import Caller, Context
 from giornata.control.install import signing_key
 from giornata.domain.errors import Unauthenticated

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 
 from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.openapi import USER
-from giornata.control import read_costs as reading_costs
+from giornata.control import read_costs
 from giornata.protocol.costs import Costs
 
 router = APIRouter(prefix="/v1", tags=["administration"])
@@ -22,4 +22,4 @@ async def get_costs(
     until: Annotated[datetime | None, Query(description="RFC 3339; now by default.")] = None,
 ) -> Response:
     """What the project's work cost; for a root admin that of all projects, and what the fleets are billed."""
-    return await lists.page(reading_costs.read_costs, ctx, caller, since, until)
+    return await lists.page(read_costs.read_costs, ctx, caller, since, until)

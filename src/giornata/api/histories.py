@@ -10,11 +10,7 @@ from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
 from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
 from giornata.api.openapi import USER_ITEM, refusals
 from giornata.api.paging import After, AfterStep, JobId, Limit
-from giornata.control import read_artifacts as reading_artifacts
-from giornata.control import read_checkpoints as reading_checkpoints
-from giornata.control import read_events as reading_events
-from giornata.control import read_logs as reading_logs
-from giornata.control import read_metrics as reading_metrics
+from giornata.control import job_outputs
 from giornata.control.authenticate import require_standing
 from giornata.control.context import Caller, Context
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
@@ -52,7 +48,7 @@ async def list_events(
     last_event_id: LastEventId = None,
 ) -> Response:
     """What happened to the job, oldest first."""
-    read = _reader(reading_events.read_events, ctx, caller, job_id)
+    read = _reader(job_outputs.read_events, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
     start = after if last_event_id is None else last_event_id
@@ -84,10 +80,10 @@ async def list_logs(
     last_event_id: LastEventId = None,
 ) -> Response:
     """The lines that the workload wrote, oldest first."""
-    read = _reader(reading_logs.read_logs, ctx, caller, job_id)
+    read = _reader(job_outputs.read_logs, ctx, caller, job_id)
     if not wants_stream(request):
         return await lists.page(read, after, limit)
-    ending = Ending(_reader(reading_events.read_events, ctx, caller, job_id))
+    ending = Ending(_reader(job_outputs.read_events, ctx, caller, job_id))
     start = after if last_event_id is None else last_event_id
     seat = request.app.state.streams.taken(caller.key_id)
     stream = Stream(
@@ -107,16 +103,16 @@ async def list_metrics(
     *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500
 ) -> Response:
     """What was measured, by ascending steps."""
-    return await lists.page(reading_metrics.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)
+    return await lists.page(job_outputs.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)
 
 
 @router.get("/checkpoints", responses=USER_ITEM, response_model=CheckpointPage)
 async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Committed checkpoints with URLs to fetch them, highest step first."""
-    return await lists.page(reading_checkpoints.read_checkpoints, ctx, caller, job_id)
+    return await lists.page(job_outputs.read_checkpoints, ctx, caller, job_id)
 
 
 @router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)
 async def list_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
     """Results with URLs to fetch them."""
-    return await lists.page(reading_artifacts.read_artifacts, ctx, caller, job_id)
+    return await lists.page(job_outputs.read_artifacts, ctx, caller, job_id)

@@ -10,13 +10,7 @@ from pydantic import Field
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.paging import Cursor, JobId, Limit
-from giornata.control import cancel as canceling
-from giornata.control import continue_training as continuing
-from giornata.control import estimate as estimating
-from giornata.control import read_jobs
-from giornata.control import retry as retrying
-from giornata.control import set_budget as budgeting
-from giornata.control import submit as submitting
+from giornata.control import estimate, read_jobs, retry, set_budget, stop_job, submit
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob
@@ -58,8 +52,8 @@ async def create_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Ask for a job. The spec is checked whole before anything is stored."""
-    asked = submitting.Submission(caller=caller, request=body, idempotency_key=idempotency_key)
-    answer: submitting.Submitted = await request.app.state.submissions.ask(asked)
+    asked = submit.Submission(caller=caller, request=body, idempotency_key=idempotency_key)
+    answer: submit.Submitted = await request.app.state.submissions.ask(asked)
     job, created = answer
     wakeup.notify()
     response.status_code = status.HTTP_201_CREATED if created else status.HTTP_200_OK
@@ -70,7 +64,7 @@ async def create_job(
 @router.post("/jobs:estimate", responses=USER)
 def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """What submitting this would do and cost, without doing it."""
-    return estimating.estimate(ctx, caller, body)
+    return estimate.estimate(ctx, caller, body)
 
 
 @router.get("/jobs", responses=USER, response_model=JobPage)
@@ -123,7 +117,7 @@ def get_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
 @router.patch("/jobs/{job_id}", responses=refusals(401, 402, 403, 404, 409))
 def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[ChangeJob]) -> Job:
     """Set the budget. A job that was paused for want of it is in the queue again."""
-    job = budgeting.change_job(ctx, caller, job_id, body)
+    job = set_budget.change_job(ctx, caller, job_id, body)
     wakeup.notify()
     return job
 
@@ -131,7 +125,7 @@ def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[C
 @router.post("/jobs/{job_id}/cancel", responses=USER_CHANGE)
 def cancel_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
     """End the job. Repeating it changes nothing; a job that has ended otherwise is a 409."""
-    return canceling.cancel(ctx, caller, job_id)
+    return stop_job.cancel(ctx, caller, job_id)
 
 
 @router.post(
@@ -145,7 +139,7 @@ def retry_job(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: 
 
     A job that is queued stays itself, and may go back at once to machines that failed it.
     """
-    job = retrying.retry(ctx, caller, job_id)
+    job = retry.retry(ctx, caller, job_id)
     wakeup.notify()
     if job.id == job_id:
         response.status_code = status.HTTP_200_OK
@@ -170,7 +164,7 @@ def continue_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """A new job that starts from the weights of one that has ended, with a fresh optimizer."""
-    job, created = continuing.continue_training(ctx, caller, job_id, body, idempotency_key)
+    job, created = retry.continue_training(ctx, caller, job_id, body, idempotency_key)
     wakeup.notify()
     response.status_code = status.HTTP_201_CREATED if created else status.HTTP_200_OK
     response.headers["Location"] = job.urls.self

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from giornata.api.callers import Ctx, ReadLists, User, Wake
 from giornata.api.openapi import USER, USER_ITEM
 from giornata.api.paging import Cursor, Limit
-from giornata.control import machine_hand
+from giornata.control import operator_actions
 from giornata.domain.health import MachineState
 from giornata.protocol.machines import MachinePage, QuarantineMachine
 from giornata.protocol.strict_json import Json
@@ -29,18 +29,18 @@ async def list_machines(
     limit: Limit = 100,
 ) -> Response:
     """How machines fare with jobs of each kind: state, reason, strikes, quota. Root admin only."""
-    return await lists.page(machine_hand.list_machines, ctx, caller, state=state, cursor=cursor, limit=limit)
+    return await lists.page(operator_actions.list_machines, ctx, caller, state=state, cursor=cursor, limit=limit)
 
 
 @router.post("/{machine_id}/quarantine", responses=USER_ITEM)
 def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
     """No more work for it until it is released. What it is at goes on to its end. Root admin only."""
-    return machine_hand.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
+    return operator_actions.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
 
 
 @router.post("/{machine_id}/release", responses=USER_ITEM)
 def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId) -> MachinePage:
     """Nothing is held against it any more: it gets work again, also queued jobs that it failed. Root admin only."""
-    page = machine_hand.release_machine(ctx, caller, machine_id)
+    page = operator_actions.release_machine(ctx, caller, machine_id)
     wakeup.notify()
     return page

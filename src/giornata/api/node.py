@@ -9,11 +9,17 @@ from fastapi import APIRouter, Body, Path, Query, Request, status
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.openapi import ATTEMPT, refusals
 from giornata.api.paging import LARGEST_ID, UploadId
-from giornata.control import attempt_uploads, cache, claim, complete, fail, heartbeat, release, report
-from giornata.control import commit_artifact as committing_artifact
-from giornata.control import commit_checkpoint as committing_checkpoint
-from giornata.control import node_policy as asking_for_policy
-from giornata.control import note_checks as noting_checks
+from giornata.control import (
+    claim,
+    commit,
+    complete,
+    heartbeat,
+    known_node,
+    node_policy,
+    report,
+    reported_ends,
+    uploads,
+)
 from giornata.control import reject_checkpoint as rejecting_checkpoint
 from giornata.control.authenticate import require_standing
 from giornata.control.context import Caller, Context
@@ -95,13 +101,13 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 @router.get("/policy", responses=refusals(401, 403))
 def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
     """What the fleet asks of its nodes, with URLs to measure the link by; nothing for a fleet that is not known."""
-    return asking_for_policy.node_policy(ctx, caller, fleet)
+    return node_policy.node_policy(ctx, caller, fleet)
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))
 def note_checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
     """Say what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
-    return noting_checks.note_checks(ctx, caller, body)
+    return known_node.note_checks(ctx, caller, body)
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT, operation_id="heartbeat")
@@ -132,19 +138,19 @@ def add_notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
 @attempts.post("/uploads", responses=ATTEMPT)
 def request_attempt_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
     """Ask where to put files."""
-    return attempt_uploads.request_attempt_uploads(ctx, attempt_id, body)
+    return uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
 def renew_attempt_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
-    return attempt_uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
+    return uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
 
 
 @attempts.post("/checkpoints", responses=ATTEMPT)
 def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: Json[CommitCheckpoint]) -> Committed:
     """Make an uploaded checkpoint exist, after verifying its bytes. May be repeated."""
-    return committing_checkpoint.commit_checkpoint(ctx, attempt_id, body)
+    return commit.commit_checkpoint(ctx, attempt_id, body)
 
 
 @attempts.post("/checkpoints/{step}/reject", status_code=NO_BODY, responses=ATTEMPT)
@@ -164,19 +170,19 @@ def reject_checkpoint(
 @attempts.post("/artifacts", responses=ATTEMPT)
 def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: Json[CommitArtifact]) -> Committed:
     """Make an uploaded artifact exist, after verifying its bytes. May be repeated."""
-    return committing_artifact.commit_artifact(ctx, attempt_id, body)
+    return commit.commit_artifact(ctx, attempt_id, body)
 
 
 @attempts.get("/cache/{key:path}", responses=ATTEMPT)
 def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
     """What an earlier job of the project left under this key, if any."""
-    return cache.get_cache(ctx, attempt_id, key)
+    return uploads.get_cache(ctx, attempt_id, key)
 
 
 @attempts.put("/cache/{key:path}", responses=ATTEMPT)
 def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[CommitCache]) -> Committed:
     """Leave uploaded bytes under this key. The first commit stands."""
-    return cache.commit_cache(ctx, attempt_id, key, body)
+    return uploads.commit_cache(ctx, attempt_id, key, body)
 
 
 @attempts.post("/complete", responses=ATTEMPT)
@@ -190,7 +196,7 @@ async def complete_attempt(request: Request, attempt_id: Attempt, body: Json[Com
 @attempts.post("/fail", responses=ATTEMPT)
 def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[FailAttempt]) -> AttemptEnded:
     """The attempt cannot go on. May be repeated; it counts once."""
-    ended = fail.fail(ctx, attempt_id, body)
+    ended = reported_ends.fail(ctx, attempt_id, body)
     wakeup.notify()
     return ended
 
@@ -198,6 +204,6 @@ def fail_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[FailAtt
 @attempts.post("/release", responses=ATTEMPT)
 def release_attempt(ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[ReleaseAttempt]) -> AttemptEnded:
     """Give the job back; another node goes on with it. May be repeated."""
-    ended = release.release(ctx, attempt_id, body)
+    ended = reported_ends.release(ctx, attempt_id, body)
     wakeup.notify()
     return ended

@@ -7,11 +7,7 @@ from fastapi import APIRouter, Path, Response
 from giornata.api.callers import Ctx, ReadLists, User
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM
 from giornata.api.paging import Cursor, Limit, UploadId
-from giornata.control import complete_upload as completing
-from giornata.control import create_dataset as creating
-from giornata.control import read_datasets
-from giornata.control import renew_upload as renewing
-from giornata.control import request_uploads as requesting
+from giornata.control import datasets, uploads
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetPage
 from giornata.protocol.strict_json import Json
 from giornata.protocol.uploads import Blob, CompleteUpload, RenewParts, UploadReply, UploadRequest, UploadTicket
@@ -22,25 +18,25 @@ router = APIRouter(prefix="/v1", tags=["data"])
 @router.post("/uploads", responses=USER)
 def request_uploads(ctx: Ctx, caller: User, body: Json[UploadRequest]) -> UploadReply:
     """Ask which files are missing, and where to put them."""
-    return requesting.request_uploads(ctx, caller, body)
+    return uploads.request_uploads(ctx, caller, body)
 
 
 @router.post("/uploads/{upload_id}/urls", responses=USER_CHANGE)
 def renew_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
     """Fresh URLs for an upload that takes longer than its URLs live."""
-    return renewing.renew_upload(ctx, caller, upload_id, body)
+    return uploads.renew_upload(ctx, caller, upload_id, body)
 
 
 @router.post("/uploads/{upload_id}/complete", responses=USER_CHANGE)
 def complete_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[CompleteUpload]) -> Blob:
     """Have the server verify what was put. May be repeated."""
-    return completing.complete_upload(ctx, caller, upload_id, body)
+    return uploads.complete_upload(ctx, caller, upload_id, body)
 
 
 @router.post("/datasets", responses=USER)
 def create_dataset(ctx: Ctx, caller: User, body: Json[CreateDataset]) -> Dataset:
     """Name a set of uploaded pictures, after looking at every one. The same items give the same id."""
-    return creating.create_dataset(ctx, caller, body)
+    return datasets.create_dataset(ctx, caller, body)
 
 
 @router.get("/datasets", responses=USER, response_model=DatasetPage)
@@ -48,7 +44,7 @@ async def list_datasets(
     ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = None, limit: Limit = 50
 ) -> Response:
     """Newest first, without their items."""
-    return await lists.page(read_datasets.list_datasets, ctx, caller, cursor, limit)
+    return await lists.page(datasets.list_datasets, ctx, caller, cursor, limit)
 
 
 @router.get("/datasets/{dataset_id}", responses=USER_ITEM, response_model=Dataset)
@@ -56,4 +52,4 @@ async def get_dataset(
     ctx: Ctx, lists: ReadLists, caller: User, dataset_id: Annotated[str, Path(max_length=64)]
 ) -> Response:
     """One dataset with its items."""
-    return await lists.page(read_datasets.get_dataset, ctx, caller, dataset_id)
+    return await lists.page(datasets.get_dataset, ctx, caller, dataset_id)

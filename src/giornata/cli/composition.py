@@ -20,10 +20,9 @@ from giornata.cli.settings import Settings
 from giornata.cli.storage import s3_credentials_of
 from giornata.cli.world import RandomNames, SandboxedPictures, SystemClock
 from giornata.control.context import Context, Foundations
-from giornata.control.install import install, renew_signing_key, seal_signing_key, signing_key
+from giornata.control.install import install, put_admin_key, renew_signing_key, seal_signing_key, signing_key
 from giornata.control.policy import Policy
 from giornata.control.ports.sealing import Sealer
-from giornata.control.put_admin_key import put_admin_key
 from giornata.domain.backoff import BackoffPolicy
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.domain.health import HealthPolicy

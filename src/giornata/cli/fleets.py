@@ -13,12 +13,11 @@ from giornata.cli.fleet_settings import FleetTable
 from giornata.cli.private_file import write_private
 from giornata.cli.settings import Settings
 from giornata.cli.workloads import workload_commands
-from giornata.control.context import Caller, Context
-from giornata.control.create_key import create_key
+from giornata.control.context import Caller, Context, GovernedFleet
 from giornata.control.fleet_loops import forget_asked
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.keys import create_key
+from giornata.control.nodes import seen_nodes
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.seen_nodes import seen_nodes
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.fleets.identities import identities_of

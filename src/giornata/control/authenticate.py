@@ -1,11 +1,13 @@
 """From a secret to the one who calls."""
 
+import hashlib
 import hmac
 import re
 from contextlib import suppress
 
 from giornata.control.context import Caller, Context
-from giornata.control.create_key import secret_hash
+from giornata.control.install import signing_key
+from giornata.control.keys import secret_hash
 from giornata.control.ports.records import KeyRecord
 from giornata.domain.errors import Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
@@ -111,3 +113,20 @@ def _note_use(ctx: Context, key_id: str, now_ms: int) -> None:
     # A database that is too busy for a note must not turn away a key that is good.
     with suppress(Unavailable), ctx.store.begin() as tx:
         tx.keys.used(key_id, at_ms=now_ms, unless_since_ms=now_ms - USE_NOTED_EVERY_MS)
+
+
+def attempt_token(key: bytes, attempt_id: str) -> str:
+    """`att_….<HMAC-SHA256 of the attempt's id>`."""
+    return f"{attempt_id}.{_mac(key, attempt_id)}"
+
+
+def verify(ctx: Context, attempt_id: str, token: str) -> None:
+    """Raises Unauthenticated unless the token is this attempt's. Whether the attempt lives is asked elsewhere."""
+    expected = attempt_token(signing_key(ctx), attempt_id)
+    if not hmac.compare_digest(expected.encode(), token.encode()):
+        raise Unauthenticated("this token is not the attempt's; send the token that came with its lease")
+
+
+def _mac(key: bytes, attempt_id: str) -> str:
+    # The purpose is part of the message: the same key signs URLs.
+    return hmac.new(key, f"attempt-token:{attempt_id}".encode(), hashlib.sha256).hexdigest()

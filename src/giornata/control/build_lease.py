@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from pydantic import SecretStr
 
-from giornata.control.attempt_token import attempt_token
+from giornata.control.authenticate import attempt_token
 from giornata.control.context import Context
+from giornata.control.history import fleet_mtbi_s
 from giornata.control.install import signing_key_in
-from giornata.control.interruptions import fleet_mtbi_s
 from giornata.control.keep_secrets import secret_value
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, BlobRow, JobRow

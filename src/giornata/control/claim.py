@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from giornata.control.admit import Admitted, HealthByKey, admit_each, canary_of, crowded_out, health_of_each
 from giornata.control.build_lease import build_lease
+from giornata.control.claim_refusals import draining_reply, empty_reply, fail_begun, fail_unbegun, unusable_reply
 from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
-from giornata.control.known_node import known_node, price_of, refusal_of
+from giornata.control.known_node import known_node, price_of, refusal_of, sighting
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import (
     AttemptRow,
@@ -24,8 +25,6 @@ from giornata.control.ports.work_rows import (
     Wanted,
 )
 from giornata.control.renew_lease import renew_lease
-from giornata.control.sighting import sighting
-from giornata.control.unusable_job import fail_begun, fail_unbegun
 from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput
 from giornata.domain.reasons import Reason
@@ -99,9 +98,9 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
         if tx.attempts.of_request(node.id, asked.claim.request_id) is not None:
             return None
         if node.draining:
-            return _draining()
+            return draining_reply()
         if not tx.jobs.claimable(asked.wanted):
-            return _why_nothing(tx, asked.wanted)
+            return empty_reply(tx, asked.wanted)
         known = health_of_each(tx, ctx, [asked.wanted], at_ms=now_ms, hold=False)
         (admitted,) = admit_each(tx, ctx, [asked.wanted], known, at_ms=now_ms)
         return None if admitted.wanted is not None or admitted.on_trial else admitted.refusal
@@ -133,7 +132,7 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
 
 def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | None:
     """The answer, or the attempt that was made for this claim before, when neither takes a look at the queue."""
-    return earlier or (_draining() if node.draining else None)
+    return earlier or (draining_reply() if node.draining else None)
 
 
 def _take_each(
@@ -169,7 +168,7 @@ def _take_round(
     for number, (taking, job) in taken.items():
         each = asked[number]
         if job is None:
-            replies[number] = replies[number] or _why_nothing(tx, taking.wanted)
+            replies[number] = replies[number] or empty_reply(tx, taking.wanted)
             continue
         _end_silent(tx, job, each.node, at_ms=at_ms)
         price = price_of(ctx, each.node, nodes[each.node_id])
@@ -178,7 +177,7 @@ def _take_round(
             replies[number] = ClaimReply(lease=build_lease(tx, ctx, job, attempt, at_ms=at_ms))
         except InvalidInput as unusable:
             fail_unbegun(tx, job, unusable.faults, at_ms=at_ms)
-            replies[number] = _unusable(job)
+            replies[number] = unusable_reply(job)
             continue
         begun.append(Beginning(attempt=attempt, request_id=each.claim.request_id, event=_started(job, attempt)))
         handed_out[number] = job
@@ -197,7 +196,7 @@ def _told(tx: Transaction, asked: Asked, admitted: Admitted, reply: ClaimReply) 
     """Whoever is refused learns first that there is nothing anyway: as `nothing_yet` says it, which does not come
     so far."""
     refused = reply is admitted.refusal
-    return _why_nothing(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
+    return empty_reply(tx, asked.wanted) if refused and not tx.jobs.claimable(asked.wanted) else reply
 
 
 def _taken(
@@ -284,34 +283,7 @@ def _again(ctx: Context, earlier: Earlier, *, at_ms: int) -> ClaimReply:
             lease = build_lease(tx, ctx, job, attempt, at_ms=at_ms)
         except InvalidInput as unusable:
             fail_begun(tx, job, attempt, unusable.faults, at_ms=at_ms)
-            return _unusable(job)
+            return unusable_reply(job)
         # The node counts its lease from this request, so the server must not count from an earlier one.
         renew_lease(tx, ctx, job, attempt, at_ms=at_ms)
         return ClaimReply(lease=lease)
-
-
-def _unusable(job: JobRow) -> ClaimReply:
-    detail = f"the job {job.id} could not begin anywhere, and has failed; ask again for another"
-    return ClaimReply(reason="unusable-job", detail=detail)
-
-
-def _draining() -> ClaimReply:
-    return ClaimReply(reason="draining", detail="this node is to leave and gets no more work", drain=True)
-
-
-def _why_nothing(tx: Transaction, wanted: Wanted) -> ClaimReply:
-    reason = tx.jobs.why_nothing(wanted)
-    memory = _gigabytes(wanted.vram_bytes)
-    details = {
-        "empty-queue": "no job is waiting",
-        "too-small": f"every job that waits needs more GPU memory than the {memory} of this node",
-        "for-another": "the jobs that wait are each for one other machine",
-        "banned": "every job that waits has failed on this machine before, and comes back if no other can take it",
-        "no-such-kind": f"jobs are waiting, but of none of the kinds {', '.join(wanted.kinds)}",
-        "no-such-companion": "no job that could join those with this joint key is waiting",
-    }
-    return ClaimReply(reason=reason, detail=details[reason])
-
-
-def _gigabytes(size_bytes: int | None) -> str:
-    return "0 GB" if size_bytes is None else f"{size_bytes / 1e9:.1f} GB"

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 
 from giornata.control.context import Context
-from giornata.control.instants import instant
+from giornata.control.timestamps import instant
 
 BATCH = 500
 

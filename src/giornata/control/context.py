@@ -4,16 +4,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from giornata.control.durations import Durations
-from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.memory import Memory
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
+from giornata.control.ports.fleet import Fleet
 from giornata.control.ports.identities import NoIdentities, Workload, WorkloadIdentities
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
+from giornata.control.process_cache import Memory
+from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.domain.node_checks import NodeThresholds
 from giornata.protocol.admin import ROOT_PROJECT, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernedFleet:
+    """`name` is what its nodes say (`NodeInfo.fleet`); `kinds` are the kinds of job that its nodes take."""
+
+    name: str
+    driver: str
+    fleet: Fleet
+    kinds: tuple[str, ...] = ("train",)
+    vram_bytes: int | None = None  # of a node that is still to come, when the operator says it
+    places: int = 1
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    thresholds: NodeThresholds = field(default_factory=NodeThresholds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,38 @@
 """What a job would take, without submitting it."""
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from giornata.control.context import Caller, Context
-from giornata.control.expect import Expectation, expect
-from giornata.control.first_estimate import FirstEstimate, first_estimate
+from giornata.control.forecast_start import Expectation, expect
 from giornata.control.history import Experience, experience
-from giornata.control.instants import instant
 from giornata.control.permissions import require_user
+from giornata.control.ports.money_store import Place
 from giornata.control.ports.records import JobRecord
+from giornata.control.ports.store import Transaction
 from giornata.control.prepare_job import prepare_job
 from giornata.control.submit import turn_of
+from giornata.control.timestamps import instant
+from giornata.domain.money import cost_micro_usd
+from giornata.domain.published_paces import COLLECTED, PUBLISHED_PACES, PublishedPace, published_pace
 from giornata.protocol.jobs import Estimate, SubmitJob
+
+UNKNOWN = "no finished job of this project is like it: same kind, base model and size of a step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstEstimate:
+    """Least and greatest; None where nothing is known. `basis` says in words what they rest on, or what is missing.
+
+    The cost is in micro-dollars. Neither the time nor the cost holds the start: fetching and loading the model.
+    """
+
+    step_s: tuple[float, float] | None = None
+    run_s: tuple[float, float] | None = None
+    cost_micro_usd: tuple[int, int] | None = None
+    basis: str
 
 
 def estimate(ctx: Context, caller: Caller, request: SubmitJob) -> Estimate:
@@ -68,3 +88,89 @@ def _from_experience(job: JobRecord, known: Experience) -> dict[str, Any]:
         "cost_micro_usd": None if steps is None else known.cost_micro_usd(steps),
         "basis": f"median of {count} of this project with the same kind, base model and size of a step",
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A GPU on which the job may run, and its price for an hour; None when nobody states one."""
+
+    pace: PublishedPace
+    price_micro_usd_per_hour: int | None
+
+
+def first_estimate(tx: Transaction, ctx: Context, job: JobRecord) -> FirstEstimate:
+    """For a job of which the project has no experience.
+
+    Other projects' jobs are left out: what they took would tell which base models other projects train.
+    """
+    if job.kind != "train" or job.total_steps is None:
+        return FirstEstimate(basis=UNKNOWN)
+    now_ms = ctx.clock.now_ms()
+    nodes = tx.forecasts.places(
+        kind=job.kind,
+        project_id=job.project_id,
+        min_vram_bytes=job.min_vram_bytes,
+        seen_since_ms=now_ms - round(ctx.policy.node_gone_after_s * 1000),
+    )
+    offers, whose = _of_nodes(nodes) if nodes else _without_nodes(tx, ctx, job)
+    if not offers:
+        return FirstEstimate(basis=f"{UNKNOWN}; and no pace is published for {whose}")
+    return _ranges(job, job.total_steps, offers, whose)
+
+
+def _of_nodes(nodes: Sequence[Place]) -> tuple[list[Offer], str]:
+    known = [(pace, node.price_micro_usd_per_hour) for node in nodes if (pace := published_pace(node.device))]
+    if not known:
+        devices = sorted({node.device or "a device without a name" for node in nodes})
+        return [], ", ".join(devices[:3])
+    offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace, price in known]
+    return offers, f"at the prices of the nodes that are connected ({_names(offers)})"
+
+
+def _without_nodes(tx: Transaction, ctx: Context, job: JobRecord) -> tuple[list[Offer], str]:
+    """Any GPU of the table: at the prices of the fleets that give nodes for such jobs, else at published ones."""
+    prices = _prices_of_fleets(tx, ctx, job)
+    if prices:
+        offers = [Offer(pace=pace, price_micro_usd_per_hour=price) for pace in PUBLISHED_PACES for price in prices]
+        return offers, f"on any of {_names(offers)}, for no node is connected, at the prices of the fleets"
+    offers = [
+        Offer(pace=pace, price_micro_usd_per_hour=pace.price_micro_usd_per_hour)
+        for pace in PUBLISHED_PACES
+        if pace.price_micro_usd_per_hour is not None
+    ]
+    sources = "; ".join(dict.fromkeys(each.pace.price_source for each in offers))
+    return offers, f"on any of {_names(offers)}, for no node is connected, at published prices ({sources})"
+
+
+def _prices_of_fleets(tx: Transaction, ctx: Context, job: JobRecord) -> Collection[int]:
+    able = {name for name, fleet in ctx.fleets.items() if job.kind in fleet.kinds}
+    rows = tx.fleets.all() if able else ()
+    return {row.price_micro_usd_per_hour for row in rows if row.name in able and row.price_micro_usd_per_hour}
+
+
+def _names(offers: Sequence[Offer]) -> str:
+    return ", ".join(dict.fromkeys(offer.pace.gpu for offer in offers))
+
+
+def _ranges(job: JobRecord, steps: int, offers: Sequence[Offer], whose: str) -> FirstEstimate:
+    spec = job.spec
+    pictures = spec["train_batch_size"] * spec["gradient_accumulation_steps"]
+    pictures *= 2 if spec["with_prior_preservation"] else 1
+    found = [(offer, offer.pace.step_s(side_px=spec["resolution"], pictures=pictures)) for offer in offers]
+    step_s = (min(least for _, (least, _) in found), max(greatest for _, (_, greatest) in found))
+    costs = [
+        cost_micro_usd(price_micro_usd_per_hour=offer.price_micro_usd_per_hour, billed_ms=round(each * steps * 1000))
+        for offer, range_s in found
+        if offer.price_micro_usd_per_hour is not None
+        for each in range_s
+    ]
+    sources = "; ".join(dict.fromkeys(f"{offer.pace.gpu}: {offer.pace.source}" for offer, _ in found))
+    return FirstEstimate(
+        step_s=step_s,
+        run_s=(step_s[0] * steps, step_s[1] * steps),
+        cost_micro_usd=(min(costs), max(costs)) if costs else None,
+        basis=(
+            f"{UNKNOWN}; the ranges are an estimate for an SDXL base {whose}, without the start, from step times "
+            f"that others published (collected in {COLLECTED}; {sources}), and not from runs of Giornata"
+        ),
+    )

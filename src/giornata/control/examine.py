@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from giornata.control.context import Context
-from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.patience import keep_quiet
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.ports.fleet import Fleet, Instance, InstanceState, Outdated, Renews, TellsShortage
 from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.provider_backoff import keep_quiet
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 
 # Such questions cost several requests each, and their answers change slowly.

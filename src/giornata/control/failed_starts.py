@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from giornata.control.context import Context
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, InstanceRow
 from giornata.control.ports.store import Transaction

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from giornata.control.context import Context
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.loops import Loop
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet

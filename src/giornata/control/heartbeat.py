@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.enforce_budgets import enforce_budgets
-from giornata.control.enforce_release import enforce_releases, note_told
+from giornata.control.enforce_budgets import enforce_budgets, enforce_releases, note_told
 from giornata.control.fence import live_each
-from giornata.control.interruptions import fleet_mtbi_s
-from giornata.control.metric_room import room_for_beat
+from giornata.control.history import fleet_mtbi_s
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeBeat
 from giornata.control.renew_lease import renew_leases
+from giornata.control.report import room_for_beat
 from giornata.domain.attempt import renew_every_s
 from giornata.domain.errors import LeaseLost
 from giornata.protocol.events import EventType

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from giornata.control.context import Context
 from giornata.control.ports.records import FinishedRecord, JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.domain.cadence import mean_time_between_interruptions_s
 from giornata.domain.money import cost_micro_usd
 
 LOOKED_AT = 50
+WINDOW_MS = 7 * 24 * 3_600_000
+# Every heartbeat asks, and a week is not another one after ten seconds.
+KEPT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +74,14 @@ def _start_s(record: FinishedRecord) -> float:
     """Seconds before the first step, less that step."""
     first_ms = record.started_at_ms if record.first_step_at_ms is None else record.first_step_at_ms
     return max(0.0, (first_ms - record.started_at_ms) / 1000 - (_step_s(record) or 0.0))
+
+
+def fleet_mtbi_s(tx: Transaction, ctx: Context, *, at_ms: int) -> float:
+    """Mean time between interruptions over the latest attempts of the last week, in seconds; up to 10 s old."""
+    remembered_s = ctx.memory.mtbi_s(at_ms=at_ms, kept_ms=KEPT_MS)
+    if remembered_s is not None:
+        return remembered_s
+    run_ms, interruptions = tx.attempts.history(since_ms=at_ms - WINDOW_MS)
+    mtbi_s = mean_time_between_interruptions_s(observed_run_s=run_ms / 1000, interruptions=interruptions)
+    ctx.memory.remember_mtbi(mtbi_s, at_ms=at_ms)
+    return mtbi_s

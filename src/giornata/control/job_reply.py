@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from giornata.control.instants import instant
 from giornata.control.machine_names import MachineNames
 from giornata.control.ports.records import AttemptRecord, JobRecord, QueueView
+from giornata.control.timestamps import instant
 from giornata.domain.accounting import Seconds, account, run_of, total
 from giornata.domain.backoff import Obstacle, Outlook
 from giornata.domain.budget import Payer

@@ -7,10 +7,12 @@ the operator's key, or of a project's key that the operator has bound to a fleet
 from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_bound_fleet, require_node, require_same_workload
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import NodeRow
+from giornata.control.ports.work_rows import NodeRow, NodeSighting
 from giornata.domain.errors import Conflict, Fault, Forbidden, InvalidInput
 from giornata.domain.machine_ids import LONGEST_ID, own_id
 from giornata.domain.money import format_usd
+from giornata.domain.starts import NodeStart
+from giornata.protocol.node_checks import ChecksNoted, NodeChecks
 from giornata.protocol.work import NodeInfo
 
 HEARD_OF_WITHIN_MS = 24 * 3_600_000
@@ -103,3 +105,46 @@ def _too_dear(ctx: Context, caller: Caller, node: NodeInfo, row: NodeRow) -> For
         f"the node says that it costs {format_usd(price)} an hour, and this key allows {format_usd(most)}: correct "
         "the node's --price, or make a key with a higher --max-price"
     )
+
+
+def sighting(
+    caller: Caller, node: NodeInfo, *, kinds: tuple[str, ...], held_models: tuple[str, ...] = ()
+) -> NodeSighting:
+    """The node as it says that it is, under the project of its key."""
+    return NodeSighting(
+        id=node.node_id,
+        project_id=caller.project_id,
+        machine_id=node.machine_id,
+        name=node.name,
+        fleet=node.fleet,
+        instance_id=node.instance_id,
+        places=node.places,
+        pid=node.pid,
+        engine_pid=node.engine_pid,
+        device=node.device,
+        vram_bytes=node.vram_bytes,
+        price_micro_usd_per_hour=node.price_micro_usd_per_hour,
+        kinds=kinds,
+        held_models=held_models,
+        versions=node.versions,
+    )
+
+
+def note_checks(ctx: Context, caller: Caller, checks: NodeChecks) -> ChecksNoted:
+    """Keep the latest. Raises Forbidden for a key that is not this node's, Conflict for another project's node id."""
+    node, now_ms = known_node(caller, checks.node), ctx.clock.now_ms()
+    kept = checks.model_dump(mode="json", include={"figures", "shortcomings", "leaving"}) | {"at_ms": now_ms}
+    with ctx.store.begin() as tx:
+        row = tx.nodes.see_each([sighting(caller, node, kinds=checks.kinds)], at_ms=now_ms)[node.node_id]
+        refusal = refusal_of(tx, ctx, caller, checks.node, row, at_ms=now_ms)
+        if refusal is not None:
+            raise refusal
+        tx.nodes.note_checks(node.node_id, kept, start=_start(checks))
+    return ChecksNoted(drain=row.draining)
+
+
+def _start(checks: NodeChecks) -> NodeStart:
+    """A node checks its machine first, starts its engine next, and only then asks for work."""
+    if checks.leaving:
+        return NodeStart.FAILED
+    return NodeStart.UNDER_WAY if checks.node.engine_pid is None else NodeStart.DONE

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from giornata.control.collect import collect
 from giornata.control.context import Context
-from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import lapse_leases
 from giornata.control.lift_bans import lift_bans
 from giornata.control.reap import reap
-from giornata.control.settle_budgets import settle_budgets
+from giornata.control.set_budget import settle_budgets
+from giornata.control.stop_job import expire_deadlines
 from giornata.control.stragglers import move_stragglers
 from giornata.domain.errors import Unavailable
 

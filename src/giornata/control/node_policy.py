@@ -1,9 +1,9 @@
 """What a fleet asks of its nodes, with the means to measure a link to storage."""
 
 from giornata.control.context import Caller, Context
-from giornata.control.instants import instant
 from giornata.control.permissions import require_node
 from giornata.control.signed_urls import download, signed_url
+from giornata.control.timestamps import instant
 from giornata.domain.errors import BlobMissing
 from giornata.domain.node_checks import NodeThresholds
 from giornata.domain.probe import probe_bytes, probe_sha256, probe_size

@@ -4,13 +4,15 @@ There is one row for each interval at one price. A listing that changes nothing 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from giornata.control.context import GovernedFleet
 from giornata.control.fleet_views import NodesOn
-from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.fleet import InstanceState, PricesOffers
 from giornata.control.ports.fleet_store import BilledRow, FleetNode, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.billing import ended_about_ms
+from giornata.domain.errors import FleetUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +107,25 @@ def _ended_ms(heard: Heard, instance_id: str, node: FleetNode | None) -> int:
         # Whoever did not listen has not missed a heartbeat.
         missed_ms=due_ms if due_ms >= heard.awake_since_ms else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardPrices:
+    """Micro-dollars an hour: of one more node, and by what is rented (`Instance.offer`)."""
+
+    of_one_more: int
+    by_offer: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, offer: str) -> int:
+        """The price of an instance."""
+        return self.by_offer.get(offer, self.of_one_more)
+
+
+def heard_prices(governed: GovernedFleet) -> HeardPrices | None:
+    """None: the provider cannot say just now, and the prices heard last stand."""
+    fleet = governed.fleet
+    try:
+        by_offer = fleet.prices() if isinstance(fleet, PricesOffers) else {}
+        return HeardPrices(of_one_more=fleet.price().micro_usd_per_hour, by_offer=by_offer)
+    except FleetUnavailable:
+        return None

@@ -13,7 +13,7 @@ from giornata.control.permissions import require_root_admin
 from giornata.control.ports.records import ItemRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.spec_faults import in_steps, parse_spec
-from giornata.control.texts import is_id, label_faults, text_faults
+from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import SubmitJob

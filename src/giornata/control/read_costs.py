@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from giornata.control.context import Caller, Context
-from giornata.control.instants import instant
 from giornata.control.permissions import require_user
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.timestamps import instant
 from giornata.domain.accounting import account, preparation_ms
 from giornata.domain.costs import PARTS, Bill, Split, Stay, add, split
 from giornata.domain.errors import Fault, InvalidInput

@@ -6,13 +6,13 @@ from datetime import datetime
 
 from giornata.control.context import Caller, Context
 from giornata.control.fleet_views import NodesOn, called, scaling_of
-from giornata.control.instants import instant
-from giornata.control.patience import wants_quiet
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.fleet import Renews
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
+from giornata.control.provider_backoff import wants_quiet
 from giornata.control.reconcile import unconfigured
+from giornata.control.timestamps import instant
 from giornata.domain.errors import NotFound
 from giornata.protocol.fleets import Fleet, FleetInstance, FleetLimits, FleetPage, FleetPlan, InstanceStanding
 

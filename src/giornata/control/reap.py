@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from giornata.control.context import Context
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import share_left
-from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Reallocation, Seat
+from giornata.control.provider_backoff import is_quiet, keep_quiet
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.health import Health, MachineState, common_cause, cool_down_ends_ms, cooled_down
 

@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from giornata.control.context import Context
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.examine import SETTLES_WITHIN_MS, Findings, examine
 from giornata.control.failed_starts import StartsFound, find_starts, judge_starts
 from giornata.control.fleet_views import AWAKE_BREAK_MS, NodesOn, called
-from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.heard_prices import HeardPrices, heard_prices
 from giornata.control.lapse import end_leases
-from giornata.control.note_billing import Heard, note_billing
-from giornata.control.patience import is_quiet, note_unlisted
+from giornata.control.note_billing import Heard, HeardPrices, heard_prices, note_billing
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
+from giornata.control.provider_backoff import is_quiet, note_unlisted
 from giornata.domain.attempt import renew_every_s
 from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
 

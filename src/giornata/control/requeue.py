@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from giornata.control.budgets import used_up
+from giornata.control.budgets import pause_job, used_up
 from giornata.control.context import Context
 from giornata.control.judge_machines import everybodys
-from giornata.control.pause import pause_job
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.job import JobEvent, JobState

@@ -4,9 +4,8 @@ A node whose turn it is gets no more work: it writes a checkpoint, gives its job
 asked to renew it. Nobody is made to go: one that does not let go is waited for.
 """
 
-from giornata.control.context import Caller, Context
+from giornata.control.context import Caller, Context, GovernedFleet
 from giornata.control.fleet_views import NodesOn
-from giornata.control.governed_fleet import GovernedFleet
 from giornata.control.permissions import require_root_admin
 from giornata.control.ports.fleet import Renews
 from giornata.control.ports.fleet_store import FleetRow, InstanceRow

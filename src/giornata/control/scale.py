@@ -9,14 +9,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from giornata.control.context import Context
+from giornata.control.context import Context, GovernedFleet
 from giornata.control.examine import SETTLES_WITHIN_MS
 from giornata.control.fleet_views import NodesOn, called, reallocations_per_minute, scaling_of, view_of
-from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.patience import is_quiet, keep_quiet
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
+from giornata.control.provider_backoff import is_quiet, keep_quiet
 from giornata.control.roll import roll_on
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.fleet_plan import FleetView, Plan, Step

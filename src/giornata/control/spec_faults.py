@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from giornata.control.texts import text_faults
+from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.model import Message
 from giornata.protocol.pretraining_checks import fault_of, folder_faults

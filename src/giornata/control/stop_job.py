@@ -3,18 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from giornata.control.context import Context
+from giornata.control.context import Caller, Context
 from giornata.control.end_attempt import end_attempt
+from giornata.control.permissions import require_user
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow
-from giornata.domain.job import JobEvent, JobState
+from giornata.control.read_jobs import own_job, read_job
+from giornata.domain.errors import NotFound
+from giornata.domain.job import TERMINAL, JobEvent, JobState
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
+from giornata.protocol.jobs import Job
 
 _TYPES: Mapping[JobEvent, EventType] = {
     JobEvent.CANCEL: EventType.JOB_CANCELED,
     JobEvent.EXPIRE: EventType.JOB_EXPIRED,
 }
+AT_MOST = 200
 
 
 def stop_job(
@@ -41,3 +46,47 @@ def stop_job(
         end_attempt(tx, job, attempt, reason=Reason.CANCELED, at_ms=at_ms, alive=False, message=message)
     tx.events.add(job.id, job.project_id, _TYPES[event], number, data, at_ms)
     return state
+
+
+def cancel(ctx: Context, caller: Caller, job_id: str) -> Job:
+    """Cancel a job that has not ended; its node is fenced at once. Repeating it changes nothing.
+
+    Raises Forbidden, NotFound, and IllegalTransition for a job that succeeded, failed or expired.
+    """
+    require_user(caller)
+    with ctx.store.begin() as tx:
+        own_job(tx, caller, job_id)
+        job = tx.jobs.lock(job_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        if job.state is not JobState.CANCELED:
+            stop_job(
+                tx,
+                ctx,
+                job,
+                JobEvent.CANCEL,
+                at_ms=ctx.clock.now_ms(),
+                message="canceled by its owner",
+                data={"by": caller.key_id},
+            )
+        return read_job(ctx, tx, caller, job_id)
+
+
+def expire_deadlines(ctx: Context) -> int:
+    """Expire jobs whose deadline has passed, running or not; returns how many. A loop calls it again and again."""
+    with ctx.store.only_here("expire") as ours:
+        if not ours:
+            return 0
+        with ctx.store.read() as tx:
+            late = tx.jobs.past_deadline(at_ms=ctx.clock.now_ms(), limit=AT_MOST)
+        return sum(_expire(ctx, job_id) for job_id in late)
+
+
+def _expire(ctx: Context, job_id: str) -> bool:
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock(job_id)
+        if job is None or job.state in TERMINAL or job.deadline_at_ms is None or job.deadline_at_ms > now_ms:
+            return False
+        stop_job(tx, ctx, job, JobEvent.EXPIRE, at_ms=now_ms, message="the job's deadline passed", data={})
+        return True

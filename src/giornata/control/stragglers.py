@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.order_release import order_release
 from giornata.control.ports.pace_store import PaceRow
 from giornata.domain.machine_ids import owner_of
 from giornata.domain.reasons import Reason
@@ -22,12 +22,12 @@ from giornata.domain.stragglers import (
     paces_s,
     wait_for_a_node_s,
 )
+from giornata.protocol.events import EventType
 from giornata.protocol.work import Order
 
 HISTORY_MS = 7 * 24 * 3_600_000
 HISTORY_ROWS = 1000
 NODE_START_S = 600.0  # half of a provider's nodes are there after ten minutes
-
 Cohort = tuple[str | None, str, str, str, int]
 
 
@@ -184,3 +184,21 @@ def _step_s(row: PaceRow) -> float | None:
         return None
     steps = row.stepped_to - row.first_step
     return (row.stepped_at_ms - row.first_step_at_ms) / 1000 / steps if steps > 0 else None
+
+
+def order_release(ctx: Context, attempt_id: str, *, reason: Reason, notice: Mapping[str, Any]) -> bool:
+    """Order it, and put the notice into the job's history; False when it has ended, lapsed, or has an order.
+
+    The node hears of it with its next heartbeat.
+    """
+    now_ms = ctx.clock.now_ms()
+    with ctx.store.begin() as tx:
+        job = tx.jobs.lock_of_attempt(attempt_id)
+        attempt = tx.attempts.get(attempt_id)
+        if job is None or attempt is None or attempt.ended_at_ms is not None or attempt.lapsed:
+            return False
+        if attempt.order != Order.CONTINUE:
+            return False
+        tx.attempts.update_live(attempt_id, order=Order.RELEASE, order_reason=reason)
+        tx.events.add(job.id, job.project_id, EventType.NOTICE, attempt.number, notice, now_ms)
+        return True

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from giornata.control.budgets import reserve
 from giornata.control.context import Caller, Context
 from giornata.control.job_reply import job_reply, waiting_because
 from giornata.control.permissions import require_user
@@ -15,7 +16,6 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import NewEvent
 from giornata.control.prepare_job import missing_file, prepare_job
 from giornata.control.read_jobs import read_job
-from giornata.control.reserve import reserve
 from giornata.domain.errors import Fault, GiornataError, IdempotencyMismatch, InvalidInput, KeyInFlight
 from giornata.domain.routing import Turns, next_turn
 from giornata.protocol.events import EventType

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from giornata.control.context import Context
 from giornata.control.ports.records import BlobRecord, UploadRecord
-from giornata.control.texts import is_id
+from giornata.control.text_limits import is_id
 from giornata.domain.errors import BlobMismatch, BlobMissing
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.context import Caller, Context
-from giornata.control.create_project import create_project
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import Caller, Context, GovernedFleet
 from giornata.control.install import install
 from giornata.control.policy import Policy
 from giornata.control.ports.clock import Clock
 from giornata.control.ports.pictures import Inspection
 from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
+from giornata.control.projects import create_project
 from giornata.control.submit import submit
 from giornata.protocol.admin import ROOT_PROJECT, CreateProject, Scope
 from giornata.protocol.jobs import SubmitJob

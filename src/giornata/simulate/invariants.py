@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from giornata.control.instants import instant
 from giornata.control.read_costs import read_costs
+from giornata.control.timestamps import instant
 from giornata.domain.money import MICRO_USD, MS_PER_HOUR
 from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.simulate.installation import ADMIN, Installation

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import GovernedFleet
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.ancestor import AncestorPlane
 from giornata.simulate.ancestor_operator import Autoscaler, Operator

@@ -13,9 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from giornata.domain.errors import Unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_reader, sqlite_writer
-from giornata.store.fair_lock import FairLock
-from giornata.store.process_lock import ProcessLock
-from giornata.store.sqlite_file import private_database
+from giornata.store.sqlite_file import FairLock, ProcessLock, private_database
 from giornata.store.transaction import Tx
 
 WRITE_WAIT_S = 30.0

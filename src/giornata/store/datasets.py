@@ -1,21 +1,20 @@
 """Datasets and their items."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
 
 from giornata.control.ports.records import DatasetRecord, ItemRecord, Rows
 from giornata.control.ports.user_store import Before
+from giornata.control.ports.work_rows import BlobRow, InputRow
 from giornata.store.bounded_pages import bounded, rows_of, size_of
-from giornata.store.record_columns import columns, record_of
-from giornata.store.schema import dataset_items, datasets
-from giornata.store.upsert import insert_unless_there
+from giornata.store.rows import columns, insert_unless_there, record_of
+from giornata.store.schema import blobs, dataset_items, datasets, job_inputs
 
 COLUMNS = columns(datasets, DatasetRecord)
 ROW_BYTES = 200  # of a reply, besides texts and documents
 ITEM_COLUMNS = columns(dataset_items, ItemRecord)
-
 # Made once: building a statement costs more than running it.
 _GET = sa.select(*COLUMNS).where(
     datasets.c.id == sa.bindparam("wanted"), datasets.c.project_id == sa.bindparam("project")
@@ -26,6 +25,28 @@ _ITEMS = (
         dataset_items.c.dataset_id == sa.bindparam("wanted"), dataset_items.c.project_id == sa.bindparam("project")
     )
     .order_by(dataset_items.c.position)
+)
+# Made once: building a statement costs more than running it.
+_OF_DATASET = (
+    sa.select(
+        dataset_items.c.name,
+        dataset_items.c.caption,
+        dataset_items.c.repeats,
+        dataset_items.c.resolution,
+        dataset_items.c.sha256,
+        blobs.c.size_bytes,
+        blobs.c.key,
+    )
+    .join(blobs, (blobs.c.project_id == dataset_items.c.project_id) & (blobs.c.sha256 == dataset_items.c.sha256))
+    .where(
+        dataset_items.c.dataset_id == sa.bindparam("wanted"), dataset_items.c.project_id == sa.bindparam("project")
+    )
+    .order_by(dataset_items.c.position)
+)
+_OF_JOB = (
+    sa.select(job_inputs.c.role, job_inputs.c.sha256, blobs.c.size_bytes, blobs.c.key)
+    .join(blobs, (blobs.c.project_id == job_inputs.c.project_id) & (blobs.c.sha256 == job_inputs.c.sha256))
+    .where(job_inputs.c.job_id == sa.bindparam("wanted"), job_inputs.c.project_id == sa.bindparam("project"))
 )
 
 
@@ -68,3 +89,28 @@ class DatasetQueries:
             most_bytes=most_bytes,
         )
         return rows_of(DatasetRecord, self._connection.execute(query).all())
+
+
+class Inputs:
+    """See `giornata.control.ports.work_store.Inputs`."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection = connection
+        self._dialect_name = dialect_name
+
+    def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]:
+        found = self._connection.execute(_OF_DATASET, {"wanted": dataset_id, "project": project_id})
+        return [
+            InputRow(
+                name=row.name,
+                caption=row.caption,
+                repeats=row.repeats,
+                resolution=row.resolution,
+                blob=BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key),
+            )
+            for row in found
+        ]
+
+    def of_job(self, project_id: str, job_id: str) -> Mapping[str, BlobRow]:
+        found = self._connection.execute(_OF_JOB, {"wanted": job_id, "project": project_id})
+        return {row.role: BlobRow(sha256=row.sha256, size_bytes=row.size_bytes, key=row.key) for row in found}

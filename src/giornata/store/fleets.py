@@ -11,7 +11,7 @@ from giornata.control.ports.fleet_store import BilledRow, Deadline, FleetNode, F
 from giornata.domain.job import JobState
 from giornata.domain.starts import NodeStart
 from giornata.store.claiming import FOR_ANYONE
-from giornata.store.dialect_insert import insert_for
+from giornata.store.rows import insert_for
 from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"

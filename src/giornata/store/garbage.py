@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from giornata.control.ports.records import UploadRecord
-from giornata.store.record_columns import columns, record_of
+from giornata.store.rows import columns, record_of
 from giornata.store.schema import (
     artifacts,
     blobs,

@@ -6,7 +6,7 @@ from giornata.control.ports.gauges import Gauges
 from giornata.domain.health import MachineState
 from giornata.protocol.admin import NodeState
 from giornata.store.claiming import FOR_ANYONE
-from giornata.store.node_succession import replaced
+from giornata.store.node_reads import replaced
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 

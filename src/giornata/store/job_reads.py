@@ -25,10 +25,10 @@ from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import CANARY_KIND
-from giornata.store.bills import shared_amounts
 from giornata.store.bounded_pages import bounded, rows_of, size_of
+from giornata.store.ledger import shared_amounts
 from giornata.store.node_reads import NodeReads
-from giornata.store.record_columns import columns, record_of
+from giornata.store.rows import columns, record_of
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
 from giornata.store.turns import before_statement, between_statement
 

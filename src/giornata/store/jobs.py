@@ -10,18 +10,17 @@ from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store import schema
-from giornata.store.claim_plan import Plan
 from giornata.store.claiming import (
     QUEUED,
     Form,
+    Plan,
     eligible,
     first_of_queue,
     memory_of,
     shape_of,
 )
-from giornata.store.demand import read_demand
-from giornata.store.refusals import is_claimable, why_nothing
-from giornata.store.row_list import ROWS, among, row_list, types_of, update_rows
+from giornata.store.queue import is_claimable, read_demand, why_nothing
+from giornata.store.rows import ROWS, among, row_list, types_of, update_rows
 from giornata.store.schema import attempts, jobs, projects
 
 # Not columns of jobs. They are in the statement that locks the job, so that asking for them costs no query more.

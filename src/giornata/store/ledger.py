@@ -5,25 +5,41 @@ is worked out when it is read (`store.bills`).
 """
 
 import functools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any
 
 import sqlalchemy as sa
 
 from giornata.control.ports.work_rows import AttemptRow, JobRow
+from giornata.domain.budget import Spent
 from giornata.domain.money import MS_PER_HOUR
-from giornata.store.row_list import among
-from giornata.store.schema import ledger
+from giornata.domain.sharing import Interval, shared_cost_micro_usd
+from giornata.store.rows import among
+from giornata.store.schema import attempts, jobs, ledger
 
-
-def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """`domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
-
-    Whole hours are apart, so that no product leaves 64 bits.
-    """
-    rest_ms = billed_ms % MS_PER_HOUR
-    return price * (billed_ms // MS_PER_HOUR) + (price * rest_ms + MS_PER_HOUR // 2) // MS_PER_HOUR
-
-
+# One that lives has no end yet.
+FOREVER_MS = 2**62
+OTHER = attempts.alias("other")
+# `OTHER` was on the node of a row of `attempts` in the time of that row. Both were there for at least a millisecond.
+BESIDE = sa.and_(
+    OTHER.c.node_id == attempts.c.node_id,
+    OTHER.c.id != attempts.c.id,
+    sa.or_(OTHER.c.ended_at_ms.is_(None), OTHER.c.ended_at_ms > attempts.c.started_at_ms),
+    OTHER.c.started_at_ms < sa.func.coalesce(attempts.c.ended_at_ms, sa.literal_column(str(FOREVER_MS))),
+)
+EXISTS_BESIDE = sa.exists(sa.select(OTHER.c.id).where(BESIDE).correlate(attempts))
+COUNT_BESIDE = sa.select(sa.func.count()).select_from(OTHER).where(BESIDE).correlate(attempts).scalar_subquery()
+# (attempt of one of the jobs, attempt that was on its node at one time). Made once, as it costs more than running it.
+BESIDE_ATTEMPTS_OF_JOBS = (
+    sa.select(attempts.c.id, OTHER.c.id.label("other_id"))
+    .select_from(attempts)
+    .join(OTHER, BESIDE)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .where(attempts.c.job_id.in_(sa.bindparam("jobs", expanding=True)), jobs.c.project_id == sa.bindparam("project"))
+)
 # Made once: building a statement costs more than running it.
 _LAST = sa.select(sa.func.max(ledger.c.seq)).where(ledger.c.attempt_id == sa.bindparam("wanted")).scalar_subquery()
 _OPEN = sa.insert(ledger).values(
@@ -33,6 +49,15 @@ _OPEN = sa.insert(ledger).values(
         "amount_micro_usd": 0,
     }
 )
+
+
+def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """`domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
+
+    Whole hours are apart, so that no product leaves 64 bits.
+    """
+    rest_ms = billed_ms % MS_PER_HOUR
+    return price * (billed_ms // MS_PER_HOUR) + (price * rest_ms + MS_PER_HOUR // 2) // MS_PER_HOUR
 
 
 class Ledger:
@@ -77,3 +102,89 @@ def _extend(dialect_name: str) -> sa.Update:
         .where(among(dialect_name, ledger.c.attempt_id, "wanted"), latest, ledger.c.to_ms < until)
         .values(to_ms=until, amount_micro_usd=amount_micro_usd(ledger.c.price_micro_usd_per_hour, billed_ms))
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """An attempt's intervals in order, and what its node costs an hour."""
+
+    intervals: tuple[Interval, ...]
+    price_per_hour: int
+    runs: bool
+
+    @property
+    def life(self) -> tuple[Interval, ...]:
+        """As others see it. One that runs is taken to be alive, so that the bill of whoever ends before it stays."""
+        *before, last = self.intervals
+        return (*before, Interval(from_ms=last.from_ms, to_ms=FOREVER_MS)) if self.runs else self.intervals
+
+    def amount_micro_usd(self, beside: Sequence["Bill"], *, until_ms: int = FOREVER_MS) -> int:
+        """Its share, of what is billed before `until_ms`."""
+        lives = [bill.life for bill in beside]
+        return sum(
+            shared_cost_micro_usd(
+                Interval(from_ms=interval.from_ms, to_ms=min(interval.to_ms, until_ms)),
+                lives,
+                price_per_hour=self.price_per_hour,
+            )
+            for interval in self.intervals
+            if interval.from_ms < until_ms
+        )
+
+    def spent(self, beside: Sequence["Bill"], *, from_ms: int) -> Spent:
+        """Its share, in all and from this instant on."""
+        whole = self.amount_micro_usd(beside)
+        before = self.amount_micro_usd(beside, until_ms=from_ms)
+        return Spent(total_micro_usd=whole, month_micro_usd=whole - before)
+
+
+def shared_amounts(connection: sa.Connection, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, int]:
+    """What those attempts of the jobs cost that ever had the node not for themselves, in micro-dollars by id."""
+    found = connection.execute(BESIDE_ATTEMPTS_OF_JOBS, {"jobs": job_ids, "project": project_id})
+    return shares(connection, ((one, two) for one, two in found))
+
+
+def shares(connection: sa.Connection, pairs: Iterable[tuple[str, str]]) -> Mapping[str, int]:
+    """What attempts cost that shared their nodes, by id.
+
+    A pair is an attempt and another that was beside it, and all of an attempt's pairs are here.
+    """
+    return {of: bill.amount_micro_usd(beside) for of, bill, beside in _bills_beside(connection, pairs)}
+
+
+def shares_from(connection: sa.Connection, pairs: Iterable[tuple[str, str]], *, from_ms: int) -> Mapping[str, Spent]:
+    """Likewise, in all and from this instant on."""
+    return {of: bill.spent(beside, from_ms=from_ms) for of, bill, beside in _bills_beside(connection, pairs)}
+
+
+def _bills_beside(
+    connection: sa.Connection, pairs: Iterable[tuple[str, str]]
+) -> Iterable[tuple[str, Bill, list[Bill]]]:
+    """(attempt, its bill, those of the attempts beside it)."""
+    beside: dict[str, list[str]] = defaultdict(list)
+    for attempt_id, other_id in pairs:
+        beside[attempt_id].append(other_id)
+    if not beside:
+        return []
+    bills = _bills(connection, sorted({*beside, *(each for them in beside.values() for each in them)}))
+    return [(of, bills[of], [bills[each] for each in them]) for of, them in beside.items()]
+
+
+def _bills(connection: sa.Connection, attempt_ids: Sequence[str]) -> Mapping[str, Bill]:
+    runs = attempts.c.ended_at_ms.is_(None) & ~attempts.c.lapsed
+    query = (
+        sa.select(*ledger.c, runs.label("runs"))
+        .join(attempts, attempts.c.id == ledger.c.attempt_id)
+        .where(ledger.c.attempt_id.in_(attempt_ids))
+        .order_by(ledger.c.attempt_id, ledger.c.seq)
+    )
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for row in connection.execute(query):
+        rows[row.attempt_id].append(row)
+    return dict(starmap(_bill, rows.items()))
+
+
+def _bill(attempt_id: str, rows: Sequence[Any]) -> tuple[str, Bill]:
+    intervals = tuple(Interval(from_ms=row.from_ms, to_ms=row.to_ms) for row in rows)
+    last = rows[-1]
+    return attempt_id, Bill(intervals=intervals, price_per_hour=last.price_micro_usd_per_hour, runs=bool(last.runs))

@@ -14,8 +14,7 @@ from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.machine_ids import AT, own_name, owner_of
 from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol.specs import CANARY_KIND
-from giornata.store.dialect_insert import insert_for
-from giornata.store.row_list import ROWS, among, row_list, types_of
+from giornata.store.rows import ROWS, among, insert_for, row_list, types_of
 from giornata.store.schema import attempts, instances, jobs, machines, nodes, reallocations
 
 _AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})

@@ -11,8 +11,7 @@ from sqlalchemy.engine import Engine
 
 from giornata.store.database import busy_is_unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_writer
-from giornata.store.process_lock import ProcessLock
-from giornata.store.sqlite_file import private_database
+from giornata.store.sqlite_file import ProcessLock, private_database
 
 # Any number that no other program in the same database uses: servers that start together migrate in turn.
 _MIGRATION_LOCK = 0x6769_6F72

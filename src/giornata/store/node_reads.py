@@ -14,13 +14,29 @@ from giornata.domain.starts import NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.bounded_pages import bounded, is_more_behind, size_of
 from giornata.store.claiming import eligible, for_machine, large_enough
-from giornata.store.node_succession import replaced
-from giornata.store.record_columns import columns
+from giornata.store.rows import columns
 from giornata.store.schema import attempts, jobs, machines, nodes, strikes
 
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
 NODE_COLUMNS = columns(nodes, NodeRecord, but=COUNTED)
 NODE_BYTES = 1000  # of a reply, besides lists and documents
+_newer = nodes.alias("newer")
+
+
+def replaced() -> sa.ColumnElement[bool]:
+    """Whether a node of the same name on the same machine first appeared after this one was last heard of.
+
+    Two processes under one name that both live are heard of again and again, and count as two.
+    """
+    return sa.exists().where(
+        _newer.c.project_id == nodes.c.project_id,
+        _newer.c.machine_id == nodes.c.machine_id,
+        _newer.c.name == nodes.c.name,
+        _newer.c.first_seen_at_ms > nodes.c.last_seen_at_ms,
+        # It follows, and has an index.
+        _newer.c.last_seen_at_ms > nodes.c.last_seen_at_ms,
+    )
+
 
 _vram_bytes = sa.func.coalesce(nodes.c.vram_bytes, sa.literal(ENDLESS_BYTES, sa.BigInteger))
 _this = jobs.c.id == sa.bindparam("job")

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.domain.starts import NodeStart
 from giornata.store import schema
-from giornata.store.dialect_insert import insert_for
-from giornata.store.row_list import ROWS, among, bind_each, row_list, types_of, update_rows
+from giornata.store.rows import ROWS, among, bind_each, insert_for, row_list, types_of, update_rows
 from giornata.store.schema import fleets, instances, nodes
 
 # The columns of the row that the statement reads or writes, by name: SQLAlchemy does not correlate a subquery in

@@ -1,10 +1,15 @@
 """The files of a SQLite database: nobody but the user of the server may open them."""
 
+import fcntl
 import os
 import stat
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 # SQLite gives the files that it makes beside the database the mode of the database.
@@ -48,3 +53,87 @@ def _fault(path: Path, status: os.stat_result, expected: str, command: str) -> F
     mode = f"{stat.S_IMODE(status.st_mode):04o}"
     message = f"{path} has mode {mode} and belongs to user {status.st_uid}; {expected}"
     return Fault(where="database", message=message, hint=f"run {command} as that user, or name another file")
+
+
+class FairLock:
+    """First come, first served.
+
+    SQLite lets writers race for its lock, and at 16 writers the unlucky one waits for seconds
+    (docs/benchmarks.md); `threading.Lock` promises no order either.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._turns: deque[threading.Lock] = deque()
+        self._owner: int | None = None  # thread id; 0 while the lock is handed from one to the next
+
+    @contextmanager
+    def held(self, *, timeout_s: float) -> Iterator[None]:
+        """Hold the lock. Raises Unavailable when it was not ours within `timeout_s`."""
+        self._acquire(timeout_s)
+        try:
+            yield
+        finally:
+            self._release()
+
+    @property
+    def waiting(self) -> int:
+        """How many threads stand in the queue."""
+        with self._guard:
+            return len(self._turns)
+
+    def _acquire(self, timeout_s: float) -> None:
+        me = threading.get_ident()
+        with self._guard:
+            if self._owner is None:
+                self._owner = me
+                return
+            if self._owner == me:
+                raise RuntimeError("a write transaction inside a write transaction")
+            turn = threading.Lock()
+            turn.acquire()
+            self._turns.append(turn)
+        if not turn.acquire(timeout=timeout_s) and not self._handed_over_late(turn):
+            raise Unavailable(f"no write could begin within {timeout_s:g} s: too many are waiting")
+        self._owner = me
+
+    def _handed_over_late(self, turn: threading.Lock) -> bool:
+        """Leave the queue; True when our turn came between the time-out and now."""
+        with self._guard:
+            if turn in self._turns:
+                self._turns.remove(turn)
+                return False
+            return True
+
+    def _release(self) -> None:
+        with self._guard:
+            if self._turns:
+                self._owner = 0
+                self._turns.popleft().release()
+            else:
+                self._owner = None
+
+
+class ProcessLock:
+    """An advisory lock on a file beside the database. The kernel drops it when the process dies, however it dies."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".lock")
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise Unavailable(
+                f"{database} is in use by another server (process {holder})",
+                hint="Stop that server first, or give this one another --data. Several servers need PostgreSQL.",
+            ) from None
+        os.truncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let another server open the file. May be repeated."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -8,11 +8,9 @@ from giornata.control.ports.records import JobRecord
 from giornata.domain.job import TERMINAL
 from giornata.domain.routing import Turns
 from giornata.store import schema
-from giornata.store.record_columns import columns, record_of
-from giornata.store.row_list import insert_rows
+from giornata.store.rows import columns, insert_rows, insert_unless_there, record_of
 from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs, projects
 from giornata.store.turns import read_turns
-from giornata.store.upsert import insert_unless_there
 
 COLUMNS = columns(jobs, JobRecord)
 INHERITED = 0  # attempts count from 1

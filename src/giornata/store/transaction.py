@@ -4,32 +4,24 @@ from functools import cached_property
 
 import sqlalchemy as sa
 
-from giornata.store.artifacts import Artifacts
 from giornata.store.attempts import Attempts
-from giornata.store.banned import BanQueries
-from giornata.store.checkpoints import Checkpoints
+from giornata.store.bans import BanQueries, Judgements
+from giornata.store.budgets import Pausing, Spending
 from giornata.store.costs import CostQueries
-from giornata.store.datasets import DatasetQueries
-from giornata.store.events import Events
+from giornata.store.datasets import DatasetQueries, Inputs
 from giornata.store.fleets import Fleets
-from giornata.store.forecasting import ForecastQueries
 from giornata.store.garbage import GarbageQueries
 from giornata.store.gauges import GaugeQueries
-from giornata.store.inputs import Inputs
 from giornata.store.job_reads import JobReadQueries
 from giornata.store.jobs import Jobs
-from giornata.store.judgements import Judgements
-from giornata.store.keys import KeyQueries
 from giornata.store.ledger import Ledger
 from giornata.store.machines import Machines
 from giornata.store.nodes import Nodes
-from giornata.store.paces import Paces
-from giornata.store.pausing import Pausing
-from giornata.store.projects import ProjectQueries
-from giornata.store.reports import Reports
-from giornata.store.secrets import SecretQueries
-from giornata.store.spending import Spending
+from giornata.store.paces import ForecastQueries, Paces
+from giornata.store.reports import Events, Reports
+from giornata.store.results import Artifacts, Checkpoints
 from giornata.store.submission import SubmissionQueries
+from giornata.store.tenants import KeyQueries, ProjectQueries, SecretQueries
 from giornata.store.uploads import UploadQueries
 
 

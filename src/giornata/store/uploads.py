@@ -8,9 +8,8 @@ import sqlalchemy as sa
 
 from giornata.control.ports.records import BlobRecord, CacheRecord, StandingRecord, UploadRecord
 from giornata.domain.errors import Unavailable
-from giornata.store.record_columns import columns, record_of
+from giornata.store.rows import columns, insert_unless_there, record_of
 from giornata.store.schema import attempts, blobs, caches, jobs, uploads
-from giornata.store.upsert import insert_unless_there
 
 BLOB_COLUMNS = columns(blobs, BlobRecord)
 STANDING_COLUMNS = columns(blobs, StandingRecord)

@@ -16,12 +16,11 @@ from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 from giornata.blobs.filesystem import FilesystemBlobs
 from giornata.control.complete import complete
 from giornata.control.context import Context
-from giornata.control.fail import fail
 from giornata.control.lift_bans import lift_bans
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.reap import reap
 from giornata.control.reconcile import reconcile_fleet
-from giornata.control.release import release
+from giornata.control.reported_ends import fail, release
 from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason

@@ -6,7 +6,7 @@ from tests.fixtures.kubernetes_under_test import strict_cluster
 
 from giornata.control.complete import complete
 from giornata.control.ports.fleet import InstanceState
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.scale import scale_fleet
 from giornata.protocol.work import CompleteAttempt, ReleaseAttempt
 

@@ -14,7 +14,7 @@ from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.context import Caller
-from giornata.control.note_checks import note_checks
+from giornata.control.known_node import note_checks
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.control.read_jobs import get_job
 from giornata.control.reconcile import reconcile_fleet

@@ -9,12 +9,12 @@ from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.work import Workshop
 
 from giornata.control.context import Caller
-from giornata.control.drain_node import drain_node
 from giornata.control.heartbeat import heartbeat
-from giornata.control.operate_fleet import pause_fleet, resume_fleet
+from giornata.control.nodes import drain_node
+from giornata.control.operator_actions import pause_fleet, resume_fleet
 from giornata.control.ports.fleet import Instance
 from giornata.control.reconcile import reconcile_fleet
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -15,7 +15,7 @@ from tests.fixtures.users import have
 from tests.fixtures.world import CountedNames, FinePictures, ManualClock
 
 from giornata.control.context import Caller, Context
-from giornata.control.create_dataset import create_dataset
+from giornata.control.datasets import create_dataset
 from giornata.control.install import install
 from giornata.control.policy import Policy
 from giornata.control.ports.records import ProjectRecord

@@ -11,11 +11,11 @@ from tests.contract.model.invariants import Witness
 
 from giornata.control.claim import claim_once
 from giornata.control.complete import complete
-from giornata.control.expire import expire_deadlines
-from giornata.control.fail import fail
 from giornata.control.lapse import lapse_leases
 from giornata.control.lift_bans import lift_bans
 from giornata.control.reap import reap
+from giornata.control.reported_ends import fail
+from giornata.control.stop_job import expire_deadlines
 from giornata.domain.job import TERMINAL
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
 from giornata.protocol.work import Claim, CompleteAttempt, FailAttempt, Lease

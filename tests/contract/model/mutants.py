@@ -85,7 +85,7 @@ MUTANTS = (
         name="a job is shown before the step that is safe",
         patches=(
             Patch(
-                file="control/commit_checkpoint.py",
+                file="control/commit.py",
                 old="committed_step=safe, step=max(job.step, safe), **fruit",
                 new="committed_step=safe, **fruit",
             ),
@@ -105,10 +105,10 @@ MUTANTS = (
         name="delete N before N+1 is in",
         patches=(
             Patch(
-                file="control/commit_checkpoint.py",
-                old="    project_id = glimpse(ctx, attempt_id)\n",
+                file="control/commit.py",
+                old='for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n',
                 new=(
-                    "    project_id = glimpse(ctx, attempt_id)\n"
+                    'for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n'
                     "    with ctx.store.begin() as tx:\n"
                     "        job, attempt = live(tx, attempt_id)\n"
                     "        older = [row.step for row in tx.checkpoints.usable(job.id) if row.step < commit.step]\n"
@@ -121,7 +121,7 @@ MUTANTS = (
         name="two transactions for event and change",
         patches=(
             Patch(
-                file="control/commit_checkpoint.py",
+                file="control/commit.py",
                 old=(
                     "    tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_COMMITTED, attempt.number, data,"
                     " at_ms)\n"
@@ -129,7 +129,7 @@ MUTANTS = (
                 new="",
             ),
             Patch(
-                file="control/commit_checkpoint.py",
+                file="control/commit.py",
                 old=(
                     "            tx.checkpoints.delete(job.id, old)\n"
                     "        return Committed(sha256=commit.sha256, size_bytes=commit.size_bytes)\n"
@@ -149,7 +149,7 @@ MUTANTS = (
         name="whoever waits for the next month waits for ever",
         patches=(
             Patch(
-                file="store/pausing.py",
+                file="store/budgets.py",
                 old="_FOR_PROJECT = jobs.c.paused_by.in_((Payer.PROJECT, Payer.MONTH))",
                 new="_FOR_PROJECT = jobs.c.paused_by == Payer.PROJECT",
             ),
@@ -172,7 +172,7 @@ MUTANTS = (
         name="a strike for a node that was preempted",
         patches=(
             Patch(
-                file="control/reported_end.py",
+                file="control/reported_ends.py",
                 old="        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n",
                 new=(
                     "        if isinstance(report, ReleaseAttempt):\n"
@@ -226,7 +226,7 @@ MUTANTS = (
         name="of those that crashed together each is to blame",
         patches=(
             Patch(
-                file="control/shared_fault.py",
+                file="control/reported_ends.py",
                 old="for each in [attempt, *there]}) if there else None",
                 new="for each in [attempt, *there]}) if False else None",
             ),
@@ -240,7 +240,7 @@ MUTANTS = (
         name="each of several attempts pays the whole node",
         patches=(
             Patch(
-                file="store/beside.py",
+                file="store/ledger.py",
                 old="    OTHER.c.id != attempts.c.id,\n",
                 new="    sa.false(),\n",
             ),
@@ -250,7 +250,7 @@ MUTANTS = (
         name="a node that does not obey an order goes on for ever",
         patches=(
             Patch(
-                file="control/enforce_release.py",
+                file="control/enforce_budgets.py",
                 old="    late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]\n",
                 new="    late: list[str] = []\n",
             ),
@@ -258,7 +258,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a slow machine that was told to let a job go may have it again",
-        patches=(Patch(file="control/release.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"),),
+        patches=(
+            Patch(file="control/reported_ends.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"),
+        ),
     ),
     Mutant(
         name="a ban is never lifted",
@@ -298,7 +300,7 @@ MUTANTS = (
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(
-                file="control/reported_end.py",
+                file="control/reported_ends.py",
                 old=(
                     "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, "
                     "_ordered(attempt, report)}:\n"

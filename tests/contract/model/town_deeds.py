@@ -5,11 +5,11 @@ from tests.contract.model.house import PLACES
 from tests.contract.model.user_deeds import UserDeeds
 
 from giornata.control.collect import collect
-from giornata.control.expire import expire_deadlines
 from giornata.control.lapse import lapse_leases
 from giornata.control.lift_bans import lift_bans
-from giornata.control.order_release import order_release
 from giornata.control.reap import reap
+from giornata.control.stop_job import expire_deadlines
+from giornata.control.stragglers import order_release
 from giornata.domain.attempt import CLOCKS_AGREE_MS
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT

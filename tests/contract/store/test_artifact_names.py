@@ -6,10 +6,10 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from tests.fixtures.users import ANN, claim, have, move_in, new_job
 
-from giornata.control.commit_artifact import commit_artifact
+from giornata.control.commit import commit_artifact
 from giornata.control.context import Context
+from giornata.control.job_outputs import read_artifacts
 from giornata.control.ports.blobs import BlobRequest
-from giornata.control.read_artifacts import read_artifacts
 from giornata.protocol.work import CommitArtifact
 from giornata.store import schema
 from giornata.store.database import Database

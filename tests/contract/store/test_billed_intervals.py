@@ -14,11 +14,11 @@ from tests.fixtures.work import Workshop
 from tests.fixtures.yard import Yard
 
 from giornata.control.context import Caller
-from giornata.control.instants import instant
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.read_costs import read_costs
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet
+from giornata.control.timestamps import instant
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope

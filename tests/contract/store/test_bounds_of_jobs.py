@@ -5,8 +5,8 @@ from dataclasses import replace
 from tests.fixtures.work import Workshop
 
 from giornata.control.heartbeat import heartbeat
-from giornata.control.memory import Memory
 from giornata.control.policy import Policy
+from giornata.control.process_cache import Memory
 from giornata.control.report import LONGEST_LINE, add_log_lines, add_notice, put_metrics
 from giornata.protocol.work import Heartbeat, LogLines, MetricBatch, NoticeReport, StepMetrics
 from giornata.store import schema

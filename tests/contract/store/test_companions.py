@@ -9,15 +9,15 @@ from alembic import command
 from tests.fixtures.users import ANN, move_in, new_dataset, new_job, train
 from tests.fixtures.work import Workshop
 
-from giornata.control.cancel import cancel
 from giornata.control.claim import Asked, claim_each, nothing_yet
 from giornata.control.context import Caller, Context
-from giornata.control.fail import fail
 from giornata.control.heartbeat import Beat, heartbeat_each
 from giornata.control.lapse import lapse_leases
-from giornata.control.list_nodes import list_nodes
-from giornata.control.read_gauges import read_gauges
+from giornata.control.monitoring import read_gauges
+from giornata.control.nodes import list_nodes
+from giornata.control.reported_ends import fail
 from giornata.control.retry import retry
+from giornata.control.stop_job import cancel
 from giornata.control.submit import submit
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import Reason

@@ -9,11 +9,11 @@ from tests.fixtures.work import NODE_CALLER, PRICE, Workshop
 from giornata.control.complete import complete
 from giornata.control.context import Caller
 from giornata.control.heartbeat import heartbeat
-from giornata.control.instants import instant
+from giornata.control.monitoring import read_gauges
 from giornata.control.read_costs import read_costs
-from giornata.control.read_gauges import read_gauges
 from giornata.control.read_jobs import get_job
-from giornata.control.release import release
+from giornata.control.reported_ends import release
+from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, InvalidInput
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.costs import Costs

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from giornata.domain.errors import InvalidInput, Unavailable
 from giornata.store.database import Database, open_store
 from giornata.store.dialects import parse_url, postgres
-from giornata.store.fair_lock import FairLock
 from giornata.store.migrate import is_current, migrate
 from giornata.store.schema import metadata, projects
+from giornata.store.sqlite_file import FairLock
 
 PROJECT = {"id": "p", "name": "p", "created_at_ms": 1}
 

@@ -5,10 +5,8 @@ from tests.fixtures.world import START_MS
 
 from giornata.control.complete import complete
 from giornata.control.durations import LENGTH_BOUNDS_S, WAIT_BOUNDS_S
-from giornata.control.expire import expire_deadlines
-from giornata.control.fail import fail
-from giornata.control.release import release
-from giornata.control.stop_job import stop_job
+from giornata.control.reported_ends import fail, release
+from giornata.control.stop_job import expire_deadlines, stop_job
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import CompleteAttempt, FailAttempt, ReleaseAttempt

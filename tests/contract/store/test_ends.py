@@ -7,10 +7,9 @@ import pytest
 from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
-from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
-from giornata.control.release import release
+from giornata.control.reported_ends import fail, release
 from giornata.control.stop_job import stop_job
 from giornata.domain.errors import Conflict, InvalidInput, LeaseLost
 from giornata.domain.job import JobEvent

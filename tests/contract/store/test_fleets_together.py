@@ -10,7 +10,7 @@ from giornata.control.complete import complete
 from giornata.control.context import Caller
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import Loops
-from giornata.control.operate_fleet import pause_fleet, resume_fleet
+from giornata.control.operator_actions import pause_fleet, resume_fleet
 from giornata.domain.errors import FleetUnavailable
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -7,8 +7,8 @@ from giornata.control.claim import claim_once
 from giornata.control.complete import complete
 from giornata.control.context import Context
 from giornata.control.estimate import estimate
-from giornata.control.instants import instant
 from giornata.control.submit import submit
+from giornata.control.timestamps import instant
 from giornata.domain.job import JobState
 from giornata.protocol.jobs import Estimate, SubmitJob
 from giornata.protocol.work import Claim, CompleteAttempt, Lease, NodeInfo

@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, with_fleets
 
 from giornata.control.reconcile import reconcile_fleet
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.scale import scale_fleet
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.protocol.work import ReleaseAttempt

@@ -3,12 +3,12 @@
 from tests.fixtures.world import ManualClock
 
 from giornata.control.authenticate import authenticate
-from giornata.control.cancel import cancel
 from giornata.control.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.create_key import create_key
 from giornata.control.install import install
-from giornata.control.read_gauges import read_gauges
+from giornata.control.keys import create_key
+from giornata.control.monitoring import read_gauges
+from giornata.control.stop_job import cancel
 from giornata.control.submit import submit
 from giornata.protocol.admin import CreateKey, NodeState, Scope
 from giornata.protocol.jobs import SubmitJob

@@ -7,19 +7,16 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.work import Workshop
 
-from giornata.control.commit_artifact import commit_artifact
-from giornata.control.commit_checkpoint import commit_checkpoint
+from giornata.control.commit import commit_artifact, commit_checkpoint
 from giornata.control.complete import complete
 from giornata.control.context import Caller
-from giornata.control.expire import expire_deadlines
-from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
 from giornata.control.read_jobs import get_job
 from giornata.control.reject_checkpoint import reject_checkpoint
-from giornata.control.release import release
 from giornata.control.report import add_log_lines, add_notice, put_metrics
-from giornata.control.stop_job import stop_job
+from giornata.control.reported_ends import fail, release
+from giornata.control.stop_job import expire_deadlines, stop_job
 from giornata.domain.errors import IllegalTransition, LeaseLost
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason

@@ -9,16 +9,15 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
 from giornata.control.context import Caller
-from giornata.control.fail import fail
-from giornata.control.instants import instant
 from giornata.control.lapse import lapse_leases
 from giornata.control.lift_bans import lift_bans
-from giornata.control.machine_hand import quarantine_machine, release_machine
-from giornata.control.order_release import order_release
+from giornata.control.operator_actions import quarantine_machine, release_machine
 from giornata.control.read_jobs import get_job
 from giornata.control.reap import reap
-from giornata.control.release import release
+from giornata.control.reported_ends import fail, release
 from giornata.control.retry import retry
+from giornata.control.stragglers import order_release
+from giornata.control.timestamps import instant
 from giornata.domain.errors import IllegalTransition, NotFound
 from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -12,18 +12,17 @@ from tests.contract.store.test_reap import ListedFleet
 from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.complete import complete
-from giornata.control.context import Caller
-from giornata.control.fail import fail
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import Caller, GovernedFleet
 from giornata.control.heartbeat import heartbeat
-from giornata.control.list_nodes import list_nodes
-from giornata.control.machine_hand import list_machines, quarantine_machine, release_machine
+from giornata.control.job_outputs import read_events
+from giornata.control.known_node import note_checks
 from giornata.control.node_policy import node_policy
-from giornata.control.note_checks import note_checks
+from giornata.control.nodes import list_nodes
+from giornata.control.operator_actions import list_machines, quarantine_machine, release_machine
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.read_events import read_events
 from giornata.control.read_jobs import get_job, list_jobs
 from giornata.control.reap import reap
+from giornata.control.reported_ends import fail
 from giornata.control.stragglers import move_stragglers
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from giornata.domain.health import MachineState

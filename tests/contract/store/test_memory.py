@@ -9,9 +9,8 @@ from tests.fixtures.world import ManualClock
 
 from giornata.control.authenticate import KEPT_MS, authenticate, remembered
 from giornata.control.context import Context
-from giornata.control.create_key import create_key
-from giornata.control.memory import Memory
-from giornata.control.revoke_key import revoke_key
+from giornata.control.keys import create_key, revoke_key
+from giornata.control.process_cache import Memory
 from giornata.domain.errors import Unauthenticated
 from giornata.domain.money import cost_micro_usd
 from giornata.protocol.admin import CreateKey

@@ -15,11 +15,10 @@ from tests.fixtures.work import PRICE, Workshop
 from giornata.control.budgets import project_spent
 from giornata.control.complete import complete
 from giornata.control.context import Context
-from giornata.control.memory import Memory
+from giornata.control.process_cache import Memory
 from giornata.control.read_jobs import get_job
-from giornata.control.release import release
-from giornata.control.set_budget import change_job, set_project_budget
-from giornata.control.settle_budgets import settle_budgets
+from giornata.control.reported_ends import release
+from giornata.control.set_budget import change_job, set_project_budget, settle_budgets
 from giornata.control.submit import submit
 from giornata.domain.budget import Spent, month_of, month_start_ms
 from giornata.domain.errors import OverBudget

@@ -6,12 +6,12 @@ import pytest
 from tests.fixtures.users import ANN, ROOT, move_in
 from tests.fixtures.work import NODE_CALLER, Workshop
 
-from giornata.control.cancel import cancel
 from giornata.control.claim import Asked, claim_each
 from giornata.control.context import Context
-from giornata.control.fail import fail
 from giornata.control.read_jobs import get_job
+from giornata.control.reported_ends import fail
 from giornata.control.retry import retry
+from giornata.control.stop_job import cancel
 from giornata.control.submit import submit
 from giornata.domain.reasons import Reason
 from giornata.protocol.jobs import SubmitJob

@@ -7,11 +7,10 @@ import pytest
 from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.collect import collect
-from giornata.control.context import Caller, Context
-from giornata.control.governed_fleet import GovernedFleet
-from giornata.control.list_nodes import list_nodes
+from giornata.control.context import Caller, Context, GovernedFleet
+from giornata.control.known_node import note_checks
 from giornata.control.node_policy import node_policy
-from giornata.control.note_checks import note_checks
+from giornata.control.nodes import list_nodes
 from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.node_checks import MIB, NodeThresholds
 from giornata.domain.probe import probe_sha256, probe_size

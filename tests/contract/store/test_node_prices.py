@@ -11,16 +11,14 @@ from tests.fixtures.work import NODE_CALLER, PRICE, Workshop
 
 from giornata.control.authenticate import authenticate
 from giornata.control.context import Caller
-from giornata.control.create_key import create_key
 from giornata.control.heartbeat import heartbeat
-from giornata.control.list_keys import list_keys
-from giornata.control.note_checks import note_checks
+from giornata.control.keys import create_key, list_keys, revoke_key
+from giornata.control.known_node import note_checks
 from giornata.control.policy import Policy
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.control.read_jobs import get_job
 from giornata.control.reconcile import reconcile_fleet
-from giornata.control.release import release
-from giornata.control.revoke_key import revoke_key
+from giornata.control.reported_ends import release
 from giornata.domain.errors import Forbidden, InvalidInput
 from giornata.protocol.admin import CreateKey, Scope
 from giornata.protocol.node_checks import NodeChecks

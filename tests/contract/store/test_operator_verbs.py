@@ -8,14 +8,13 @@ from tests.fixtures.work import NODE_CALLER
 from tests.fixtures.yard import POLICY, Yard
 
 from giornata.control.context import Caller
-from giornata.control.drain_node import drain_node, undrain_node
 from giornata.control.heartbeat import heartbeat
-from giornata.control.list_nodes import list_nodes
-from giornata.control.operate_fleet import pause_fleet, resume_fleet, scale_by_hand
+from giornata.control.nodes import drain_node, list_nodes, undrain_node
+from giornata.control.operator_actions import pause_fleet, resume_fleet, scale_by_hand
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.control.read_fleets import read_fleet
 from giornata.control.reconcile import reconcile_fleet
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.roll import ask_to_roll
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from giornata.domain.scaling_windows import parse_window

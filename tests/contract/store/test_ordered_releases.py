@@ -9,9 +9,8 @@ from tests.fixtures.work import Workshop
 from giornata.control.context import Context
 from giornata.control.heartbeat import Beat, heartbeat, heartbeat_each
 from giornata.control.lapse import lapse_leases
-from giornata.control.order_release import order_release
-from giornata.control.release import release
-from giornata.control.stragglers import move_stragglers
+from giornata.control.reported_ends import release
+from giornata.control.stragglers import move_stragglers, order_release
 from giornata.domain.errors import LeaseLost
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Heartbeat, Lease, Order, ReleaseAttempt

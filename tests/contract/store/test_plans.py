@@ -13,12 +13,12 @@ from tests.fixtures.plans import NUMBERS, full_scans, plan
 from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
 from giornata.store.attempts import AHEAD, HISTORY, LIVE, RUN_OUT, SINCE_PROGRESS
-from giornata.store.banned import CONNECTED, ON_MACHINE, WAITING
-from giornata.store.bills import BESIDE_ATTEMPTS_OF_JOBS
+from giornata.store.bans import CONNECTED, ON_MACHINE, WAITING
 from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
 from giornata.store.database import Database, open_store
-from giornata.store.demand import BANNED, COUNTED, PINNED_AND_BANS
 from giornata.store.jobs import take_statement
+from giornata.store.ledger import BESIDE_ATTEMPTS_OF_JOBS
+from giornata.store.queue import BANNED, COUNTED, PINNED_AND_BANS
 from giornata.store.turns import TURNS, before_statement
 
 QUEUED_JOBS = 100_000

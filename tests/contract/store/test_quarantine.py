@@ -10,9 +10,9 @@ from tests.fixtures.work import NODE_CALLER, Workshop
 
 from giornata.control.claim import Asked, claim_each, nothing_yet
 from giornata.control.complete import complete
-from giornata.control.fail import fail
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
+from giornata.control.reported_ends import fail
 from giornata.domain.health import Health, HealthPolicy, MachineState
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, FailAttempt, Heartbeat, Lease

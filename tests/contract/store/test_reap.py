@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
-from giornata.control.context import Caller
-from giornata.control.fail import fail
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import Caller, GovernedFleet
 from giornata.control.heartbeat import heartbeat
-from giornata.control.machine_hand import quarantine_machine
+from giornata.control.operator_actions import quarantine_machine
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.control.reap import reap
 from giornata.control.reconcile import reconcile_fleet
+from giornata.control.reported_ends import fail
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -6,7 +6,7 @@ from tests.fixtures.yard import Yard, draining
 from giornata.control.heartbeat import heartbeat
 from giornata.control.ports.fleet import InstanceState, Limits
 from giornata.control.reconcile import reconcile_fleet, unconfigured
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.domain.errors import FleetUnavailable, LeaseLost
 from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema

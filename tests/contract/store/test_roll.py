@@ -10,7 +10,7 @@ from giornata.control.context import Caller
 from giornata.control.ports.fleet import Instance, Outdated
 from giornata.control.read_fleets import read_fleet
 from giornata.control.reconcile import reconcile_fleet
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.roll import ask_to_roll
 from giornata.control.scale import scale_fleet
 from giornata.domain.errors import Conflict, FleetUnavailable, Forbidden, NotFound

@@ -13,7 +13,7 @@ from tests.fixtures.salad_rented import Rented
 from giornata.control.authenticate import authenticate
 from giornata.control.claim import claim_once
 from giornata.control.complete import complete
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import GovernedFleet
 from giornata.control.heartbeat import heartbeat
 from giornata.control.reconcile import reconcile_fleet
 from giornata.control.scale import scale_fleet

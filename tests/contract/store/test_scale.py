@@ -6,12 +6,11 @@ import pytest
 from tests.fixtures.yard import POLICY, Yard
 
 from giornata.control.context import Caller
-from giornata.control.fail import fail
 from giornata.control.fleet_views import demand_of
 from giornata.control.lift_bans import lift_bans
 from giornata.control.ports.fleet import Limits
 from giornata.control.read_jobs import get_job
-from giornata.control.release import release
+from giornata.control.reported_ends import fail, release
 from giornata.control.scale import scale_fleet
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import ROOT_PROJECT, Scope

@@ -7,7 +7,7 @@ from tests.fixtures.yard import POLICY, Yard, draining
 
 from giornata.control.heartbeat import heartbeat
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.scale import scale_fleet
 from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema

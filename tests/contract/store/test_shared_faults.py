@@ -4,7 +4,7 @@ import pytest
 from tests.fixtures.work import Workshop
 
 from giornata.control.complete import complete
-from giornata.control.fail import fail
+from giornata.control.reported_ends import fail
 from giornata.domain.reasons import BAN, LEAVES_OPEN_WHOSE, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
 from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
 from giornata.store import schema

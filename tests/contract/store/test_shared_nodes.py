@@ -9,7 +9,7 @@ from giornata.control.context import Caller
 from giornata.control.heartbeat import heartbeat
 from giornata.control.lapse import lapse_leases
 from giornata.control.read_jobs import get_job, list_jobs
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.work import CompleteAttempt, Heartbeat, Lease, ReleaseAttempt
 

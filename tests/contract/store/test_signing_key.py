@@ -11,13 +11,13 @@ from giornata.control.context import Context
 from giornata.control.install import (
     GIVEN_KEY_NAME,
     install,
+    put_admin_key,
     read_signing_key,
     renew_signing_key,
     seal_signing_key,
     signing_key,
 )
-from giornata.control.memory import Memory
-from giornata.control.put_admin_key import put_admin_key
+from giornata.control.process_cache import Memory
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.database import Database

@@ -8,7 +8,7 @@ from tests.fixtures.work import NODE_CALLER, Workshop
 from giornata.control.claim import claim_once
 from giornata.control.complete import complete
 from giornata.control.heartbeat import heartbeat
-from giornata.control.release import release
+from giornata.control.reported_ends import release
 from giornata.control.stragglers import move_stragglers
 from giornata.domain.reasons import Reason
 from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, Lease, Order, ReleaseAttempt

@@ -8,8 +8,8 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.complete import Done, complete_each
 from giornata.control.context import Caller
-from giornata.control.fail import fail
 from giornata.control.read_jobs import get_job
+from giornata.control.reported_ends import fail
 from giornata.control.set_budget import set_project_budget
 from giornata.control.submit import Submission, submit_each
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, LeaseLost, OverBudget

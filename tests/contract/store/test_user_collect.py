@@ -12,14 +12,12 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN, BOB, Bytes, claim, have, move_in, new_dataset, new_job, progress, upload_key
 from tests.fixtures.world import ManualClock
 
-from giornata.control.cache import commit_cache
 from giornata.control.collect import CollectReport, collect
-from giornata.control.complete_upload import complete_upload
 from giornata.control.context import Context
 from giornata.control.ports.blobs import Stored
 from giornata.control.ports.work_rows import ArtifactRow
-from giornata.control.request_uploads import request_uploads
 from giornata.control.submit import submit
+from giornata.control.uploads import commit_cache, complete_upload, request_uploads
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, NotFound
 from giornata.domain.parts import SINGLE_PUT_BELOW_BYTES

@@ -8,13 +8,12 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, have, move_in, new_dataset, new_job, progress, train
 from tests.fixtures.world import ManualClock
 
-from giornata.control.cancel import cancel
 from giornata.control.collect import collect
 from giornata.control.context import Context
-from giornata.control.continue_training import CONTINUED_FROM, continue_training
 from giornata.control.estimate import estimate
-from giornata.control.read_checkpoints import read_checkpoints
-from giornata.control.retry import retry
+from giornata.control.job_outputs import read_checkpoints
+from giornata.control.retry import CONTINUED_FROM, continue_training, retry
+from giornata.control.stop_job import cancel
 from giornata.control.submit import submit
 from giornata.domain.errors import Forbidden, IdempotencyMismatch, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import JobEvent, JobState

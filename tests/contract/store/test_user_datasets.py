@@ -11,10 +11,9 @@ from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, mo
 from tests.fixtures.world import FinePicture, FinePictures, ManualClock
 
 from giornata.control.context import Context
-from giornata.control.create_dataset import create_dataset
+from giornata.control.datasets import create_dataset, get_dataset, list_datasets
 from giornata.control.policy import Policy
-from giornata.control.read_datasets import get_dataset, list_datasets
-from giornata.control.set_limits import set_project_limits
+from giornata.control.projects import set_project_limits
 from giornata.control.submit import submit
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
 from giornata.protocol.admin import SetLimits

@@ -22,20 +22,16 @@ from tests.fixtures.users import (
 )
 from tests.fixtures.world import ManualClock
 
-from giornata.control.cancel import cancel
 from giornata.control.claim import claim_once
 from giornata.control.context import Caller, Context
-from giornata.control.instants import instant
-from giornata.control.list_nodes import list_nodes
+from giornata.control.job_outputs import read_artifacts, read_checkpoints, read_events, read_logs, read_metrics
+from giornata.control.nodes import list_nodes
 from giornata.control.ports.work_rows import ArtifactRow
-from giornata.control.read_artifacts import read_artifacts
-from giornata.control.read_checkpoints import read_checkpoints
-from giornata.control.read_events import read_events
 from giornata.control.read_jobs import get_job, list_jobs
-from giornata.control.read_logs import read_logs
-from giornata.control.read_metrics import read_metrics
 from giornata.control.retry import retry
+from giornata.control.stop_job import cancel
 from giornata.control.submit import submit
+from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.job import JobEvent, JobState
 from giornata.domain.reasons import Reason

@@ -9,12 +9,9 @@ from tests.fixtures.world import ManualClock
 
 from giornata.control.authenticate import authenticate
 from giornata.control.context import Context
-from giornata.control.create_key import create_key
-from giornata.control.create_project import create_project
 from giornata.control.install import install, signing_key
-from giornata.control.list_keys import list_keys
-from giornata.control.list_projects import list_projects
-from giornata.control.revoke_key import revoke_key
+from giornata.control.keys import create_key, list_keys, revoke_key
+from giornata.control.projects import create_project, list_projects
 from giornata.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, CreateKey, CreateProject, Scope
 from giornata.store.database import Database

@@ -6,7 +6,7 @@ from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Caller, Context
 from giornata.control.heartbeat import heartbeat
-from giornata.control.list_nodes import list_nodes
+from giornata.control.nodes import list_nodes
 from giornata.domain.job import JobEvent
 from giornata.domain.reasons import Reason
 from giornata.protocol.admin import NodeState

@@ -11,14 +11,12 @@ from tests.fixtures.users import ANN, NODE, ROOT, claim, move_in, new_dataset, n
 
 from giornata.control.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.list_nodes import list_nodes
+from giornata.control.datasets import list_datasets
+from giornata.control.job_outputs import read_events, read_logs, read_metrics
+from giornata.control.nodes import list_nodes
 from giornata.control.policy import Policy
 from giornata.control.ports.store import Transaction
-from giornata.control.read_datasets import list_datasets
-from giornata.control.read_events import read_events
 from giornata.control.read_jobs import list_jobs
-from giornata.control.read_logs import read_logs
-from giornata.control.read_metrics import read_metrics
 from giornata.control.report import add_log_lines, add_notice, put_metrics
 from giornata.control.submit import submit
 from giornata.domain.errors import InvalidInput

@@ -9,7 +9,7 @@ from tests.fixtures.world import ManualClock
 
 from giornata.control.context import Context
 from giornata.control.estimate import estimate
-from giornata.control.read_events import read_events
+from giornata.control.job_outputs import read_events
 from giornata.control.read_jobs import get_job
 from giornata.control.submit import submit
 from giornata.domain.errors import Fault, Forbidden, IdempotencyMismatch, InvalidInput

@@ -10,16 +10,20 @@ import sqlalchemy as sa
 from tests.fixtures.users import ANN, BOB, NODE, Bytes, claim, have, move_in, new_job, upload_key
 from tests.fixtures.world import ManualClock
 
-from giornata.control.attempt_uploads import renew_attempt_upload, request_attempt_uploads
-from giornata.control.cache import commit_cache, get_cache
-from giornata.control.cancel import cancel
-from giornata.control.complete_upload import complete_upload
 from giornata.control.context import Context
-from giornata.control.instants import instant
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs, Stored
-from giornata.control.renew_upload import renew_upload
-from giornata.control.request_uploads import request_uploads
+from giornata.control.stop_job import cancel
+from giornata.control.timestamps import instant
+from giornata.control.uploads import (
+    commit_cache,
+    complete_upload,
+    get_cache,
+    renew_attempt_upload,
+    renew_upload,
+    request_attempt_uploads,
+    request_uploads,
+)
 from giornata.control.verify_upload import verify_upload
 from giornata.domain.errors import (
     BlobMismatch,

@@ -11,7 +11,7 @@ from giornata.agent.links import Links
 from giornata.agent.main import monotonic_s
 from giornata.agent.transport import HttpStorage
 from giornata.client.node import NodeClient
-from giornata.control.governed_fleet import GovernedFleet
+from giornata.control.context import GovernedFleet
 from giornata.domain.errors import Forbidden
 from giornata.domain.node_checks import MIB, NodeThresholds
 from giornata.protocol.node_checks import NodeChecks, NodeFigures

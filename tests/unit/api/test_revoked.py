@@ -14,7 +14,7 @@ from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.client import Backoff, Client
 from giornata.control.authenticate import authenticate
-from giornata.control.memory import Memory
+from giornata.control.process_cache import Memory
 from giornata.domain.errors import Unauthenticated
 
 WITHIN_MS = 10_000

@@ -19,7 +19,7 @@ from giornata.api.app import create_app
 from giornata.api.problems import problem_of
 from giornata.blobs.durable import away_is_unavailable
 from giornata.blobs.s3_faults import translated
-from giornata.control.check_storage import KEPT_MS, StorageCheck
+from giornata.control.monitoring import KEPT_MS, StorageCheck
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Unavailable
 from giornata.store.database import open_store

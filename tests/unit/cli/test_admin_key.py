@@ -8,8 +8,7 @@ from giornata.cli.composition import open_house
 from giornata.cli.connection import connect
 from giornata.cli.settings import Settings
 from giornata.control.authenticate import authenticate
-from giornata.control.create_key import create_key
-from giornata.control.revoke_key import revoke_key
+from giornata.control.keys import create_key, revoke_key
 from giornata.domain.errors import InvalidInput, Unauthenticated
 from giornata.protocol.admin import CreateKey, Scope
 

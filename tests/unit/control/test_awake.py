@@ -1,6 +1,6 @@
 """Who was not heard of while nobody listened has not been silent."""
 
-from giornata.control.memory import Memory
+from giornata.control.process_cache import Memory
 
 BREAK_MS = 300_000
 

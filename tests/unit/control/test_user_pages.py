@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.control.instants import instant
 from giornata.control.pages import LARGEST, check_after, check_limit, cut, decode_cursor, encode_cursor
+from giornata.control.timestamps import instant
 from giornata.domain.errors import InvalidInput
 
 

@@ -20,7 +20,6 @@ checkpoints = Table(
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_checkpoints_blob", "project_id", "sha256"),
 )
-
 artifacts = Table(
     "artifacts",
     metadata,
@@ -35,7 +34,6 @@ artifacts = Table(
     sa.ForeignKeyConstraint(["project_id", "sha256"], ["blobs.project_id", "blobs.sha256"]),
     Index("ix_artifacts_blob", "project_id", "sha256"),
 )
-
 events = Table(
     "events",
     metadata,
@@ -58,7 +56,6 @@ events = Table(
         postgresql_where=sa.text("notice_id IS NOT NULL"),
     ),
 )
-
 logs = Table(
     "logs",
     metadata,
@@ -71,7 +68,6 @@ logs = Table(
     Index("ix_logs_job", "job_id", "id"),
     Index("uq_logs_line", "job_id", "attempt_number", "number", unique=True),
 )
-
 metrics = Table(
     "metrics",
     metadata,
@@ -80,4 +76,18 @@ metrics = Table(
     Column("attempt_number", Integer, nullable=False),
     Column("values", sa.JSON, nullable=False),
     at("at_ms"),
+)
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("attempt_id", ForeignKey("attempts.id"), primary_key=True),
+    Column("seq", Integer, primary_key=True),  # an attempt that lapsed and came back has more than one interval
+    Column("project_id", ForeignKey("projects.id"), nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    at("from_ms"),
+    at("to_ms"),
+    Column("price_micro_usd_per_hour", BigInteger, nullable=False),
+    Column("amount_micro_usd", BigInteger, nullable=False),  # if it had the node for itself all the time
+    Index("ix_ledger_job", "job_id"),
+    Index("ix_ledger_project", "project_id", "from_ms"),
 )

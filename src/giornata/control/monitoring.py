@@ -1,0 +1,51 @@
+"""Whether object storage takes bytes and gives them up again."""
+
+import threading
+from dataclasses import replace
+
+from giornata.control.budgets import project_spent
+from giornata.control.context import Context
+from giornata.control.ports.gauges import Gauges
+from giornata.domain.errors import GiornataError, Unavailable
+
+KEPT_MS = 10_000
+PROBE = b"giornata"
+
+
+class StorageCheck:
+    """Writes a small object and deletes it. What was found holds for KEPT_MS, however often it is asked for.
+
+    A probe that a killed server left behind belongs to nothing, and the collector takes it.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._lock = ctx, threading.Lock()
+        self._found: tuple[int, GiornataError | None] | None = None
+
+    def __call__(self) -> None:
+        """Raises Unavailable with what is wrong."""
+        with self._lock:  # one probe at a time: storage that hangs holds one thread per caller, and gets one request
+            now_ms = self._ctx.clock.now_ms()
+            if self._found is None or not 0 <= now_ms - self._found[0] < KEPT_MS:
+                self._found = (now_ms, self._probed())
+            trouble = self._found[1]
+        if trouble is not None:
+            raise Unavailable(str(trouble), public=trouble.public)
+
+    def _probed(self) -> GiornataError | None:
+        key = f"readiness/{self._ctx.names.new('probe')}"
+        try:
+            self._ctx.blobs.write(key, [PROBE])
+            self._ctx.blobs.delete(key)
+        except GiornataError as error:
+            return error
+        return None
+
+
+def read_gauges(ctx: Context) -> Gauges:
+    """Counts of jobs, nodes and ended attempts, of all projects together. Raises Unavailable."""
+    since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    with ctx.store.read() as tx:
+        gauges = tx.gauges.now(seen_since_ms=since_ms)
+        spent = project_spent(tx, ctx, None, at_ms=ctx.clock.now_ms())
+        return replace(gauges, spend_micro_usd=spent.total_micro_usd)
