@@ -1,13 +1,14 @@
-"""Routes of projects, keys and nodes."""
+"""Routes of projects: their keys, limits, money and secrets, and the nodes that they see."""
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response, status
 
 from giornata.api.callers import Ctx, ReadLists, User, Wake
+from giornata.api.lists import Cursor, Limit
 from giornata.api.openapi import USER, USER_ITEM, refusals
-from giornata.api.paging import Cursor, Limit
-from giornata.control import keys, nodes, projects
+from giornata.control import keep_secrets, keys, nodes, projects, read_costs
 from giornata.control import set_budget as budgeting
 from giornata.protocol.admin import (
     CreatedKey,
@@ -21,9 +22,12 @@ from giornata.protocol.admin import (
     SetBudget,
     SetLimits,
 )
+from giornata.protocol.costs import Costs
+from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["administration"])
+SecretName = Annotated[str, Path(max_length=64, pattern=NAME_PATTERN)]
 
 
 @router.get("/nodes", responses=USER, response_model=NodePage)
@@ -88,3 +92,33 @@ async def list_keys(ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = N
 def revoke_key(ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)]) -> Key:
     """The key is refused from now on. Repeating it changes nothing."""
     return keys.revoke_key(ctx, caller, key_id)
+
+
+@router.get("/costs", responses=USER, response_model=Costs)
+async def get_costs(
+    ctx: Ctx,
+    lists: ReadLists,
+    caller: User,
+    since: Annotated[datetime | None, Query(description="RFC 3339; thirty days before `until` by default.")] = None,
+    until: Annotated[datetime | None, Query(description="RFC 3339; now by default.")] = None,
+) -> Response:
+    """What the project's work cost; for a root admin that of all projects, and what the fleets are billed."""
+    return await lists.page(read_costs.read_costs, ctx, caller, since, until)
+
+
+@router.put("/secrets/{name}", responses=refusals(401, 403))
+def set_secret(ctx: Ctx, caller: User, name: SecretName, body: Json[SetSecret]) -> Secret:
+    """Keep a value, encrypted. It cannot be read back; jobs name it in `hub_token_secret` or the like."""
+    return keep_secrets.set_secret(ctx, caller, name, body)
+
+
+@router.get("/secrets", responses=USER)
+def list_secrets(ctx: Ctx, caller: User) -> SecretPage:
+    """The project's secrets, without their values."""
+    return keep_secrets.list_secrets(ctx, caller)
+
+
+@router.delete("/secrets/{name}", responses=USER_ITEM)
+def delete_secret(ctx: Ctx, caller: User, name: SecretName) -> Secret:
+    """Forget a value. Jobs that name it can no longer use it."""
+    return keep_secrets.delete_secret(ctx, caller, name)

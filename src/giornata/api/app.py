@@ -1,4 +1,4 @@
-"""The HTTP API, put together."""
+"""The HTTP API as one app: its routes, its middleware, and what they share."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -8,23 +8,20 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from giornata import __version__
-from giornata.api import admin, costs, fleets, histories, jobs, machines, node, nodes, secrets, uploads
+from giornata.api import admin, fleets, histories, jobs, node, uploads
+from giornata.api.batching import RequestBatcher
 from giornata.api.blobs import blob_routes, serves_blobs
-from giornata.api.express import Express
-from giornata.api.head import Head
+from giornata.api.body_limits import BodyLimits, Head
+from giornata.api.connection import BodyPace
+from giornata.api.fast_routes import FastNodeRoutes
 from giornata.api.health import Check, health_routes
-from giornata.api.intake import Intake
 from giornata.api.known_query import KnownQuery, only_known_query
 from giornata.api.lists import Lists
-from giornata.api.metrics import Metrics
-from giornata.api.observed import Observed
+from giornata.api.metrics import Metrics, MetricsMiddleware
 from giornata.api.openapi import install_openapi, operation_id
-from giornata.api.pace import Pace
 from giornata.api.problems import install_handlers
-from giornata.api.seats import Seats
 from giornata.api.settings import ApiSettings
-from giornata.api.together import Together
-from giornata.api.wakeup import Wakeup
+from giornata.api.wakeup import ConnectionQuota, Wakeup
 from giornata.control.claim import claim_each
 from giornata.control.complete import complete_each
 from giornata.control.context import Context
@@ -38,9 +35,15 @@ DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 
 Every error is an `application/problem+json` document with a stable `code`; invalid input lists every fault.
 """
-_USERS = (uploads.router, jobs.router, histories.router, admin.router, costs.router, secrets.router)
-_OPERATORS = (fleets.router, machines.router, nodes.router)
-_ROUTERS = (*_USERS, *_OPERATORS, node.router, node.attempts)
+_ROUTERS = (
+    uploads.router,
+    jobs.router,
+    histories.router,
+    admin.router,
+    fleets.router,
+    node.router,
+    node.attempts,
+)
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Range", "X-API-Key"]
 _CORS_REPLY = ["Content-Range", "ETag", "Location", "Retry-After", "X-Request-Id"]
 
@@ -80,7 +83,7 @@ def create_app(
         middleware=[
             *_middleware(settings, metrics),
             Middleware(KnownQuery, routers=routers),
-            Middleware(Express, ctx=ctx, routers=(node.router, node.attempts, jobs.router)),
+            Middleware(FastNodeRoutes, ctx=ctx, routers=(node.router, node.attempts, jobs.router)),
         ],
     )
     app.state.context, app.state.settings, app.state.metrics, app.state.wakeup = (
@@ -89,13 +92,15 @@ def create_app(
         metrics,
         Wakeup(threads=settings.waiting_threads),
     )
-    app.state.claims = Together(metrics.claims.around(partial(claim_each, ctx)), key=lambda asked: asked.node_id)
-    app.state.beats = Together(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
-    app.state.completions = Together(partial(complete_each, ctx), key=lambda done: done.attempt_id)
-    app.state.submissions = Together(partial(submit_each, ctx), key=_idempotency)
+    app.state.claims = RequestBatcher(
+        metrics.claims.around(partial(claim_each, ctx)), key=lambda asked: asked.node_id
+    )
+    app.state.beats = RequestBatcher(partial(heartbeat_each, ctx), key=lambda beat: beat.attempt_id)
+    app.state.completions = RequestBatcher(partial(complete_each, ctx), key=lambda done: done.attempt_id)
+    app.state.submissions = RequestBatcher(partial(submit_each, ctx), key=_idempotency)
     app.state.lists = Lists(threads=settings.list_threads)
-    app.state.streams = Seats("streams", most=settings.streams_per_key)
-    app.state.waiting_claims = Seats("waiting claims", most=settings.waiting_claims_per_key)
+    app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key)
+    app.state.waiting_claims = ConnectionQuota("waiting claims", most=settings.waiting_claims_per_key)
     install_handlers(app)
     for router in routers:
         app.include_router(router)
@@ -122,13 +127,13 @@ def _middleware(settings: ApiSettings, metrics: Metrics) -> list[Middleware]:
     )
     return [
         *([cross_origin] if settings.allowed_origins else []),
-        Middleware(Observed, metrics=metrics),
+        Middleware(MetricsMiddleware, metrics=metrics),
         Middleware(Head),
         Middleware(
-            Intake,
+            BodyLimits,
             max_json_bytes=settings.max_json_bytes,
             max_dataset_bytes=settings.max_dataset_bytes,
-            pace=Pace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
+            pace=BodyPace(grace_s=settings.body_grace_s, bytes_per_s=settings.body_bytes_per_s),
         ),
     ]
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from starlette.requests import ClientDisconnect
 
-from giornata.api.intake import DRAINED_BYTES
+from giornata.api.body_limits import DRAINED_BYTES
 from giornata.api.openapi import refusals
 from giornata.control.ports.blobs import BlobRequest, ServesBlobs
 from giornata.domain.errors import GiornataError, TooSlow, Unavailable

@@ -1,24 +1,29 @@
-"""One connection, with the bounds that uvicorn leaves out.
+"""Bounds on slow clients: for the head of a request, its body, and the time in which a reply is read.
 
-It would wait for ever for the rest of a head however long, for a client that does not read, and for what comes behind
-a refusal. The time that a body may take is bounded in `pace`, where an answer can still be given.
+uvicorn bounds none of these. A reverse proxy usually does; without a proxy this module keeps one client from holding
+connections or threads for ever. `bounded` extends uvicorn's protocol for heads, replies, and bodies that nobody waits
+for. `BodyPace` bounds a body where a refusal can still be sent.
 """
 
 import asyncio
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
+from starlette.types import Message, Receive
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from giornata.domain.errors import TooSlow
 
 # What may have come of a head that still goes on.
 MAX_HEADER_BYTES = 32 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long a connection is kept for nothing.
 
     `head_s`: from its first moment, or a later request's first byte, to the end of the request's head. `reader_s`:
@@ -30,15 +35,15 @@ class Patience:
     rest_s: float = 10.0
 
 
-def bounded(patience: Patience) -> type[HttpToolsProtocol]:
+def bounded(timeouts: Timeouts) -> type[HttpToolsProtocol]:
     """The protocol for uvicorn's `http`."""
-    return cast(type[HttpToolsProtocol], type("Bounded", (_Bounded,), {"patience": patience}))
+    return cast(type[HttpToolsProtocol], type("Bounded", (_Bounded,), {"timeouts": timeouts}))
 
 
 class _Bounded(HttpToolsProtocol):
     """Two clocks: one for what the client is to send, one for what it is to read."""
 
-    patience: Patience
+    timeouts: Timeouts
     _sending: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
     _in_head = False
@@ -48,7 +53,7 @@ class _Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_within(self.patience.head_s)
+        self._expect_within(self.timeouts.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
@@ -57,7 +62,7 @@ class _Bounded(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._sending is None and not self._busy():
-            self._expect_within(self.patience.head_s)
+            self._expect_within(self.timeouts.head_s)
         self._read_bytes = len(data)
         self._unset_keepalive_if_required()
         self._parse(data)
@@ -84,7 +89,7 @@ class _Bounded(HttpToolsProtocol):
             return
         super().on_message_complete()
         if not self._busy():  # the rest of a body that was not waited for
-            self._expect_within(self.patience.head_s)
+            self._expect_within(self.timeouts.head_s)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -95,9 +100,9 @@ class _Bounded(HttpToolsProtocol):
         if self._refusal is not None:
             super().send_400_response(self._refusal)
         elif self.cycle.more_body:
-            self._expect_within(self.patience.rest_s)
+            self._expect_within(self.timeouts.rest_s)
         elif self._in_head:
-            self._expect_within(self.patience.head_s)
+            self._expect_within(self.timeouts.head_s)
 
     def send_400_response(self, msg: str) -> None:
         if self._busy():  # an answer to what came before goes first
@@ -150,7 +155,7 @@ class _Bounded(HttpToolsProtocol):
 
     def _has_to_read(self) -> None:
         self._is_read()
-        self._reading = self.loop.call_later(self.patience.reader_s, self._read_or_leave)
+        self._reading = self.loop.call_later(self.timeouts.reader_s, self._read_or_leave)
 
     def _is_read(self) -> None:
         if self._reading is not None:
@@ -163,3 +168,36 @@ class _Bounded(HttpToolsProtocol):
             sock: socket.socket = self.transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyPace:
+    """How long we wait for a body: `grace_s`, and one second more for each `bytes_per_s` that have come.
+
+    Only time spent waiting for the client counts, not time in which nobody here was ready to read.
+    """
+
+    grace_s: float
+    bytes_per_s: int
+
+    def kept(self, receive: Receive) -> Receive:
+        """`receive`, until the body is whole, with an end. It raises TooSlow, and so does every call after that."""
+        waited_s, came_bytes, whole = 0.0, 0, False
+
+        async def in_time() -> Message:
+            nonlocal waited_s, came_bytes, whole
+            if whole:
+                return await receive()
+            began_s = time.monotonic()
+            try:
+                async with asyncio.timeout(self.grace_s + came_bytes / self.bytes_per_s - waited_s):
+                    message = await receive()
+            except TimeoutError:
+                raise TooSlow(f"{came_bytes} bytes of the body came in time, and then no more") from None
+            finally:
+                waited_s += time.monotonic() - began_s
+            came_bytes += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            return message
+
+        return in_time

@@ -13,7 +13,7 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from giornata.api.head import is_head
+from giornata.api.body_limits import is_head
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.domain.errors import Unauthenticated

@@ -1,18 +1,24 @@
-"""Routes of fleets."""
+"""Routes of fleets, machines and single nodes, for the operator of the installation."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from giornata.api.callers import Ctx, ReadLists, User
-from giornata.api.openapi import USER_CHANGE, refusals
-from giornata.control import operator_actions, read_fleets, roll
+from giornata.api.callers import Ctx, ReadLists, User, Wake
+from giornata.api.lists import Cursor, Limit
+from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
+from giornata.control import nodes, operator_actions, read_fleets, roll
+from giornata.domain.health import MachineState
+from giornata.protocol.admin import Node
 from giornata.protocol.fleets import Fleet, FleetPage, ScaleFleet
+from giornata.protocol.machines import MachinePage, QuarantineMachine
 from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["administration"])
-
 FleetName = Annotated[str, Path(max_length=128)]
+# `desk-1@ann` is the machine desk-1 of the project ann.
+MachineId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9._:-]{1,128}(@[a-z0-9-]{1,40})?$")]
+NodeId = Annotated[str, Path(max_length=64)]
 
 
 @router.get("/fleets", responses=refusals(401, 403), response_model=FleetPage)
@@ -49,3 +55,47 @@ def resume_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
 def scale_fleet(ctx: Ctx, caller: User, name: FleetName, body: Json[ScaleFleet]) -> Fleet:
     """Set limits that win over the settings, or go back to these. Root admin only."""
     return operator_actions.scale_by_hand(ctx, caller, name, body)
+
+
+@router.get("/machines", responses=USER, response_model=MachinePage)
+async def list_machines(
+    *,
+    ctx: Ctx,
+    lists: ReadLists,
+    caller: User,
+    state: Annotated[MachineState | None, Query(description="Only those in this state.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
+    """How machines fare with jobs of each kind: state, reason, strikes, quota. Root admin only."""
+    return await lists.page(operator_actions.list_machines, ctx, caller, state=state, cursor=cursor, limit=limit)
+
+
+@router.post("/machines/{machine_id}/quarantine", responses=USER_ITEM)
+def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
+    """No more work for it until it is released. What it is at goes on to its end. Root admin only."""
+    return operator_actions.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
+
+
+@router.post("/machines/{machine_id}/release", responses=USER_ITEM)
+def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId) -> MachinePage:
+    """Nothing is held against it any more: it gets work again, also queued jobs that it failed. Root admin only."""
+    page = operator_actions.release_machine(ctx, caller, machine_id)
+    wakeup.notify()
+    return page
+
+
+@router.post("/nodes/{node_id}/drain", responses=USER_CHANGE)
+def drain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
+    """No more jobs for it: it gives back those that it has, after a checkpoint, and leaves. Root admin only."""
+    node = nodes.drain_node(ctx, caller, node_id)
+    wakeup.notify()
+    return node
+
+
+@router.post("/nodes/{node_id}/undrain", responses=USER_CHANGE)
+def undrain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
+    """It may have jobs again, if it has not left yet. Root admin only."""
+    node = nodes.undrain_node(ctx, caller, node_id)
+    wakeup.notify()
+    return node

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 
 from giornata.api.callers import Ctx, ReadLists, Settings, User, Wake
 from giornata.api.event_stream import MEDIA_TYPE, Ending, LastEventId, Page, Stream, wants_stream
+from giornata.api.lists import After, AfterStep, JobId, Limit
 from giornata.api.openapi import USER_ITEM, refusals
-from giornata.api.paging import After, AfterStep, JobId, Limit
 from giornata.control import job_outputs
 from giornata.control.authenticate import require_standing
 from giornata.control.context import Caller, Context

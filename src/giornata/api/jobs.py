@@ -8,8 +8,8 @@ from fastapi import APIRouter, Header, Query, Request, Response, status
 from pydantic import Field
 
 from giornata.api.callers import Ctx, ReadLists, User, Wake
+from giornata.api.lists import Cursor, JobId, Limit
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM, refusals
-from giornata.api.paging import Cursor, JobId, Limit
 from giornata.control import estimate, read_jobs, retry, set_budget, stop_job, submit
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.job import JobState

@@ -1,4 +1,4 @@
-"""Pages are read and written as JSON in threads of their own, a few at a time.
+"""Lists: the query parameters that they share, and threads that turn their pages into JSON.
 
 FastAPI would turn a page into JSON on the event loop, where heartbeats and `/healthz` wait for it. However many lists
 are asked for at once, no more than `threads` pages are in memory, and no other request waits for a thread.
@@ -6,14 +6,22 @@ are asked for at once, no more than `threads` pages are in memory, and no other 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import Response
+from fastapi import Path, Query, Response
 from pydantic import BaseModel
 
 MEDIA_TYPE = "application/json"
+MAX_PAGE = 500
+LARGEST_ID = 2**63 - 1
+Cursor = Annotated[str | None, Query(max_length=1024, description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
+After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="Only what comes after this id.")]
+AfterStep = Annotated[int, Query(ge=-1, le=LARGEST_ID, description="Only later steps than this.")]
+JobId = Annotated[str, Path(max_length=64)]
+UploadId = Annotated[str, Path(max_length=64)]
 
 
 class Lists:

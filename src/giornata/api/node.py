@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, status
 
 from giornata.api.callers import Attempt, Ctx, Settings, User, Wake
+from giornata.api.lists import LARGEST_ID, UploadId
 from giornata.api.openapi import ATTEMPT, refusals
-from giornata.api.paging import LARGEST_ID, UploadId
 from giornata.control import (
     claim,
     commit,

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from giornata.api.connection import Patience, bounded
+from giornata.api.connection import Timeouts, bounded
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
 log = logging.getLogger("giornata.api")
@@ -60,7 +60,7 @@ class HttpServer:
     """Serves `app` on a bound socket, in a thread of its own (`start`) or in the caller's (`run`)."""
 
     def __init__(
-        self, app: FastAPI, sock: socket.socket, *, grace_s: int = GRACE_S, patience: Patience | None = None
+        self, app: FastAPI, sock: socket.socket, *, grace_s: int = GRACE_S, timeouts: Timeouts | None = None
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -70,7 +70,7 @@ class HttpServer:
             lifespan="off",
             ws="none",
             proxy_headers=False,
-            http=bounded(patience or Patience()),
+            http=bounded(timeouts or Timeouts()),
             timeout_keep_alive=75,
             timeout_graceful_shutdown=grace_s,
         )

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from giornata.api.callers import Ctx, ReadLists, User
+from giornata.api.lists import Cursor, Limit, UploadId
 from giornata.api.openapi import USER, USER_CHANGE, USER_ITEM
-from giornata.api.paging import Cursor, Limit, UploadId
 from giornata.control import datasets, uploads
 from giornata.protocol.datasets import CreateDataset, Dataset, DatasetPage
 from giornata.protocol.strict_json import Json

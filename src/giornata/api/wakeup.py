@@ -1,13 +1,17 @@
-"""Wakes whoever waits in this process: claims when a job enters the queue, streams when the server closes."""
+"""Requests that wait: they are woken when something changes, and each key may have a bounded number of them."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
+
+from giornata.domain.errors import TooMany
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,3 +151,27 @@ class Listener:
             self._event.clear()
             with self._wakeup._lock:
                 self.woken, self._again = True, False
+
+
+class ConnectionQuota:
+    """Counts, in this process, who holds one now. `what` names them in the refusal."""
+
+    def __init__(self, what: str, *, most: int) -> None:
+        self._what, self._most = what, most
+        self._lock = threading.Lock()
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, key_id: str) -> Iterator[None]:
+        """Hold one for as long as this lasts. Raises TooMany."""
+        with self._lock:
+            if self._taken[key_id] >= self._most:
+                raise TooMany(f"this key has {self._most} {self._what} open on this server; close one, or try later")
+            self._taken[key_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken[key_id] -= 1
+                if not self._taken[key_id]:
+                    del self._taken[key_id]

@@ -1,4 +1,7 @@
-"""What is spent of the budgets that jobs stand under. Asks nothing of the store for those that have none."""
+"""Budgets: what is spent of them, what jobs set aside, and the jobs that wait until a budget is raised.
+
+Nothing is asked of the store for jobs and projects without a budget.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Checkpoints come into being here, and nowhere else: an upload that nobody committed does not exist."""
+"""Checkpoints and artifacts begin to exist here, and nowhere else: an upload without a commit does not exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

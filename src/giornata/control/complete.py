@@ -135,4 +135,4 @@ def _blame_machines(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms:
     """The job turned out to be good: whoever it crashed on before has a fault of its own."""
     for crashed in tx.attempts.crashed(job.id):
         if proves_against(attempt.machine_id, crashed.machine_id):
-            tx.judgements.strike(crashed, Reason.CRASHED, at_ms=at_ms)
+            tx.bans.strike(crashed, Reason.CRASHED, at_ms=at_ms)

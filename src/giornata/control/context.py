@@ -12,7 +12,7 @@ from giornata.control.ports.identities import NoIdentities, Workload, WorkloadId
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.domain.fleet_plan import ScalingPolicy
 from giornata.domain.node_checks import NodeThresholds
 from giornata.protocol.admin import ROOT_PROJECT, Scope
@@ -42,7 +42,7 @@ class Foundations:
     store: Store
     clock: Clock
     names: Names
-    memory: Memory = field(default_factory=Memory)
+    memory: ProcessCache = field(default_factory=ProcessCache)
     sealer: Sealer = field(default_factory=NoSealer)
     durations: Durations = field(default_factory=Durations)
 

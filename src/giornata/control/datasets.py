@@ -1,4 +1,4 @@
-"""Datasets: lists of verified pictures with captions."""
+"""Datasets: create, read, list."""
 
 import hashlib
 import json

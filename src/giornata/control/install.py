@@ -6,7 +6,7 @@ import logging
 from giornata.control.context import Foundations
 from giornata.control.keys import draw_key, key_of, secret_hash
 from giornata.control.ports.records import ProjectRecord
-from giornata.control.ports.user_store import UserTransaction
+from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.protocol.admin import ROOT_PROJECT, Scope
 
@@ -72,14 +72,14 @@ def signing_key(ctx: Foundations) -> bytes:
     return ctx.memory.signing_key
 
 
-def signing_key_in(tx: UserTransaction, ctx: Foundations) -> bytes:
+def signing_key_in(tx: Transaction, ctx: Foundations) -> bytes:
     """As `signing_key`, within a transaction that is there already."""
     if ctx.memory.signing_key is None:
         ctx.memory.signing_key = read_signing_key(tx, ctx)
     return ctx.memory.signing_key
 
 
-def read_signing_key(tx: UserTransaction, ctx: Foundations) -> bytes:
+def read_signing_key(tx: Transaction, ctx: Foundations) -> bytes:
     """From the database, whatever is remembered. Raises Unavailable before `install`, and without the sealing key."""
     kept = tx.projects.signing_key()
     if kept is None:

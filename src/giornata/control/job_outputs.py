@@ -1,4 +1,4 @@
-"""The checkpoints of a job."""
+"""What a user reads of a job: its checkpoints, artifacts, events, log lines and metrics."""
 
 from giornata.control.context import Caller, Context
 from giornata.control.machine_names import machine_names

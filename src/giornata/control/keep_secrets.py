@@ -8,8 +8,8 @@ import re
 
 from giornata.control.context import Caller, Context
 from giornata.control.permissions import require_admin
-from giornata.control.ports.secret_store import SecretRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_store import SecretRecord
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput, NotFound, Unavailable
 from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret

@@ -1,4 +1,4 @@
-"""New keys."""
+"""Keys: create, list, revoke."""
 
 import hashlib
 from collections.abc import Iterator

@@ -11,7 +11,7 @@ from giornata.control.context import Context
 from giornata.control.end_attempt import end_attempt
 from giornata.control.judge_machines import judge_failure
 from giornata.control.outlooks import Outlooks
-from giornata.control.ports.ban_store import BannedJob
+from giornata.control.ports.machine_store import BannedJob
 from giornata.control.ports.records import JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.work_rows import JobRow

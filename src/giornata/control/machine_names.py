@@ -13,7 +13,7 @@ from typing import Any
 
 from giornata.control.context import Caller, Foundations
 from giornata.control.install import signing_key_in
-from giornata.control.ports.user_store import UserTransaction
+from giornata.control.ports.store import Transaction
 from giornata.domain.machine_ids import own_name, owner_of
 from giornata.protocol.admin import ROOT_PROJECT
 
@@ -70,6 +70,6 @@ class MachineNames:
         return what + TILDE + hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()[:DIGITS]
 
 
-def machine_names(tx: UserTransaction, ctx: Foundations, caller: Caller) -> MachineNames:
+def machine_names(tx: Transaction, ctx: Foundations, caller: Caller) -> MachineNames:
     """As the caller is shown them."""
     return MachineNames(project_id=caller.project_id, key=signing_key_in(tx, ctx))

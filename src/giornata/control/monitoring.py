@@ -1,4 +1,4 @@
-"""Whether object storage takes bytes and gives them up again."""
+"""What an operator's monitoring reads: gauges of the installation, and a check of the object storage."""
 
 import threading
 from dataclasses import replace

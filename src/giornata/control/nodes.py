@@ -1,4 +1,8 @@
-"""The nodes that a key sees."""
+"""Nodes: list them, drain one, and take that back.
+
+A drained node gets no more jobs. It writes a checkpoint, gives its jobs back, then leaves. Where its provider was
+asked for the node, the instance is ended after that, so that nobody is billed for it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,8 @@
-"""An operator's hand on machines: see them, quarantine one, let one go."""
+"""What an operator does by hand: quarantine and release machines, pause, resume and scale fleets.
+
+A fleet's pause and limits are kept in the store: they hold for every server of the database and survive a restart.
+The scaling loop acts on them at its next turn.
+"""
 
 from giornata.control.context import Caller, Context, GovernedFleet
 from giornata.control.lift_bans import lift

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from giornata.control.context import Context
 from giornata.control.fleet_views import bidders
-from giornata.control.ports.ban_store import BannedJob, ConnectedNode
+from giornata.control.ports.machine_store import BannedJob, ConnectedNode
 from giornata.control.ports.store import Transaction
 from giornata.domain.backoff import Host, Outlook, outlook
 from giornata.domain.capacity import Demand, Offer

@@ -38,7 +38,7 @@ class MetricNames:
     complete: bool = False
 
 
-class Memory:
+class ProcessCache:
     """May be used from any thread. Instants are epoch milliseconds of the server's clock."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A project as those who may see it do."""
+"""Projects: create, list, limit, and show them with their money."""
 
 from giornata.control.budgets import project_spent
 from giornata.control.context import Caller, Context

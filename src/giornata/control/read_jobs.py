@@ -10,7 +10,7 @@ from giornata.control.machine_names import machine_names
 from giornata.control.outlooks import Outlooks
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
 from giornata.control.permissions import require_user
-from giornata.control.ports.ban_store import BannedJob
+from giornata.control.ports.machine_store import BannedJob
 from giornata.control.ports.records import AttemptRecord, JobRecord
 from giornata.control.ports.store import Transaction
 from giornata.control.text_limits import is_id, label_faults, text_faults

@@ -1,4 +1,7 @@
-"""An attempt ends because its node says so: what failing and giving back have in common."""
+"""Ends that a node reports: the attempt failed, or the node gives the job back.
+
+Each is fenced, counts once, and may be repeated.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -110,11 +113,11 @@ def fail(ctx: Context, attempt_id: str, report: FailAttempt) -> AttemptEnded:
 
 def _judge(tx: Transaction, job: JobRow, attempt: AttemptRow, report: FailAttempt, *, at_ms: int) -> None:
     if BAN[report.reason]:
-        tx.judgements.ban(job.id, attempt.machine_id, report.reason, at_ms=at_ms)
+        tx.bans.ban(job.id, attempt.machine_id, report.reason, at_ms=at_ms)
     if report.reason is Reason.NODE_TOO_SMALL:
         _learn_memory(tx, job, attempt, at_ms=at_ms)
     if STRIKE[report.reason]:
-        tx.judgements.strike(attempt, report.reason, at_ms=at_ms)
+        tx.bans.strike(attempt, report.reason, at_ms=at_ms)
 
 
 def _learn_memory(tx: Transaction, job: JobRow, attempt: AttemptRow, *, at_ms: int) -> None:
@@ -164,9 +167,9 @@ def after_an_order(
 def _move(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow, at_ms: int) -> JobState:
     """Too slow: another machine goes on with the job, if there is one. See `settle_failure`."""
     if BAN[Reason.TOO_SLOW]:
-        tx.judgements.ban(job.id, attempt.machine_id, Reason.TOO_SLOW, at_ms=at_ms)
+        tx.bans.ban(job.id, attempt.machine_id, Reason.TOO_SLOW, at_ms=at_ms)
     if STRIKE[Reason.TOO_SLOW]:
-        tx.judgements.strike(attempt, Reason.TOO_SLOW, at_ms=at_ms)
+        tx.bans.strike(attempt, Reason.TOO_SLOW, at_ms=at_ms)
     message = "the server took the job from a machine that was too slow"
     state = settle_failure(tx, ctx, job, attempt, Reason.TOO_SLOW, message=message, at_ms=at_ms)
     failed = state is JobState.FAILED
@@ -218,7 +221,7 @@ def settle_shared_fault(  # noqa: PLR0917
 ) -> JobState:
     """No ban, and no failure of the job: it waits for a node of its own. The machine has one strike for all."""
     if STRIKE[report.reason] and attempt.id == fault.speaker:
-        tx.judgements.strike(attempt, report.reason, at_ms=at_ms)
+        tx.bans.strike(attempt, report.reason, at_ms=at_ms)
     count = len(fault.attempts)
     why = f"one fault ({report.reason}) ended {count} jobs in one engine, and nobody can tell whose it was"
     return requeue(tx, ctx, job, attempt, at_ms=at_ms, alone_because=why)

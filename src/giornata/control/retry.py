@@ -1,4 +1,4 @@
-"""More training of what a job has trained, as a new job."""
+"""New jobs from a job that has ended: a retry resumes it, a continuation starts from its weights."""
 
 from dataclasses import replace
 from typing import Any

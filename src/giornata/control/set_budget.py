@@ -1,4 +1,8 @@
-"""Budgets are set, raised, lowered and lifted; what waited for money goes on at once."""
+"""Budgets are set, raised, lowered and lifted; jobs that waited for money go on.
+
+A loop moves queued jobs of a project without money out of the queue. The jobs come back when the budget is raised,
+and for a monthly budget when the next month begins.
+"""
 
 from collections.abc import Callable, Sequence
 

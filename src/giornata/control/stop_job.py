@@ -1,4 +1,4 @@
-"""End a job over its node's head: its owner canceled it, or its deadline passed."""
+"""Jobs that end before their work is done: their owner cancels them, or their deadline passes."""
 
 from collections.abc import Mapping
 from typing import Any

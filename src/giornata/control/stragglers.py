@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.ports.pace_store import PaceRow
+from giornata.control.ports.machine_store import PaceRow
 from giornata.domain.machine_ids import owner_of
 from giornata.domain.reasons import Reason
 from giornata.domain.stragglers import (

@@ -1,4 +1,7 @@
-"""Places for bytes on their way: what users and attempts have in common."""
+"""Uploads and the caches of attempts: places for bytes that users and attempts send.
+
+The keys of an attempt's objects hold the attempt's id, so that no attempt can touch the objects of another.
+"""
 
 import re
 from collections.abc import Callable, Iterable

@@ -7,10 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import AttemptRow, Beginning, Earlier
 from giornata.domain.machine_ids import AT
 from giornata.domain.reasons import INTERRUPTION, Reason
-from giornata.store.rows import ROWS, among, bind_each, row_list, types_of, update_rows
+from giornata.store.rows import ROWS, Queries, among, bind_each, row_list, types_of, update_rows
 from giornata.store.schema import attempts, events, ledger
 
 _COLUMNS = tuple(attempts.c[name] for name in AttemptRow.__slots__)
@@ -93,13 +94,7 @@ _TYPES = {**types_of(attempts, *_ATTEMPT), **types_of(events, "project_id", "typ
 _INSERTS = {table.name: sa.insert(table).inline() for table in (attempts, ledger, events)}
 
 
-class Attempts:
-    """See `giornata.control.ports.work_store.Attempts`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Attempts(Queries, work_store.Attempts):
     def begin_each(self, begun: Sequence[Beginning]) -> None:
         if begun:
             begin_each(self._connection, self._dialect_name, begun)

@@ -1,4 +1,4 @@
-"""Queued jobs with bans, and the nodes that are connected. See `giornata.control.ports.ban_store`."""
+"""Bans of a job from a machine, and strikes against a machine."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -6,14 +6,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.ban_store import BannedJob, ConnectedNode
+from giornata.control.ports import machine_store
+from giornata.control.ports.machine_store import BannedJob, ConnectedNode
 from giornata.control.ports.work_rows import AttemptRow
 from giornata.domain.backoff import Ban
 from giornata.domain.reasons import Reason
 from giornata.domain.starts import NodeStart
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.node_reads import replaced
-from giornata.store.rows import insert_for
+from giornata.store.rows import Queries, insert_for
 from giornata.store.schema import bans, jobs, nodes, strikes
 
 # A ban follows an attempt: such a job was interrupted. So this reads a short range of ix_jobs_queue.
@@ -46,12 +47,7 @@ _LIFT = sa.delete(bans).where(
 )
 
 
-class BanQueries:
-    """Implements `giornata.control.ports.ban_store.Bans`."""
-
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
-
+class Bans(Queries, machine_store.Bans):
     def connected(self, *, seen_since_ms: int) -> Sequence[ConnectedNode]:
         rows = self._connection.execute(CONNECTED, {"since": seen_since_ms})
         return [ConnectedNode(**{**row._mapping, "kinds": tuple(row.kinds)}) for row in rows]
@@ -71,25 +67,6 @@ class BanQueries:
     def lift(self, job_id: str, machine_ids: Collection[str]) -> None:
         self._connection.execute(_LIFT, {"job": job_id, "machines": sorted(machine_ids)})
 
-
-def _banned_job(rows: Sequence[Any]) -> BannedJob:
-    """Of one job; a row for each of its bans."""
-    names = ("id", "project_id", "kind", "min_vram_bytes", "fruitless")
-    of_job = {name: getattr(rows[0], name) for name in names}
-    return BannedJob(**of_job, bans=tuple(sorted(map(_ban, rows), key=lambda ban: ban.machine_id)))
-
-
-def _ban(row: Any) -> Ban:
-    return Ban(machine_id=row.machine_id, reason=Reason(row.reason), at_ms=row.at_ms)
-
-
-class Judgements:
-    """See `giornata.control.ports.work_store.Judgements`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
     def ban(self, job_id: str, machine_id: str, reason: Reason, *, at_ms: int) -> None:
         self._connection.execute(
             insert_for(self._dialect_name, bans)
@@ -105,3 +82,14 @@ class Judgements:
             .returning(strikes.c.id)
         )
         return struck.first() is not None
+
+
+def _banned_job(rows: Sequence[Any]) -> BannedJob:
+    """Of one job; a row for each of its bans."""
+    names = ("id", "project_id", "kind", "min_vram_bytes", "fruitless")
+    of_job = {name: getattr(rows[0], name) for name in names}
+    return BannedJob(**of_job, bans=tuple(sorted(map(_ban, rows), key=lambda ban: ban.machine_id)))
+
+
+def _ban(row: Any) -> Ban:
+    return Ban(machine_id=row.machine_id, reason=Reason(row.reason), at_ms=row.at_ms)

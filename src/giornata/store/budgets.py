@@ -1,4 +1,4 @@
-"""What jobs and projects have spent, and what they have set aside."""
+"""What jobs and projects have spent and set aside, and the queued jobs that wait for money."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import money_store
 from giornata.control.ports.money_store import Parked
 from giornata.domain.budget import Payer, ProjectLimits, Spent
 from giornata.domain.job import JobEvent, JobState, next_state
@@ -13,6 +14,7 @@ from giornata.protocol.specs import CANARY_KIND
 from giornata.store.attempts import LIVE
 from giornata.store.claiming import QUEUED
 from giornata.store.ledger import BESIDE, EXISTS_BESIDE, OTHER, amount_micro_usd, shares_from
+from giornata.store.rows import Queries
 from giornata.store.schema import attempts, jobs, ledger, projects
 
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
@@ -35,13 +37,7 @@ _COLUMNS_OF = {
 }
 
 
-class Spending:
-    """See `giornata.control.ports.money_store.Spending`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Spending(Queries, money_store.Spending):
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         spent = dict.fromkeys(job_ids, 0)
         for some in _slices(job_ids):
@@ -120,12 +116,7 @@ def _slices(ids: Sequence[str]) -> Iterable[Sequence[str]]:
     return (ids[first : first + AT_ONCE] for first in range(0, len(ids), AT_ONCE))
 
 
-class Pausing:
-    """See `giornata.control.ports.money_store.Pausing`."""
-
-    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
-        self._connection = connection
-
+class Pausing(Queries, money_store.Pausing):
     def limited_projects(self) -> list[tuple[str, ProjectLimits]]:
         return [(row.id, _limits(row)) for row in self._connection.execute(_LIMITED)]
 

@@ -1,12 +1,12 @@
 """The statement that hands out jobs.
 
-The order is that of `domain.routing.rank`. Each kind has one arm that reads the head of ix_jobs_queue, one that
+The order is that of `domain.routing.rank`. Each kind has one branch that reads the head of ix_jobs_queue, one that
 reads the head of ix_jobs_pinned for the jobs of this very machine, and one for each model that the node holds that
 reads the head of ix_jobs_queue_model; the best of these heads is the best of the queue: the first by rank is either a
-job of this machine, or a job of a held model, and then the head of that arm, or neither, and then no other job can
-stand before it in its kind's arm. So a claim costs a few index probes however long the queue is.
+job of this machine, or a job of a held model, and then the head of that branch, or neither, and then no other job can
+stand before it in its kind's branch. So a claim costs a few index probes however long the queue is.
 
-A claim for a companion, which names a joint key, has one arm for each kind, which reads the head of
+A claim for a companion, which names a joint key, has one branch for each kind, which reads the head of
 ix_jobs_queue_joint: jobs of one key are on one model, so held models decide nothing; and what is for one machine
 shares no batch.
 """
@@ -27,15 +27,19 @@ from giornata.store.schema import bans, jobs
 Text = str | sa.ColumnElement[str]
 Bytes = int | sa.ColumnElement[int]
 # Affinity is a preference: a node that holds absurdly many models has the first of them looked at.
-MOST_ARMS = 64
+MAX_BRANCHES = 64
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 QUEUED = jobs.c.state == sa.literal_column("'queued'")
 FOR_ANYONE = sa.and_(QUEUED, jobs.c.only_machine_id.is_(None))
 PINNED = sa.and_(QUEUED, jobs.c.only_machine_id.is_not(None))
 
 
-class Form(NamedTuple):
-    """How many kinds and models a claim names, whether it is bound to a project, whether it is for a companion."""
+class ClaimQueryKey(NamedTuple):
+    """What decides the text of a claim's statement.
+
+    `kinds` and `models` count what the claim names. `one_project`: it is bound to a project. `companion`: it asks for
+    a job that joins a running batch.
+    """
 
     kinds: int
     models: int
@@ -44,18 +48,18 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """The form of a claim, and the values for its names.
+class ClaimQuery:
+    """A claim's statement, by its key, and the values of its parameters.
 
-    Claims of one form share one statement, that is made once: building it costs more than running it.
+    Claims with equal keys share one statement. It is built once, because building costs more than running.
     """
 
-    form: Form
+    key: ClaimQueryKey
     values: Mapping[str, str | int]
 
 
-def shape_of(wanted: Wanted) -> Shape:
-    """Of a claim. Kinds and models are counted once."""
+def claim_query(wanted: Wanted) -> ClaimQuery:
+    """The statement and the values of a claim. A kind or model that is named twice counts once."""
     kinds, models = dict.fromkeys(wanted.kinds), dict.fromkeys(filter(None, wanted.held_models))
     companion = wanted.joint_key is not None
     if companion:
@@ -67,8 +71,8 @@ def shape_of(wanted: Wanted) -> Shape:
         values["project"] = wanted.project_id
     if wanted.joint_key is not None:
         values["joint"] = wanted.joint_key
-    form = Form(len(kinds), len(models), one_project=wanted.project_id is not None, companion=companion)
-    return Shape(form=form, values=values)
+    key = ClaimQueryKey(len(kinds), len(models), one_project=wanted.project_id is not None, companion=companion)
+    return ClaimQuery(key=key, values=values)
 
 
 def memory_of(wanted: Wanted) -> int:
@@ -104,39 +108,43 @@ def of_key(joint_key: Text | None) -> list[sa.ColumnElement[bool]]:
     return [] if joint_key is None else [jobs.c.joint_key == joint_key]
 
 
-def first_of_queue(form: Form) -> sa.Select[Any]:
+def first_of_queue(key: ClaimQueryKey) -> sa.Select[Any]:
     """The id of the job to hand out, its row locked; rows that others are just taking are passed over.
 
-    Takes the values of a `Shape`.
+    Takes the values of a `ClaimQuery`.
     """
-    conditions = eligible(parameter("machine"), vram_parameter(), parameter("project") if form.one_project else None)
-    return _ranked(form, conditions, pinned=not form.companion, each=1).limit(1)
+    conditions = eligible(parameter("machine"), vram_parameter(), parameter("project") if key.one_project else None)
+    return _ranked(key, conditions, pinned=not key.companion, each=1).limit(1)
 
 
-def first_ones_of_queue(form: Form, *, each: int) -> sa.Select[Any]:
+def first_ones_of_queue(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
     """As `first_of_queue`, for any machine with this much memory, but without what is for one machine only: ids in
     the order in which they are to be handed out.
 
     The first `each` jobs of the queue are among them; one that a held model brings up stands there twice. In an
-    arm the order is that of the rank but for the models, so the first ones by rank are heads of their arms.
+    branch the order is that of the rank but for the models, so the first ones by rank are heads of their branches.
     """
-    conditions = [*large_enough(vram_parameter()), *in_project(parameter("project") if form.one_project else None)]
-    return _ranked(form, conditions, pinned=False, each=each)
+    conditions = [*large_enough(vram_parameter()), *in_project(parameter("project") if key.one_project else None)]
+    return _ranked(key, conditions, pinned=False, each=each)
 
 
-def _ranked(form: Form, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int) -> sa.Select[Any]:
-    conditions = [*of_key(parameter("joint") if form.companion else None), *conditions]
-    kinds = kinds_of(form)
-    held: list[Text] = [parameter(f"model_{number}") for number in range(form.models)]
-    arms = [_arm(kind, [FOR_ANYONE, *conditions], each=each) for kind in kinds]
+def _ranked(
+    key: ClaimQueryKey, conditions: Sequence[sa.ColumnElement[bool]], *, pinned: bool, each: int
+) -> sa.Select[Any]:
+    conditions = [*of_key(parameter("joint") if key.companion else None), *conditions]
+    kinds = kinds_of(key)
+    held: list[Text] = [parameter(f"model_{number}") for number in range(key.models)]
+    branches = [_branch(kind, [FOR_ANYONE, *conditions], each=each) for kind in kinds]
     if pinned:
-        arms += [_arm(kind, [*_only(parameter("machine")), *conditions], pinned=True, each=each) for kind in kinds]
-    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MOST_ARMS - len(arms))]
-    arms += [
-        _arm(kind, [FOR_ANYONE, jobs.c.model_key == model, *conditions], held=True, each=each)
+        branches += [
+            _branch(kind, [*_only(parameter("machine")), *conditions], pinned=True, each=each) for kind in kinds
+        ]
+    models = [(kind, model) for model, kind in product(held, kinds)][: max(0, MAX_BRANCHES - len(branches))]
+    branches += [
+        _branch(kind, [FOR_ANYONE, jobs.c.model_key == model, *conditions], held=True, each=each)
         for kind, model in models
     ]
-    heads = _together([arm.with_for_update(skip_locked=True) for arm in arms])
+    heads = _together([branch.with_for_update(skip_locked=True) for branch in branches])
     return sa.select(heads.c.id).order_by(
         heads.c.pinned.desc(),
         heads.c.interrupted.desc(),
@@ -155,15 +163,15 @@ def any_queued(
 
     With a machine's id it looks at the jobs for that machine too.
     """
-    arms = [_arm(kind, [FOR_ANYONE, *conditions]) for kind in kinds]
+    branches = [_branch(kind, [FOR_ANYONE, *conditions]) for kind in kinds]
     if machine_id is not None:
-        arms += [_arm(kind, [*_only(machine_id), *conditions], pinned=True) for kind in kinds]
-    return sa.select(_together(arms).c.id).limit(1)
+        branches += [_branch(kind, [*_only(machine_id), *conditions], pinned=True) for kind in kinds]
+    return sa.select(_together(branches).c.id).limit(1)
 
 
-def kinds_of(form: Form) -> list[Text]:
-    """The kinds that a claim names, as values of its `Shape`."""
-    return [parameter(f"kind_{number}") for number in range(form.kinds)]
+def kinds_of(key: ClaimQueryKey) -> list[Text]:
+    """The kinds that a claim names, as values of its `ClaimQuery`."""
+    return [parameter(f"kind_{number}") for number in range(key.kinds)]
 
 
 def _only(machine_id: Text) -> list[sa.ColumnElement[bool]]:
@@ -171,7 +179,7 @@ def _only(machine_id: Text) -> list[sa.ColumnElement[bool]]:
 
 
 def parameter(name: str) -> sa.BindParameter[str]:
-    """One of the values of a `Shape`, by its name."""
+    """One of the values of a `ClaimQuery`, by its name."""
     # Not required, so that the statement can be explained without values.
     return sa.bindparam(name, required=False, type_=sa.String())
 
@@ -181,7 +189,7 @@ def vram_parameter() -> sa.BindParameter[int]:
     return sa.bindparam("vram", required=False, type_=sa.BigInteger())
 
 
-def _arm(
+def _branch(
     kind: Text,
     conditions: Sequence[sa.ColumnElement[bool]],
     *,
@@ -201,8 +209,8 @@ def _arm(
     )
 
 
-def _together(arms: Sequence[sa.Select[Any]]) -> sa.Subquery:
-    ctes = [arm.cte(f"arm_{number}") for number, arm in enumerate(arms)]
+def _together(branches: Sequence[sa.Select[Any]]) -> sa.Subquery:
+    ctes = [branch.cte(f"branch_{number}") for number, branch in enumerate(branches)]
     return sa.union_all(*(sa.select(cte) for cte in ctes)).subquery("heads")
 
 
@@ -242,8 +250,8 @@ class Plan:
         return self._heads[_group(claim)][1] and claim.wanted.machine_id not in self._pinned
 
     def _read_heads(self, claim: Taking) -> tuple[list[str], bool]:
-        shape = shape_of(claim.wanted)
-        found = self._connection.scalars(_heads(shape.form, each=self._each), {**shape.values}).all()
+        query = claim_query(claim.wanted)
+        found = self._connection.scalars(_heads(query.key, each=self._each), {**query.values}).all()
         # Of what comes behind the first ones by rank, some may be missing.
         job_ids = list(dict.fromkeys(found))[: self._each]
         return job_ids, len(job_ids) < self._each
@@ -269,8 +277,8 @@ def _power_of_two(number: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def _heads(form: Form, *, each: int) -> sa.Select[Any]:
-    return first_ones_of_queue(form, each=each)
+def _heads(key: ClaimQueryKey, *, each: int) -> sa.Select[Any]:
+    return first_ones_of_queue(key, each=each)
 
 
 @functools.cache

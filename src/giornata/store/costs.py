@@ -7,11 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import money_store
 from giornata.control.ports.money_store import Host, StayRecord, WorkRecord
 from giornata.domain.accounting import run_of
 from giornata.domain.costs import Billed
 from giornata.domain.sharing import Interval
 from giornata.store.ledger import BESIDE, OTHER, shares
+from giornata.store.rows import Queries
 from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, ledger, nodes
 
 _RUN = ("started_at_ms", "first_step_at_ms", "renewed_at_ms", "ended_at_ms", "lapsed", "reason")
@@ -32,12 +34,7 @@ _BILLED = (
 )
 
 
-class CostQueries:
-    """See `giornata.control.ports.money_store.Costs`."""
-
-    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
-        self._connection = connection
-
+class Costs(Queries, money_store.Costs):
     def hosts(self, *, from_ms: int, before_ms: int) -> list[Host]:
         found = self._instances(from_ms, before_ms)
         for row in self._nodes(from_ms, before_ms):

@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from giornata.domain.errors import Unavailable
 from giornata.store.dialects import parse_url, postgres, sqlite_path, sqlite_reader, sqlite_writer
 from giornata.store.sqlite_file import FairLock, ProcessLock, private_database
-from giornata.store.transaction import Tx
+from giornata.store.transaction import Transaction
 
 WRITE_WAIT_S = 30.0
 _SQLITE_PASSING = {
@@ -42,14 +42,14 @@ class Database:
         self._writers = FairLock() if self.dialect_name == "sqlite" else None
 
     @contextmanager
-    def begin(self) -> Iterator[Tx]:
+    def begin(self) -> Iterator[Transaction]:
         """A write transaction: commits at the end, rolls back on any exception. Raises Unavailable."""
         turn = self._writers.held(timeout_s=WRITE_WAIT_S) if self._writers else nullcontext()
         with turn, busy_is_unavailable(), self._writer.begin() as connection:
-            yield Tx(connection, self.dialect_name)
+            yield Transaction(connection, self.dialect_name)
 
     @contextmanager
-    def read(self) -> Iterator[Tx]:
+    def read(self) -> Iterator[Transaction]:
         """A read transaction: one snapshot, and no way to write. Raises Unavailable."""
         with busy_is_unavailable(), self._reader.connect() as connection:
             if self.dialect_name == "postgresql":
@@ -57,7 +57,7 @@ class Database:
                     isolation_level="REPEATABLE READ", postgresql_readonly=True
                 )
             with connection.begin():
-                yield Tx(connection, self.dialect_name)
+                yield Transaction(connection, self.dialect_name)
 
     @contextmanager
     def only_here(self, name: str) -> Iterator[bool]:

@@ -1,15 +1,16 @@
-"""Datasets and their items."""
+"""Datasets with their items, and what a job reads of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
 
+from giornata.control.ports import user_store, work_store
 from giornata.control.ports.records import DatasetRecord, ItemRecord, Rows
 from giornata.control.ports.user_store import Before
 from giornata.control.ports.work_rows import BlobRow, InputRow
 from giornata.store.bounded_pages import bounded, rows_of, size_of
-from giornata.store.rows import columns, insert_unless_there, record_of
+from giornata.store.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import blobs, dataset_items, datasets, job_inputs
 
 COLUMNS = columns(datasets, DatasetRecord)
@@ -50,12 +51,7 @@ _OF_JOB = (
 )
 
 
-class DatasetQueries:
-    """Implements `giornata.control.ports.user_store.Datasets`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Datasets(Queries, user_store.Datasets):
     def add(self, dataset: DatasetRecord, items: Sequence[ItemRecord]) -> bool:
         statement = insert_unless_there(self._dialect_name, datasets, **asdict(dataset))
         if self._connection.execute(statement).first() is None:
@@ -91,13 +87,7 @@ class DatasetQueries:
         return rows_of(DatasetRecord, self._connection.execute(query).all())
 
 
-class Inputs:
-    """See `giornata.control.ports.work_store.Inputs`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Inputs(Queries, work_store.Inputs):
     def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]:
         found = self._connection.execute(_OF_DATASET, {"wanted": dataset_id, "project": project_id})
         return [

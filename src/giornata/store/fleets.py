@@ -7,11 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import fleet_store
 from giornata.control.ports.fleet_store import BilledRow, Deadline, FleetNode, FleetRow, InstanceRow, Joinable
 from giornata.domain.job import JobState
 from giornata.domain.starts import NodeStart
 from giornata.store.claiming import FOR_ANYONE
-from giornata.store.rows import insert_for
+from giornata.store.rows import Queries, insert_for
 from giornata.store.schema import attempts, billed_intervals, fleets, instances, jobs, machines, nodes, reallocations
 
 QUARANTINED = "quarantined"
@@ -125,12 +126,7 @@ _HEADS = (
 )
 
 
-class Fleets:
-    """See `giornata.control.ports.fleet_store.Fleets`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Fleets(Queries, fleet_store.Fleets):
     def get(self, name: str) -> FleetRow | None:
         return self._one(_BY_NAME, name)
 

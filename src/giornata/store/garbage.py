@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from giornata.control.ports import user_store
 from giornata.control.ports.records import UploadRecord
-from giornata.store.rows import columns, record_of
+from giornata.store.rows import Queries, columns, record_of
 from giornata.store.schema import (
     artifacts,
     blobs,
@@ -21,12 +22,7 @@ UPLOAD_COLUMNS = columns(uploads, UploadRecord)
 REFERRERS = (dataset_items, job_inputs, checkpoints, artifacts, caches)
 
 
-class GarbageQueries:
-    """Implements `giornata.control.ports.user_store.Garbage`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Garbage(Queries, user_store.Garbage):
     def take_uploads(self, *, created_before_ms: int, limit: int) -> list[UploadRecord]:
         old = (
             sa.select(uploads.c.id)

@@ -2,22 +2,18 @@
 
 import sqlalchemy as sa
 
+from giornata.control.ports import gauges as ports
 from giornata.control.ports.gauges import Gauges
 from giornata.domain.health import MachineState
 from giornata.protocol.admin import NodeState
 from giornata.store.claiming import FOR_ANYONE
 from giornata.store.node_reads import replaced
+from giornata.store.rows import Queries
 from giornata.store.schema import attempts, fleets, instances, jobs, machines, nodes, reallocations
 
 
-class GaugeQueries:
-    """Counts over all projects."""
-
-    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
-        self._connection = connection
-
+class GaugeQueries(Queries, ports.GaugeQueries):
     def now(self, *, seen_since_ms: int) -> Gauges:
-        """Nodes not heard of since `seen_since_ms` count as gone."""
         return Gauges(
             jobs=self._jobs(),
             oldest_queued_at_ms=self._oldest_queued_at_ms(),

@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import user_store
 from giornata.control.ports.records import (
     ArtifactRecord,
     AttemptRecord,
@@ -28,7 +30,7 @@ from giornata.protocol.specs import CANARY_KIND
 from giornata.store.bounded_pages import bounded, rows_of, size_of
 from giornata.store.ledger import shared_amounts
 from giornata.store.node_reads import NodeReads
-from giornata.store.rows import columns, record_of
+from giornata.store.rows import Queries, columns, record_of
 from giornata.store.schema import artifacts, attempts, blobs, checkpoints, events, jobs, ledger, logs, metrics
 from giornata.store.turns import before_statement, between_statement
 
@@ -104,12 +106,10 @@ _ATTEMPTS_IN_SHORT = _attempts_of_jobs(
 )
 
 
-class JobReadQueries:
-    """Implements `giornata.control.ports.user_store.JobReads`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-        self._nodes = NodeReads(connection)
+class JobReads(Queries, user_store.JobReads):
+    @cached_property
+    def _nodes(self) -> NodeReads:
+        return NodeReads(self._connection, self._dialect_name)
 
     def get(self, job_id: str, *, project_id: str) -> JobRecord | None:
         row = self._connection.execute(_JOB, {"wanted": job_id, "project": project_id}).first()

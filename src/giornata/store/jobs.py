@@ -6,21 +6,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import Demand, JobRow, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.job import JobEvent, JobState, next_state, sources
 from giornata.store import schema
 from giornata.store.claiming import (
     QUEUED,
-    Form,
+    ClaimQueryKey,
     Plan,
+    claim_query,
     eligible,
     first_of_queue,
     memory_of,
-    shape_of,
 )
 from giornata.store.queue import is_claimable, read_demand, why_nothing
-from giornata.store.rows import ROWS, among, row_list, types_of, update_rows
+from giornata.store.rows import ROWS, Queries, among, row_list, types_of, update_rows
 from giornata.store.schema import attempts, jobs, projects
 
 # Not columns of jobs. They are in the statement that locks the job, so that asking for them costs no query more.
@@ -60,20 +61,14 @@ _PAST_DEADLINE = (
 )
 
 
-class Jobs:
-    """See `giornata.control.ports.work_store.Jobs`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Jobs(Queries, work_store.Jobs):
     def claimable(self, wanted: Wanted) -> bool:
         return is_claimable(self._connection, wanted)
 
     def take(self, claim: Taking, *, at_ms: int) -> JobRow | None:
-        shape = shape_of(claim.wanted)
-        values = {**shape.values, "new_attempt": claim.attempt_id, "now": at_ms}
-        taken = self._connection.execute(take_statement(shape.form), values).first()
+        query = claim_query(claim.wanted)
+        values = {**query.values, "new_attempt": claim.attempt_id, "now": at_ms}
+        taken = self._connection.execute(take_statement(query.key), values).first()
         return None if taken is None else _job(taken)
 
     def take_each(self, claims: Sequence[Taking], *, at_ms: int) -> list[JobRow | None]:
@@ -200,12 +195,12 @@ def _change(names: tuple[str, ...]) -> sa.Update:
 
 
 @functools.lru_cache(maxsize=256)
-def take_statement(form: Form) -> sa.Update:
-    """The claim: pick and take in one statement. Takes the values of a `Shape`, `new_attempt` and `now`.
+def take_statement(key: ClaimQueryKey) -> sa.Update:
+    """The claim: pick and take in one statement. Takes the values of a `ClaimQuery`, `new_attempt` and `now`.
 
     Tests hold both planners to its indexes.
     """
-    first = first_of_queue(form)
+    first = first_of_queue(key)
     return (
         sa.update(jobs)
         .where(

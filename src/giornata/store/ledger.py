@@ -1,7 +1,10 @@
-"""Money: one row for each interval in which an attempt is alive, and who shared its node meanwhile.
+"""Money: what attempts cost. The ledger has one row for each interval in which an attempt is alive.
 
-The rows know nothing of each other, so that no beat of one attempt waits for another's: what each pays of the price
-is worked out when it is read (`store.bills`).
+The rows do not refer to each other, so that a heartbeat of one attempt never waits for another attempt. What an
+attempt pays of its node's price is computed when it is read: all of it alone, a share beside other attempts (`Bill`).
+
+Attempts that lived on one node at one time are found by their node and their times; no row says so. The index
+`ix_attempts_node` leads to the attempts of a node that live or ended after a given instant.
 """
 
 import functools
@@ -13,11 +16,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.budget import Spent
 from giornata.domain.money import MS_PER_HOUR
 from giornata.domain.sharing import Interval, shared_cost_micro_usd
-from giornata.store.rows import among
+from giornata.store.rows import Queries, among
 from giornata.store.schema import attempts, jobs, ledger
 
 # One that lives has no end yet.
@@ -60,13 +64,7 @@ def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[i
     return price * (billed_ms // MS_PER_HOUR) + (price * rest_ms + MS_PER_HOUR // 2) // MS_PER_HOUR
 
 
-class Ledger:
-    """See `giornata.control.ports.work_store.Ledger`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Ledger(Queries, work_store.Ledger):
     def open_each(self, begun: Sequence[tuple[JobRow, AttemptRow]], *, at_ms: int) -> None:
         if not begun:
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import machine_store
 from giornata.control.ports.fleet import Instance
 from giornata.control.ports.machine_store import Engagement, MachineKey, Outcomes, Reallocation, Seat
 from giornata.domain.health import Failure, Health, MachineState
@@ -14,7 +15,7 @@ from giornata.domain.job import TERMINAL, JobState
 from giornata.domain.machine_ids import AT, own_name, owner_of
 from giornata.domain.reasons import BLAME, Blame, Reason
 from giornata.protocol.specs import CANARY_KIND
-from giornata.store.rows import ROWS, among, insert_for, row_list, types_of
+from giornata.store.rows import ROWS, Queries, among, insert_for, row_list, types_of
 from giornata.store.schema import attempts, instances, jobs, machines, nodes, reallocations
 
 _AT_STAKE = sorted(reason for reason in Reason if BLAME[reason] in {Blame.MACHINE, Blame.UNDECIDED})
@@ -82,13 +83,7 @@ _REALLOCATIONS = (
 )
 
 
-class Machines:
-    """See `giornata.control.ports.machine_store.Machines`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Machines(Queries, machine_store.Machines):
     def get_each(self, machine_ids: Collection[str], kinds: Collection[str]) -> Mapping[MachineKey, Health]:
         values = {"machines": sorted(set(machine_ids)), "kinds": sorted(set(kinds))}
         found = self._connection.execute(_some(self._dialect_name), values)

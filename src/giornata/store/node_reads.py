@@ -1,4 +1,4 @@
-"""Nodes, to be looked at."""
+"""Nodes, as users and operators read them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from giornata.domain.starts import NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.bounded_pages import bounded, is_more_behind, size_of
 from giornata.store.claiming import eligible, for_machine, large_enough
-from giornata.store.rows import columns
+from giornata.store.rows import Queries, columns
 from giornata.store.schema import attempts, jobs, machines, nodes, strikes
 
 COUNTED = frozenset({"job_ids", "replaced", "strikes"})
@@ -60,11 +60,8 @@ _LIVE = sa.select(
 )
 
 
-class NodeReads:
-    """The part of `giornata.control.ports.user_store.JobReads` that is about nodes."""
-
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+class NodeReads(Queries):
+    """The queries of `user_store.JobReads` that are about nodes."""
 
     def live(self, job_id: str, *, kind: str, project_id: str, seen_since_ms: int) -> QueueView:
         """Which nodes could do this job now, by the claim's own predicate and gate; nothing of those ahead."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
 from giornata.domain.starts import NodeStart
 from giornata.store import schema
-from giornata.store.rows import ROWS, among, bind_each, insert_for, row_list, types_of, update_rows
+from giornata.store.rows import ROWS, Queries, among, bind_each, insert_for, row_list, types_of, update_rows
 from giornata.store.schema import fleets, instances, nodes
 
 # The columns of the row that the statement reads or writes, by name: SQLAlchemy does not correlate a subquery in
@@ -42,13 +43,7 @@ _sighted = attrgetter(*NodeSighting.__slots__)
 _BEAT = ("last_seen_at_ms", "held_models", "engine_pid")
 
 
-class Nodes:
-    """See `giornata.control.ports.work_store.Nodes`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Nodes(Queries, work_store.Nodes):
     def get(self, node_id: str) -> NodeRow | None:
         return _node(self._connection.execute(_BY_ID, {"wanted": node_id}).first())
 

@@ -1,4 +1,4 @@
-"""How fast attempts are."""
+"""How fast attempts are, and when a queued job may start."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import machine_store, money_store
 from giornata.control.ports.fleet import InstanceState
+from giornata.control.ports.machine_store import PaceRow, Takers
 from giornata.control.ports.money_store import Ahead, AtWork, Place
-from giornata.control.ports.pace_store import PaceRow, Takers
 from giornata.control.ports.records import FinishedRecord
 from giornata.domain.health import MachineState
 from giornata.domain.machine_ids import AT, own_id
@@ -17,7 +18,7 @@ from giornata.domain.starts import NodeStart
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.ledger import COUNT_BESIDE
 from giornata.store.node_reads import replaced
-from giornata.store.rows import columns
+from giornata.store.rows import Queries, columns
 from giornata.store.schema import attempts, bans, fleets, instances, jobs, machines, nodes
 from giornata.store.turns import before
 
@@ -57,12 +58,7 @@ _ENDED = (
 RECENT = 500
 
 
-class Paces:
-    """See `giornata.control.ports.pace_store.Paces`."""
-
-    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
-        self._connection = connection
-
+class Paces(Queries, machine_store.Paces):
     def live(self) -> Sequence[PaceRow]:
         return [PaceRow._make(row) for row in self._connection.execute(_LIVE)]
 
@@ -113,12 +109,7 @@ class Paces:
         return self._connection.scalar(query) or 0
 
 
-class ForecastQueries:
-    """See `giornata.control.ports.money_store.Forecasts`."""
-
-    def __init__(self, connection: sa.Connection, _dialect_name: str) -> None:
-        self._connection = connection
-
+class Forecasts(Queries, money_store.Forecasts):
     def recent(self, *, project_id: str) -> Mapping[str, list[FinishedRecord]]:
         reached = ~attempts.c.machine_id.contains(AT) | attempts.c.machine_id.endswith(own_id("", project_id))
         query = (

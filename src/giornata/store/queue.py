@@ -1,4 +1,7 @@
-"""Why a claim finds nothing. Each statement walks an index of the queue until it has one job, and locks none."""
+"""What the queue holds: why a claim finds nothing, and how many jobs wait by what they need of a node.
+
+The statements about a claim walk an index of the queue until they find one job. They lock nothing.
+"""
 
 import functools
 from collections import Counter, defaultdict
@@ -11,15 +14,15 @@ from giornata.domain.routing import ENDLESS_BYTES
 from giornata.store.claiming import (
     FOR_ANYONE,
     PINNED,
-    Form,
+    ClaimQueryKey,
     any_queued,
+    claim_query,
     eligible,
     in_project,
     kinds_of,
     memory_of,
     of_key,
     parameter,
-    shape_of,
     vram_parameter,
 )
 from giornata.store.schema import bans, jobs
@@ -66,46 +69,48 @@ def _any_eligible(connection: sa.Connection, wanted: Wanted, vram_bytes: int) ->
 
 
 def _any(connection: sa.Connection, make: Any, wanted: Wanted, **values: int) -> bool:
-    shape = shape_of(wanted)
+    query = claim_query(wanted)
     # What models a node holds decides nothing here.
-    form = shape.form._replace(models=0)
-    return connection.execute(make(form), {**shape.values, **values}).first() is not None
+    key = query.key._replace(models=0)
+    return connection.execute(make(key), {**query.values, **values}).first() is not None
 
 
 @functools.lru_cache(maxsize=64)
-def _eligible(form: Form) -> sa.Select[Any]:
-    fitting = eligible(parameter("machine"), vram_parameter(), _project(form))
-    return any_queued(kinds_of(form), [*_key(form), *fitting], machine_id=_may_be_for(form))
+def _eligible(key: ClaimQueryKey) -> sa.Select[Any]:
+    fitting = eligible(parameter("machine"), vram_parameter(), _project(key))
+    return any_queued(kinds_of(key), [*_joint_key_filter(key), *fitting], machine_id=_may_be_for(key))
 
 
 @functools.lru_cache(maxsize=64)
-def _queued(form: Form) -> sa.Select[Any]:
-    return any_queued(kinds_of(form), [*_key(form), *in_project(_project(form))], machine_id=_may_be_for(form))
+def _queued(key: ClaimQueryKey) -> sa.Select[Any]:
+    return any_queued(
+        kinds_of(key), [*_joint_key_filter(key), *in_project(_project(key))], machine_id=_may_be_for(key)
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _for_another(form: Form) -> sa.Select[Any]:
+def _for_another(key: ClaimQueryKey) -> sa.Select[Any]:
     """A job of these kinds that is for one machine. There are few of those at any time."""
-    conditions = (PINNED, jobs.c.kind.in_(kinds_of(form)), *in_project(_project(form)))
+    conditions = (PINNED, jobs.c.kind.in_(kinds_of(key)), *in_project(_project(key)))
     return sa.select(jobs.c.id).where(*conditions).limit(1)
 
 
 @functools.lru_cache(maxsize=64)
-def _of_another_kind(form: Form) -> sa.Select[Any]:
-    return sa.select(jobs.c.id).where(FOR_ANYONE, *in_project(_project(form))).limit(1)
+def _of_another_kind(key: ClaimQueryKey) -> sa.Select[Any]:
+    return sa.select(jobs.c.id).where(FOR_ANYONE, *in_project(_project(key))).limit(1)
 
 
-def _key(form: Form) -> list[sa.ColumnElement[bool]]:
-    return of_key(parameter("joint") if form.companion else None)
+def _joint_key_filter(key: ClaimQueryKey) -> list[sa.ColumnElement[bool]]:
+    return of_key(parameter("joint") if key.companion else None)
 
 
-def _project(form: Form) -> sa.BindParameter[str] | None:
-    return parameter("project") if form.one_project else None
+def _project(key: ClaimQueryKey) -> sa.BindParameter[str] | None:
+    return parameter("project") if key.one_project else None
 
 
-def _may_be_for(form: Form) -> sa.BindParameter[str] | None:
+def _may_be_for(key: ClaimQueryKey) -> sa.BindParameter[str] | None:
     """The machine whose own jobs a claim may get: what is for one machine joins nobody's batch."""
-    return None if form.companion else parameter("machine")
+    return None if key.companion else parameter("machine")
 
 
 class _Asked(NamedTuple):

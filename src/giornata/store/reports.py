@@ -1,24 +1,19 @@
-"""Log lines and metrics."""
+"""What nodes report about a job: log lines, metrics and events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent
 from giornata.protocol.events import EventType
 from giornata.store import schema
-from giornata.store.rows import insert_for, insert_rows
+from giornata.store.rows import Queries, insert_for, insert_rows
 from giornata.store.schema import events, logs, metrics
 
 
-class Reports:
-    """See `giornata.control.ports.work_store.Reports`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Reports(Queries, work_store.Reports):
     def count_lines(self, job_id: str, *, up_to: int) -> int:
         some = sa.select(sa.literal_column("1")).where(logs.c.job_id == job_id).limit(up_to).subquery()
         return self._connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0
@@ -76,13 +71,7 @@ def _newer(statement: Any) -> Any:
     )
 
 
-class Events:
-    """See `giornata.control.ports.work_store.Events`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Events(Queries, work_store.Events):
     def add_each(self, events: Sequence[NewEvent]) -> None:
         if not events:
             return

@@ -1,4 +1,4 @@
-"""Committed checkpoints."""
+"""Committed checkpoints and artifacts of a job."""
 
 import functools
 from collections import defaultdict
@@ -7,8 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import work_store
 from giornata.control.ports.work_rows import ArtifactRow, BlobRow, CheckpointRow, JobRow
-from giornata.store.rows import among, insert_for
+from giornata.store.rows import Queries, among, insert_for
 from giornata.store.schema import artifacts, blobs, checkpoints
 
 _THIS = (checkpoints.c.job_id == sa.bindparam("job")) & (checkpoints.c.step == sa.bindparam("at_step"))
@@ -41,13 +42,7 @@ _OF_JOB = sa.select(*_COLUMNS).where(artifacts.c.job_id == sa.bindparam("wanted"
 _RESULT = ("attempt_id", "sha256", "size_bytes", "media_type", "created_at_ms")
 
 
-class Checkpoints:
-    """See `giornata.control.ports.work_store.Checkpoints`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Checkpoints(Queries, work_store.Checkpoints):
     def usable(self, job_id: str) -> Sequence[CheckpointRow]:
         return [row for row in self.all(job_id) if not row.rejected]
 
@@ -99,13 +94,7 @@ def _checkpoint(row: sa.Row[Any]) -> CheckpointRow:
     )
 
 
-class Artifacts:
-    """See `giornata.control.ports.work_store.Artifacts`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection = connection
-        self._dialect_name = dialect_name
-
+class Artifacts(Queries, work_store.Artifacts):
     def of_job(self, job_id: str) -> Sequence[ArtifactRow]:
         found = self._connection.execute(_OF_JOB, {"wanted": job_id})
         return [ArtifactRow(**row._mapping) for row in found]

@@ -24,6 +24,13 @@ _LIST = sa.bindparam(ROWS, type_=sa.JSON(), required=False)
 _R = TypeVar("_R")
 
 
+class Queries:
+    """A group of statements that run in the transaction of `connection`, which the caller begins and ends."""
+
+    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
+        self._connection, self._dialect_name = connection, dialect_name
+
+
 def row_list(dialect_name: str, types: Mapping[str, Any]) -> Any:
     """The parameter ROWS as a table, in the order of the list. `types` are SQL types by the name of the column.
 

@@ -1,4 +1,4 @@
-"""The files of a SQLite database: nobody but the user of the server may open them."""
+"""The SQLite file: who may open it, and whose turn it is to write."""
 
 import fcntl
 import os

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from giornata.control.ports import user_store
 from giornata.control.ports.records import JobRecord
 from giornata.domain.job import TERMINAL
 from giornata.domain.routing import Turns
 from giornata.store import schema
-from giornata.store.rows import columns, insert_rows, insert_unless_there, record_of
+from giornata.store.rows import Queries, columns, insert_rows, insert_unless_there, record_of
 from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs, projects
 from giornata.store.turns import read_turns
 
@@ -22,12 +23,7 @@ _HOLD_PROJECT = (
 _INSERT_INPUT = sa.insert(job_inputs)
 
 
-class SubmissionQueries:
-    """Implements `giornata.control.ports.user_store.Submission`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Submission(Queries, user_store.Submission):
     def remembered(self, project_id: str, key: str, route: str, *, since_ms: int) -> tuple[str, str] | None:
         query = sa.select(idempotency.c.request_sha256, idempotency.c.job_id).where(
             _request(project_id, key, route), idempotency.c.created_at_ms >= since_ms

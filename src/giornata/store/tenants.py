@@ -1,12 +1,12 @@
-"""The installation's row and its tenants."""
+"""The installation's row, projects, their keys and their sealed secrets."""
 
 import sqlalchemy as sa
 
+from giornata.control.ports import user_store
 from giornata.control.ports.records import KeyRecord, ProjectRecord
-from giornata.control.ports.secret_store import SecretRecord
-from giornata.control.ports.user_store import Before, KeptSigningKey
+from giornata.control.ports.user_store import Before, KeptSigningKey, SecretRecord
 from giornata.protocol.admin import Scope
-from giornata.store.rows import columns, insert_unless_there, record_of
+from giornata.store.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import installation, keys, project_secrets, projects
 
 COLUMNS = columns(projects, ProjectRecord)
@@ -16,12 +16,7 @@ KEY_COLUMNS = columns(keys, KeyRecord)
 SECRET_COLUMNS = columns(project_secrets, SecretRecord)
 
 
-class ProjectQueries:
-    """Implements `giornata.control.ports.user_store.Projects`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Projects(Queries, user_store.Projects):
     def install(self, *, signing_key: str, sealed_signing_key: str | None = None, at_ms: int) -> bool:
         keys = {"signing_key": signing_key, "sealed_signing_key": sealed_signing_key}
         row = {"id": THE_ROW, "created_at_ms": at_ms} | keys
@@ -62,12 +57,7 @@ class ProjectQueries:
         return self._connection.execute(statement).rowcount == 1
 
 
-class KeyQueries:
-    """Implements `giornata.control.ports.user_store.Keys`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Keys(Queries, user_store.Keys):
     def add(self, key: KeyRecord) -> None:
         row = {column.name: getattr(key, column.name) for column in KEY_COLUMNS}
         self._connection.execute(sa.insert(keys).values(**row))
@@ -109,12 +99,7 @@ class KeyQueries:
         return None if row is None else record_of(KeyRecord, row)
 
 
-class SecretQueries:
-    """Implements `giornata.control.ports.secret_store.Secrets`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Secrets(Queries, user_store.Secrets):
     def put(self, secret: SecretRecord) -> None:
         row = {column.name: getattr(secret, column.name) for column in SECRET_COLUMNS}
         if self._connection.execute(insert_unless_there(self._dialect_name, project_secrets, **row)).first():

@@ -20,7 +20,7 @@ _kind, _priority = sa.bindparam("kind", type_=sa.String()), sa.bindparam("priori
 
 def _turns() -> sa.Select[Any]:
     alike = (jobs.c.kind == _kind, jobs.c.priority == _priority)
-    arms = {
+    branches = {
         "head": (
             sa.select(jobs.c.turn)
             .where(FOR_ANYONE, *alike, jobs.c.interrupted.is_(sa.false()))
@@ -40,7 +40,7 @@ def _turns() -> sa.Select[Any]:
             .limit(sa.literal_column("1"))
         ),
     }
-    ctes = [(name, arm.cte(f"{name}_turns")) for name, arm in arms.items()]
+    ctes = [(name, branch.cte(f"{name}_turns")) for name, branch in branches.items()]
     rows = (sa.select(sa.literal_column(f"'{name}'").label("what"), cte.c.turn) for name, cte in ctes)
     found = sa.union_all(*rows).subquery("found")
     return sa.select(found.c.what, found.c.turn)

@@ -6,9 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from giornata.control.ports import user_store
 from giornata.control.ports.records import BlobRecord, CacheRecord, StandingRecord, UploadRecord
 from giornata.domain.errors import Unavailable
-from giornata.store.rows import columns, insert_unless_there, record_of
+from giornata.store.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import attempts, blobs, caches, jobs, uploads
 
 BLOB_COLUMNS = columns(blobs, BlobRecord)
@@ -36,12 +37,7 @@ _HOLD_JOB = (
 _ALIVE = sa.select(attempts.c.id).where(attempts.c.id == sa.bindparam("wanted"), attempts.c.ended_at_ms.is_(None))
 
 
-class UploadQueries:
-    """Implements `giornata.control.ports.user_store.Uploads`."""
-
-    def __init__(self, connection: sa.Connection, dialect_name: str) -> None:
-        self._connection, self._dialect_name = connection, dialect_name
-
+class Uploads(Queries, user_store.Uploads):
     # ---- blobs
 
     def blobs(self, project_id: str, sha256s: Sequence[str]) -> dict[str, BlobRecord]:

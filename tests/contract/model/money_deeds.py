@@ -7,7 +7,7 @@ from tests.contract.model.house import PROJECTS, ROOT, owner
 from tests.contract.model.town_deeds import DAY_S, Deeds
 
 from giornata.control.budgets import project_spent
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.control.set_budget import change_job, set_project_budget, settle_budgets
 from giornata.domain.budget import month_start_ms, project_budgets
 from giornata.domain.errors import GiornataError, OverBudget
@@ -69,7 +69,7 @@ class MoneyDeeds(Deeds):
         with self.house.store.read() as tx:
             limited = dict(tx.pausing.limited_projects())
             now_ms = self.ctx.clock.now_ms()
-            fresh = replace(self.ctx, memory=Memory())
+            fresh = replace(self.ctx, memory=ProcessCache())
             spent = {project: project_spent(tx, fresh, project, at_ms=now_ms) for project in limited}
         for job in (each for each in seen.jobs if each.paused_by in {"project", "month"}):
             assert job.project_id in limited, f"{job} waits for a budget that is none"

@@ -176,7 +176,7 @@ MUTANTS = (
                 old="        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n",
                 new=(
                     "        if isinstance(report, ReleaseAttempt):\n"
-                    "            tx.judgements.strike(attempt, report.reason, at_ms=now_ms)\n"
+                    "            tx.bans.strike(attempt, report.reason, at_ms=now_ms)\n"
                     "        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n"
                 ),
             ),

@@ -6,7 +6,7 @@ from tests.fixtures.work import Workshop
 
 from giornata.control.heartbeat import heartbeat
 from giornata.control.policy import Policy
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.control.report import LONGEST_LINE, add_log_lines, add_notice, put_metrics
 from giornata.protocol.work import Heartbeat, LogLines, MetricBatch, NoticeReport, StepMetrics
 from giornata.store import schema
@@ -26,8 +26,8 @@ def narrow(shop: Workshop) -> Workshop:
     return shop
 
 
-def fresh_memory(shop: Workshop) -> Memory:
-    memory = Memory()
+def fresh_memory(shop: Workshop) -> ProcessCache:
+    memory = ProcessCache()
     memory.signing_key = shop.ctx.memory.signing_key
     return memory
 

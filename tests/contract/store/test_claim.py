@@ -153,7 +153,7 @@ def test_d10_any_number_of_bans_hides_no_job(shop: Workshop) -> None:
     last = shop.add_job()
     with shop.store.begin() as tx:
         for job_id in ids:
-            tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+            tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert shop.lease(1).job_id == last
 
 
@@ -183,7 +183,7 @@ def test_d13_looking_and_taking_agree(shop: Workshop) -> None:
     assert shop.whole_database() == before
     job_id = shop.add_job()
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert shop.claim(1).reason == "banned"
     assert shop.lease(2).job_id == job_id
 

@@ -109,7 +109,7 @@ def a_queue_with_everything(shop: Workshop) -> list[Asked]:
         shop.add_job(**column)
     shop.claim(8, kinds=("x-none",))
     with shop.store.begin() as tx:
-        tx.judgements.ban(banned, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(banned, "machine-1", Reason.CRASHED, at_ms=1)
         tx.connection.execute(schema.nodes.update().where(schema.nodes.c.id == "node_00000008").values(draining=True))
     shop.add_project("proj_b")
     foreign = Caller(project_id="proj_b", scope=Scope.NODE, key_id="key_b")
@@ -226,7 +226,7 @@ def test_behind_its_bans_a_claim_gets_the_next_job_and_not_a_later_one_of_a_held
     later = shop.add_job(model_key="model-b", turn=10 * AFFINITY_WINDOW)
     with shop.store.begin() as tx:
         for job_id in queue[:2]:
-            tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+            tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     claims = [asked(shop, number, held_models=("model-b",)) for number in (1, 2, 3, 4)]
     replies = [*claim_each(shop.ctx, claims[:2]), *claim_each(shop.ctx, claims[2:])]
     taken = [reply.lease.job_id for reply in replies if isinstance(reply, ClaimReply) and reply.lease is not None]
@@ -257,7 +257,7 @@ def work_with_everything(shop: Workshop) -> list[Beat]:
     # The lapsed job comes first in the queue: nobody else may take it here.
     with shop.store.begin() as tx:
         for number in range(2, 7):
-            tx.judgements.ban(leases[0].job_id, f"machine-{number}", Reason.CRASHED, at_ms=1)
+            tx.bans.ban(leases[0].job_id, f"machine-{number}", Reason.CRASHED, at_ms=1)
     leases += [shop.lease(number) for number in range(2, 7)]
     shop.clock.advance_s(10)
     release(shop.ctx, leases[2].attempt_id, ReleaseAttempt(reason=Reason.RELEASED))

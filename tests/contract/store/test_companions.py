@@ -61,7 +61,7 @@ def test_who_waits_for_a_companion_is_told_without_a_write_whether_there_is_one(
     job_id = shop.add_job(joint_key="key")
     assert nothing_yet(shop.ctx, asked(shop, 1, "key")) is None
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     reply = nothing_yet(shop.ctx, asked(shop, 1, "key"))
     assert reply is not None
     assert reply.reason == "banned"

@@ -19,7 +19,7 @@ from giornata.protocol.admin import ROOT_PROJECT, Scope
 from giornata.protocol.costs import Costs
 from giornata.protocol.work import CompleteAttempt, Heartbeat, ReleaseAttempt
 from giornata.store import schema
-from giornata.store.transaction import Tx
+from giornata.store.transaction import Transaction
 
 ROOT = Caller(project_id=ROOT_PROJECT, scope=Scope.ADMIN, key_id="key_root")
 ANN = Caller(project_id="ann", scope=Scope.MEMBER, key_id="key_ann")
@@ -36,7 +36,7 @@ def add_instance(shop: Workshop, name: str = "i-1", **columns: object) -> None:
             add_interval(tx, name, from_ms=now_ms)
 
 
-def add_interval(tx: Tx, name: str, *, from_ms: int, to_ms: int | None = None) -> None:
+def add_interval(tx: Transaction, name: str, *, from_ms: int, to_ms: int | None = None) -> None:
     billed = {"fleet": "spot", "instance_id": name, "seq": 0, "from_ms": from_ms, "to_ms": to_ms}
     row = {**billed, "price_micro_usd_per_hour": PRICE}
     tx.connection.execute(sa.insert(schema.billed_intervals).values(row))

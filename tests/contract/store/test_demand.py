@@ -61,7 +61,7 @@ def test_jobs_with_equal_bans_are_one_group(shop: Workshop) -> None:
         shop.add_job(interrupted=True)
     for job_id in ("job_000001", "job_000002"):
         with shop.store.begin() as tx:
-            tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+            tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert demand(shop) == [asked(2, banned_machines=frozenset({"machine-1"}))]
 
 
@@ -70,7 +70,7 @@ def test_a_job_for_one_machine_is_counted_by_itself(shop: Workshop) -> None:
     shop.add_job(only_machine_id="machine-1")
     banned = shop.add_job(only_machine_id="machine-2", min_vram_bytes=7)
     with shop.store.begin() as tx:
-        tx.judgements.ban(banned, "machine-2", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(banned, "machine-2", Reason.CRASHED, at_ms=1)
     shop.add_job()
     found = demand(shop)
     assert found[:2] == [asked(), asked(2, only_machine_id="machine-1")]

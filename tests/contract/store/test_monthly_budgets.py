@@ -15,7 +15,7 @@ from tests.fixtures.work import PRICE, Workshop
 from giornata.control.budgets import project_spent
 from giornata.control.complete import complete
 from giornata.control.context import Context
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.control.read_jobs import get_job
 from giornata.control.reported_ends import release
 from giornata.control.set_budget import change_job, set_project_budget, settle_budgets
@@ -268,7 +268,7 @@ def test_what_is_remembered_is_what_the_database_says_whenever_it_is_asked(shop:
         shop.add_job()
         lease = shop.lease(1)
         beat(shop, lease, after_s=100)
-        fresh = replace(shop.ctx, memory=Memory())
+        fresh = replace(shop.ctx, memory=ProcessCache())
         with shop.store.read() as tx:
             now_ms = shop.clock.now_ms()
             assert spent(shop) == project_spent(tx, fresh, ROOT_PROJECT, at_ms=now_ms)

@@ -57,7 +57,7 @@ def test_a_small_node_gets_the_next_job_that_fits(shop: Workshop) -> None:
 def test_banned_is_told_from_too_small(shop: Workshop) -> None:
     job_id = shop.add_job(min_vram_bytes=20 * GB)
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert shop.claim(node(shop, 1, 8 * GB)).reason == "banned"
     assert shop.claim(node(shop, 2, 8 * GB)).reason == "too-small"
     assert shop.claim(node(shop, 2, 8 * GB), kinds=("x-own",)).reason == "no-such-kind"
@@ -161,7 +161,7 @@ def test_a_job_says_that_no_node_is_large_enough(shop: Workshop) -> None:
     shop.claim(large, kinds=("train", "x-none"), request_id="request-large", joint_key="none has it")
     assert get_job(shop.ctx, ROOT, job_id).waiting_because == "waiting for its turn, position 1 in the queue"
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-2", Reason.CRASHED, at_ms=shop.clock.now_ms())
+        tx.bans.ban(job_id, "machine-2", Reason.CRASHED, at_ms=shop.clock.now_ms())
     assert (get_job(shop.ctx, ROOT, job_id).waiting_because or "").startswith(
         "every connected node that is large enough (1) has failed this job before; it goes back to one of them at "
     )
@@ -172,10 +172,10 @@ def test_a_ban_on_one_node_is_none_on_another(shop: Workshop) -> None:
     for number in (1, 2):
         shop.claim(number, kinds=("train",), joint_key="none has it")
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert get_job(shop.ctx, ROOT, job_id).waiting_because == "waiting for its turn, position 1 in the queue"
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-2", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(job_id, "machine-2", Reason.CRASHED, at_ms=1)
     assert "every connected node (2)" in (get_job(shop.ctx, ROOT, job_id).waiting_because or "")
 
 
@@ -207,7 +207,7 @@ def test_nobody_else_gets_it_and_is_told_so(shop: Workshop) -> None:
 def test_a_job_for_one_machine_is_not_handed_to_it_once_it_is_banned_there(shop: Workshop) -> None:
     job_id = shop.add_job(only_machine_id="machine-1")
     with shop.store.begin() as tx:
-        tx.judgements.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
+        tx.bans.ban(job_id, "machine-1", Reason.CRASHED, at_ms=1)
     assert shop.claim(1).reason == "banned"
     assert shop.claim(2).reason == "for-another"
     assert get_job(shop.ctx, ROOT, job_id).waiting_because == (

@@ -75,7 +75,7 @@ def fill(store: Database, queue: list[Queued]) -> None:
             )
             tx.connection.execute(sa.insert(schema.jobs).values(row))
             if queued.banned:
-                tx.judgements.ban(str(row["id"]), "machine-1", Reason.CRASHED, at_ms=1)
+                tx.bans.ban(str(row["id"]), "machine-1", Reason.CRASHED, at_ms=1)
 
 
 def expected(queue: list[Queued], wanted: Wanted) -> list[str]:

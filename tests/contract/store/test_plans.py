@@ -14,7 +14,7 @@ from giornata.control.ports.work_rows import Taking, Wanted
 from giornata.store import schema
 from giornata.store.attempts import AHEAD, HISTORY, LIVE, RUN_OUT, SINCE_PROGRESS
 from giornata.store.bans import CONNECTED, ON_MACHINE, WAITING
-from giornata.store.claiming import any_queued, eligible, first_ones_of_queue, of_key, shape_of
+from giornata.store.claiming import any_queued, claim_query, eligible, first_ones_of_queue, of_key
 from giornata.store.database import Database, open_store
 from giornata.store.jobs import take_statement
 from giornata.store.ledger import BESIDE_ATTEMPTS_OF_JOBS
@@ -74,7 +74,7 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
-    text = plan(full, take_statement(shape_of(WANTED).form))
+    text = plan(full, take_statement(claim_query(WANTED).key))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
     assert text.count("ix_jobs_queue_model") == 2
@@ -83,7 +83,7 @@ def test_the_claim_reads_the_heads_of_its_two_indexes(full: Database) -> None:
 
 
 def test_several_claims_read_the_heads_of_the_same_indexes(full: Database) -> None:
-    text = plan(full, first_ones_of_queue(shape_of(WANTED).form, each=32))
+    text = plan(full, first_ones_of_queue(claim_query(WANTED).key, each=32))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
     assert text.count("ix_jobs_queue_model") == 2
@@ -93,7 +93,7 @@ def test_several_claims_read_the_heads_of_the_same_indexes(full: Database) -> No
 
 def test_a_claim_without_models_reads_one_index(full: Database) -> None:
     wanted = Wanted(kinds=("train",), held_models=(), machine_id="machine-1", project_id=None)
-    text = plan(full, take_statement(shape_of(wanted).form))
+    text = plan(full, take_statement(claim_query(wanted).key))
     assert full_scans(text) == []
     assert re.search(r"ix_jobs_queue\b", text)
 
@@ -105,8 +105,8 @@ def test_looking_for_work_reads_an_index(full: Database) -> None:
 
 
 def test_a_claim_for_a_companion_reads_the_head_of_one_index(full: Database) -> None:
-    form = shape_of(COMPANION).form
-    for statement in (take_statement(form), first_ones_of_queue(form, each=32)):
+    key = claim_query(COMPANION).key
+    for statement in (take_statement(key), first_ones_of_queue(key, each=32)):
         text = plan(full, statement)
         assert full_scans(text) == []
         assert text.count("ix_jobs_queue_joint") == 1
@@ -200,7 +200,7 @@ def test_who_stands_before_a_job_is_counted_from_the_queues_index(full: Database
 
 
 def test_the_jobs_of_a_machine_are_found_by_index(full: Database) -> None:
-    text = plan(full, take_statement(shape_of(WANTED).form))
+    text = plan(full, take_statement(claim_query(WANTED).key))
     assert text.count("ix_jobs_pinned") == 1
 
 

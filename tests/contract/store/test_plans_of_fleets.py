@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, plans, read_whole
 
-from giornata.control.ports.pace_store import PaceRow
+from giornata.control.ports.machine_store import PaceRow
 from giornata.control.ports.work_rows import AttemptRow, Beginning, NewEvent, NodeBeat, NodeSighting
 from giornata.domain.health import MachineState
 from giornata.domain.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.store.database import Database, open_store
-from giornata.store.transaction import Tx
+from giornata.store.transaction import Transaction
 
 LIVE, PAST = 200, 40_000  # attempts, each on a node and an instance of its own
 MOST = LIVE + PAST
@@ -111,7 +111,7 @@ BEGINNING = Beginning(
         **{"data": {}, "at_ms": 1},
     ),
 )
-Ask = Callable[[Tx], object]
+Ask = Callable[[Transaction], object]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

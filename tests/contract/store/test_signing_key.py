@@ -17,7 +17,7 @@ from giornata.control.install import (
     seal_signing_key,
     signing_key,
 )
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unavailable
 from giornata.protocol.admin import ROOT_PROJECT
 from giornata.store.database import Database
@@ -33,7 +33,7 @@ def sealing(ctx: Context) -> Context:
 
 
 def restarted(ctx: Context) -> Context:
-    return replace(ctx, memory=Memory())
+    return replace(ctx, memory=ProcessCache())
 
 
 def test_a_key_is_sealed_from_the_beginning(sealing: Context, store: Database) -> None:

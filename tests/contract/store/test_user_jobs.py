@@ -257,7 +257,7 @@ def test_d29_a_queued_job_says_why_it_waits(ctx: Context, clock: ManualClock) ->
     second = new_job(ctx)
     assert second.waiting_because == "waiting for its turn, position 2 in the queue"
     with ctx.store.begin() as tx:
-        tx.judgements.ban(job.id, "m1", Reason.CRASHED, at_ms=clock.now_ms())
+        tx.bans.ban(job.id, "m1", Reason.CRASHED, at_ms=clock.now_ms())
     assert "every connected node (1)" in (get_job(ctx, ANN, job.id).waiting_because or "")
     clock.advance_s(ctx.policy.node_gone_after_s + 1)
     assert "is connected" in (get_job(ctx, ANN, second.id).waiting_because or "")

@@ -14,7 +14,7 @@ from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.client import Backoff, Client
 from giornata.control.authenticate import authenticate
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
 
 WITHIN_MS = 10_000
@@ -48,7 +48,7 @@ class Replica:
 def replica(tmp_path: Path) -> Iterator[Replica]:
     with serving(tmp_path) as first:
         clock = MovedClock()
-        ctx = replace(first.ctx, memory=Memory(), clock=clock)
+        ctx = replace(first.ctx, memory=ProcessCache(), clock=clock)
         server = HttpServer(create_app(ctx, settings=QUICK), listen("127.0.0.1", 0), grace_s=5)
         server.start()
         try:

@@ -19,22 +19,22 @@ from tests.unit.api.test_refusals import NODE, lease
 from tests.unit.api.test_server import long_claim
 
 from giornata.api.app import create_app
-from giornata.api.connection import MAX_HEADER_BYTES, Patience
+from giornata.api.connection import MAX_HEADER_BYTES, Timeouts
 from giornata.api.server import HttpServer, listen
 from giornata.api.settings import ApiSettings
 
-UNHURRIED = Patience(head_s=3600, reader_s=3600, rest_s=3600)
-HURRIED = Patience(head_s=0.3, reader_s=0.3, rest_s=0.3)
+UNHURRIED = Timeouts(head_s=3600, reader_s=3600, rest_s=3600)
+HURRIED = Timeouts(head_s=0.3, reader_s=0.3, rest_s=0.3)
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 FOR_EVER_S = 20
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
 
 
 @contextlib.contextmanager
-def hurried(served: Served, patience: Patience = HURRIED, **settings: float) -> Iterator[HttpServer]:
+def hurried(served: Served, timeouts: Timeouts = HURRIED, **settings: float) -> Iterator[HttpServer]:
     """The same house behind a server that does not wait long."""
     app = create_app(served.ctx, settings=ApiSettings(stream_poll_s=QUICK.stream_poll_s, **settings))  # type: ignore[arg-type]
-    server = HttpServer(app, listen("127.0.0.1", 0), grace_s=5, patience=patience)
+    server = HttpServer(app, listen("127.0.0.1", 0), grace_s=5, timeouts=timeouts)
     server.start()
     try:
         yield server
@@ -125,7 +125,7 @@ def test_a_head_behind_another_that_never_ends(served: Served) -> None:
 
 
 def test_a_head_in_pieces_and_one_behind_another(served: Served) -> None:
-    with hurried(served, Patience()) as server, connected(server) as sock:
+    with hurried(served, Timeouts()) as server, connected(server) as sock:
         sock.sendall(HEAD[:9])
         sock.sendall(HEAD[9:] + b"\r\n" + HEAD)
         assert reply(sock).startswith(b"HTTP/1.1 200 ")
@@ -265,7 +265,7 @@ def test_the_rest_of_a_body_that_nobody_waits_for(served: Served) -> None:
 
 
 def test_a_slow_head_behind_such_a_rest(served: Served) -> None:
-    with hurried(served, Patience(head_s=3600, rest_s=0.5)) as server, connected(server) as sock:
+    with hurried(served, Timeouts(head_s=3600, rest_s=0.5)) as server, connected(server) as sock:
         sock.sendall(b"GET /v1/blobs/default/x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
         assert reply(sock).startswith(b"HTTP/1.1 403 ")
         sock.sendall(b"0123456789" + HEAD + b"X-Long: ")
@@ -302,7 +302,7 @@ def test_a_follower_that_does_not_read(served: Served) -> None:
 
 def test_a_follower_that_reads_slowly(served: Served) -> None:
     path = filled_log(served)
-    with hurried(served, Patience(reader_s=5)) as server, connected(server) as sock:
+    with hurried(served, Timeouts(reader_s=5)) as server, connected(server) as sock:
         sock.sendall(stream_of(path, served.keys.member))
         seen = b""
         while seen.count(b"\nid: ") < 800:

@@ -1,13 +1,15 @@
-"""What the control plane asks of the store about machines.
+"""What the control plane asks of the store about machines: their health, bans and strikes, and the pace of attempts.
 
 Every method runs in the caller's transaction. Instants are epoch milliseconds of the server's clock.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from giornata.control.ports.fleet import Instance
+from giornata.control.ports.work_rows import AttemptRow
+from giornata.domain.backoff import Ban
 from giornata.domain.health import Health, MachineState
 from giornata.domain.reasons import Reason
 
@@ -128,3 +130,97 @@ class Machines(Protocol):
         """Those of the fleet since then, latest first."""
 
     def add_reallocation(self, reallocation: Reallocation) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BannedJob:
+    """A queued job for any machine, and its bans. `fruitless` counts its attempts in a row that made no progress."""
+
+    id: str
+    project_id: str
+    kind: str
+    min_vram_bytes: int
+    fruitless: int
+    bans: tuple[Ban, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedNode:
+    """A node heard of lately that is not leaving, and that no newer process has replaced."""
+
+    machine_id: str
+    project_id: str
+    kinds: tuple[str, ...]
+    vram_bytes: int | None
+
+
+class Bans(Protocol):
+    """Bans (this machine, this job) and strikes (this machine, any job)."""
+
+    def connected(self, *, seen_since_ms: int) -> Sequence[ConnectedNode]:
+        """The nodes that could be given a job, whatever they are at now."""
+
+    def waiting(self, kinds: Collection[str]) -> Sequence[BannedJob]:
+        """The queued jobs of these kinds, for any machine, that have bans. Reads interrupted jobs from an index."""
+
+    def of_job(self, job_id: str) -> Sequence[Ban]: ...
+
+    def on_machine(self, machine_id: str, kinds: Collection[str]) -> Sequence[str]:
+        """Ids, in order, of the queued jobs of these kinds that are banned from this machine."""
+
+    def lift(self, job_id: str, machine_ids: Collection[str]) -> None:
+        """Let these machines have the job again. The job must be locked."""
+
+    def ban(self, job_id: str, machine_id: str, reason: Reason, *, at_ms: int) -> None:
+        """Do not give the job to the machine again, until the ban is lifted. May be repeated."""
+
+    def strike(self, attempt: AttemptRow, reason: Reason, *, at_ms: int) -> bool:
+        """Hold the attempt against its machine; False when it was held already."""
+
+
+class PaceRow(NamedTuple):
+    """An attempt that has made a step.
+
+    `until_ms` is its last sign of life; at `stepped_at_ms` step `stepped_to` became known, the latest that it told.
+    `width` counts the attempts that shared its batch, itself included.
+    """
+
+    attempt_id: str
+    job_id: str
+    machine_id: str
+    kind: str
+    device: str
+    shape_key: str
+    width: int
+    project_id: str
+    order: str
+    lapsed: bool
+    started_at_ms: int
+    first_step_at_ms: int
+    first_step: int | None
+    stepped_to: int | None
+    stepped_at_ms: int | None
+    until_ms: int
+    total_steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takers:
+    """Nodes that could take a job: without work, with work, and still to come."""
+
+    idle: int
+    busy: int
+    coming: int
+
+
+class Paces(Protocol):
+    """Speeds of attempts, and who else could do the work."""
+
+    def live(self) -> Sequence[PaceRow]:
+        """Of the attempts that have made a step and not ended."""
+
+    def ended(self, *, since_ms: int, limit: int) -> Sequence[PaceRow]:
+        """Of the latest that ended since; those that were too slow too."""
+
+    def takers(self, of: PaceRow, *, seen_since_ms: int) -> Takers:
+        """Nodes with the same device on other machines, in good standing, that may have the job."""

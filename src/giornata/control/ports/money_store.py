@@ -156,16 +156,3 @@ class Pausing(Protocol):
 
     def set_budgets(self, project_id: str, budgets: Mapping[Payer, int | None]) -> bool:
         """Set or lift those that are given; False when there is no such project."""
-
-
-class MoneyTransaction(Protocol):
-    """The groups of queries about money."""
-
-    @property
-    def spending(self) -> Spending: ...
-    @property
-    def forecasts(self) -> Forecasts: ...
-    @property
-    def costs(self) -> Costs: ...
-    @property
-    def pausing(self) -> Pausing: ...

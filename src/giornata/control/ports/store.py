@@ -1,34 +1,68 @@
-"""A database with transactions, as the use cases see it."""
+"""The store, as the use cases see it: transactions, and their groups of queries.
+
+The store has one implementation, on SQLAlchemy. Its classes inherit from the protocols of these modules, so that each
+query is documented here and nowhere else.
+"""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from giornata.control.ports.ban_store import Bans
 from giornata.control.ports.fleet_store import Fleets
 from giornata.control.ports.gauges import GaugeQueries
-from giornata.control.ports.machine_store import Machines
-from giornata.control.ports.money_store import MoneyTransaction
-from giornata.control.ports.pace_store import Paces
-from giornata.control.ports.secret_store import Secrets
-from giornata.control.ports.user_store import UserTransaction
-from giornata.control.ports.work_store import WorkTransaction
+from giornata.control.ports.machine_store import Bans, Machines, Paces
+from giornata.control.ports.money_store import Costs, Forecasts, Pausing, Spending
+from giornata.control.ports.user_store import (
+    Datasets,
+    Garbage,
+    JobReads,
+    Keys,
+    Projects,
+    Secrets,
+    Submission,
+    Uploads,
+)
+from giornata.control.ports.work_store import (
+    Artifacts,
+    Attempts,
+    Checkpoints,
+    Events,
+    Inputs,
+    Jobs,
+    Ledger,
+    Nodes,
+    Reports,
+)
 
 
-class Transaction(WorkTransaction, UserTransaction, MoneyTransaction, Protocol):
-    """Groups of queries that share one transaction."""
+class Transaction(Protocol):
+    """The groups of queries that share one transaction."""
 
-    @property
-    def secrets(self) -> Secrets: ...
-    @property
-    def machines(self) -> Machines: ...
-    @property
-    def bans(self) -> Bans: ...
-    @property
-    def paces(self) -> Paces: ...
-    @property
-    def gauges(self) -> GaugeQueries: ...
-    @property
-    def fleets(self) -> Fleets: ...
+    nodes: Nodes
+    jobs: Jobs
+    attempts: Attempts
+    ledger: Ledger
+    events: Events
+    checkpoints: Checkpoints
+    artifacts: Artifacts
+    inputs: Inputs
+    reports: Reports
+    projects: Projects
+    keys: Keys
+    uploads: Uploads
+    datasets: Datasets
+    job_reads: JobReads
+    submission: Submission
+    garbage: Garbage
+    spending: Spending
+    forecasts: Forecasts
+    costs: Costs
+    pausing: Pausing
+    secrets: Secrets
+    machines: Machines
+    bans: Bans
+    paces: Paces
+    gauges: GaugeQueries
+    fleets: Fleets
 
 
 class Store(Protocol):

@@ -5,7 +5,7 @@ Pages are newest first; `before` is the (created_at_ms, id) of the last row of t
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from giornata.control.ports.records import (
@@ -262,20 +262,27 @@ class Garbage(Protocol):
         """Delete idempotency rows."""
 
 
-class UserTransaction(Protocol):
-    """The groups of queries that the user's side uses."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRecord:
+    """A secret as stored: sealed."""
 
-    @property
-    def projects(self) -> Projects: ...
-    @property
-    def keys(self) -> Keys: ...
-    @property
-    def uploads(self) -> Uploads: ...
-    @property
-    def datasets(self) -> Datasets: ...
-    @property
-    def job_reads(self) -> JobReads: ...
-    @property
-    def submission(self) -> Submission: ...
-    @property
-    def garbage(self) -> Garbage: ...
+    project_id: str
+    name: str
+    sealed: str = field(repr=False)
+    created_at_ms: int
+    changed_at_ms: int
+
+
+class Secrets(Protocol):
+    """Sealed values by (project, name)."""
+
+    def put(self, secret: SecretRecord) -> None:
+        """Insert, or replace the value and `changed_at_ms` of the one that is there."""
+
+    def get(self, project_id: str, name: str) -> SecretRecord | None: ...
+
+    def of_project(self, project_id: str) -> list[SecretRecord]:
+        """By name."""
+
+    def drop(self, project_id: str, name: str) -> bool:
+        """False when there is none."""

@@ -24,7 +24,6 @@ from giornata.control.ports.work_rows import (
     Wanted,
 )
 from giornata.domain.job import JobEvent, JobState
-from giornata.domain.reasons import Reason
 from giornata.domain.starts import NodeStart
 from giornata.protocol.events import EventType
 
@@ -201,16 +200,6 @@ class Events(Protocol):
         """Whether any attempt of the job has said something under this id."""
 
 
-class Judgements(Protocol):
-    """Bans (this machine, this job) and strikes (this machine, any job)."""
-
-    def ban(self, job_id: str, machine_id: str, reason: Reason, *, at_ms: int) -> None:
-        """Do not give the job to the machine again, until the ban is lifted. May be repeated."""
-
-    def strike(self, attempt: AttemptRow, reason: Reason, *, at_ms: int) -> bool:
-        """Hold the attempt against its machine; False when it was held already."""
-
-
 class Checkpoints(Protocol):
     """Committed checkpoints of a job."""
 
@@ -274,28 +263,3 @@ class Reports(Protocol):
 
     def metric_names(self, job_id: str, *, points: int) -> set[str]:
         """The names of the latest so many points."""
-
-
-class WorkTransaction(Protocol):
-    """The groups of queries that the node's side uses."""
-
-    @property
-    def nodes(self) -> Nodes: ...
-    @property
-    def jobs(self) -> Jobs: ...
-    @property
-    def attempts(self) -> Attempts: ...
-    @property
-    def ledger(self) -> Ledger: ...
-    @property
-    def events(self) -> Events: ...
-    @property
-    def judgements(self) -> Judgements: ...
-    @property
-    def checkpoints(self) -> Checkpoints: ...
-    @property
-    def artifacts(self) -> Artifacts: ...
-    @property
-    def inputs(self) -> Inputs: ...
-    @property
-    def reports(self) -> Reports: ...

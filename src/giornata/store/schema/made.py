@@ -1,4 +1,4 @@
-"""What attempts have made so far, and said."""
+"""What attempts have made so far, reported, and cost."""
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text

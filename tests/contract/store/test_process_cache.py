@@ -10,7 +10,7 @@ from tests.fixtures.world import ManualClock
 from giornata.control.authenticate import KEPT_MS, authenticate, remembered
 from giornata.control.context import Context
 from giornata.control.keys import create_key, revoke_key
-from giornata.control.process_cache import Memory
+from giornata.control.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
 from giornata.domain.money import cost_micro_usd
 from giornata.protocol.admin import CreateKey
@@ -20,7 +20,7 @@ from giornata.store.ledger import amount_micro_usd
 
 def another_server(ctx: Context) -> Context:
     """On the same database, with a memory of its own."""
-    return replace(ctx, memory=Memory())
+    return replace(ctx, memory=ProcessCache())
 
 
 def test_a_key_that_was_revoked_here_is_refused_at_once(ctx: Context) -> None:
@@ -58,7 +58,7 @@ def test_a_clock_that_was_set_back_makes_nothing_last_longer(ctx: Context, clock
 
 def test_what_was_read_before_a_revocation_is_not_remembered_after_it(ctx: Context) -> None:
     caller = ANN_ADMIN
-    memory = Memory()
+    memory = ProcessCache()
     before = memory.generation
     memory.forget_callers()
     memory.remember_caller("hash", caller, while_ms=range(10), generation=before)

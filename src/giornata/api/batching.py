@@ -21,7 +21,7 @@ LINGER = 0.2
 TRIED_AGAIN_AFTER = 16  # transactions, where it was in vain: whoever got a job works on it
 
 
-class Together(Generic[Q, A]):
+class RequestBatcher(Generic[Q, A]):
     """Calls a synchronous verb with a list of questions in a thread; it gives back as many answers, in their order.
 
     A question that comes while nothing is under way is asked at once, alone. Those that wait are asked a moment after

@@ -1,29 +1,38 @@
 """The short way of nodes' requests: who is let in, and that nobody can tell from a reply which way it came."""
 
 import asyncio
+import inspect
 import json
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
 from tests.fixtures.served import Served
 from tests.unit.api.test_refusals import ATTEMPT_ROUTES, NODE, lease
 
 from giornata.api import jobs, node
 from giornata.api.app import create_app
-from giornata.api.express import Express, way_of
+from giornata.api.callers import Attempt, User
+from giornata.api.fast_routes import BODIES, FastNodeRoutes
 
 CLAIM = {"request_id": "request-9", "node": NODE, "kinds": ["x-count"]}
 JSON = "application/json"
 LONG_WAY = {"Content-Type": f"{JSON}; charset=utf-8"}
 
 
-def test_the_hottest_routes_have_one() -> None:
-    ways = {route.path for route in [*node.router.routes, *node.attempts.routes] if way_of(route)}  # type: ignore[attr-defined]
-    assert {"/v1/node/claim", "/v1/node/attempts/{attempt_id}/heartbeat"} < ways
-    assert "/v1/node/attempts/{attempt_id}/uploads/{upload_id}/urls" not in ways, "nothing fills in its upload_id"
-    assert "/v1/node/attempts/{attempt_id}/checkpoints/{step}/reject" not in ways
+def test_each_short_way_is_a_post_of_this_body_whose_parameters_are_known() -> None:
+    routes = [*node.router.routes, *node.attempts.routes, *jobs.router.routes]
+    posts = {route.path: route for route in routes if isinstance(route, APIRoute) and route.methods == {"POST"}}
+    assert set(BODIES) <= set(posts)
+    known = {"attempt_id", "body", "caller", "ctx", "idempotency_key", "request", "response", "settings", "wakeup"}
+    for path, body in BODIES.items():
+        parameters = inspect.signature(posts[path].endpoint).parameters
+        assert set(parameters) <= known, path
+        assert get_args(parameters["body"].annotation)[0] is body, path
+        assert parameters.get("caller") is None or parameters["caller"].annotation == User, path
+        assert parameters.get("attempt_id") is None or parameters["attempt_id"].annotation == Attempt, path
 
 
 def comparable(response: httpx.Response) -> tuple[object, ...]:
@@ -52,7 +61,6 @@ def test_replies_are_the_same(served: Served) -> None:
 
 
 def test_a_submit_goes_the_short_way_and_says_the_same(served: Served) -> None:
-    assert "/v1/jobs" in {route.path for route in jobs.router.routes if way_of(route)}  # type: ignore[attr-defined]
     job, key = json.dumps({"kind": "x-count", "spec": {}}).encode(), {"Idempotency-Key": "once"}
 
     def submitted(content_type: str, **more: str) -> httpx.Response:
@@ -95,7 +103,7 @@ class Behind:
 def passed_on(served: Served, scope: Scope, message: Message) -> tuple[list[bytes], list[Message]]:
     """What came through to those behind, and what was answered."""
     behind, sent, waiting = Behind(), [], [message]
-    express = Express(behind, ctx=served.ctx, routers=(node.router, node.attempts))
+    fast = FastNodeRoutes(behind, ctx=served.ctx, routers=(node.router, node.attempts))
 
     async def receive() -> Message:
         return waiting.pop()
@@ -103,7 +111,7 @@ def passed_on(served: Served, scope: Scope, message: Message) -> tuple[list[byte
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(express(scope | {"app": create_app(served.ctx), "query_string": b""}, receive, send))
+    asyncio.run(fast(scope | {"app": create_app(served.ctx), "query_string": b""}, receive, send))
     return behind.bodies, sent
 
 

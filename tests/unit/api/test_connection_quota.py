@@ -10,8 +10,8 @@ import pytest
 from tests.fixtures.served import Served, serving
 from tests.unit.api.test_streams import STREAM, submitted
 
-from giornata.api.seats import Seats
 from giornata.api.settings import ApiSettings
+from giornata.api.wakeup import ConnectionQuota
 from giornata.domain.errors import TooMany
 
 MOST = 2
@@ -101,7 +101,7 @@ def test_a_key_has_so_many_claims_that_wait(served: Served) -> None:
 
 
 def test_nothing_is_remembered_of_keys_without_seats() -> None:
-    seats = Seats("things", most=1)
+    seats = ConnectionQuota("things", most=1)
     with seats.taken("a"), seats.taken("b"), pytest.raises(TooMany, match="1 things"), seats.taken("a"):
         pass
     with contextlib.suppress(KeyError), seats.taken("a"):

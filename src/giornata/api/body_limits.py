@@ -1,13 +1,17 @@
-"""What may come in: bounded bodies, text that every layer below can hold, and JSON as the standard has it."""
+"""What may come in: bounded bodies, text that every layer below can hold, and JSON as the standard has it.
+
+HEAD works wherever GET does, with the same status and headers and no body (RFC 9110, section 9.3.2).
+"""
 
 import json
 import math
 import re
 from typing import Any, NoReturn
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from giornata.api.pace import Pace
+from giornata.api.connection import BodyPace
 from giornata.api.problems import problem_of, respond
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooLarge
 
@@ -19,9 +23,10 @@ _SUSPECTS = (b"\\u0000", b"\\ud", b"\\uD", b"NaN", b"Infinity", b"\x00")
 # An exponent of three digits, or hundreds of digits in a row (looked at from their first one only: a body full of
 # nearly as many must not cost more than it weighs).
 _LARGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
+_IS_HEAD = "giornata.head"
 
 
-class Intake:
+class BodyLimits:
     """ASGI middleware. Reads the whole body, at most `max_json_bytes`, before the app sees the request.
 
     The list of a dataset's pictures may have `max_dataset_bytes`.
@@ -30,7 +35,7 @@ class Intake:
     to keep the `pace`.
     """
 
-    def __init__(self, app: ASGIApp, *, max_json_bytes: int, max_dataset_bytes: int, pace: Pace) -> None:
+    def __init__(self, app: ASGIApp, *, max_json_bytes: int, max_dataset_bytes: int, pace: BodyPace) -> None:
         self._app, self._pace = app, pace
         self._max_json_bytes, self._max_dataset_bytes = max_json_bytes, max_dataset_bytes
 
@@ -135,3 +140,31 @@ def _finite(digits: str) -> float:
     if math.isinf(value):
         raise InvalidInput([Fault(where="body", message=f"{digits[:40]} is larger than any number here")])
     return value
+
+
+class Head:
+    """ASGI middleware. The routes behind it see a GET; those of blobs, whose bodies are large, see the HEAD."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and leave the body of the reply out."""
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].startswith(BLOBS_PATH):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_bodiless(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        # The server that runs the app looks at its own scope, and must find the HEAD there.
+        as_get: Scope = {**scope, "method": "GET", _IS_HEAD: True}
+        try:
+            await self._app(as_get, receive, send_bodiless)
+        finally:
+            scope.update({name: as_get[name] for name in ("route",) if name in as_get})
+
+
+def is_head(request: Request) -> bool:
+    """Whether the client wants headers alone, though the method says GET."""
+    return bool(request.scope.get(_IS_HEAD))

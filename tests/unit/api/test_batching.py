@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from giornata.api.together import MOST_AT_ONCE, TRIED_AGAIN_AFTER, Together
+from giornata.api.batching import MOST_AT_ONCE, TRIED_AGAIN_AFTER, RequestBatcher
 from giornata.domain.errors import Unavailable
 
 LONG_S = 20.0
@@ -40,7 +40,7 @@ def behind_one(*numbers: int, key: int = 1_000_000) -> tuple[Slow, list[object]]
     """What comes of numbers that are asked while another call is under way; numbers alike modulo `key` are of one."""
 
     async def scene() -> list[object]:
-        together = Together(slow, key=lambda number: number % key)
+        together = RequestBatcher(slow, key=lambda number: number % key)
         first = asyncio.create_task(together.ask(1))
         await settled()
         others = [asyncio.create_task(together.ask(number)) for number in numbers]
@@ -63,7 +63,7 @@ def test_whoever_was_answered_and_asks_again_joins_those_that_wait() -> None:
     """Each transaction costs a write to the disk: half as many in it would be half as many answered."""
 
     async def scene() -> None:
-        together = Together(slow, key=lambda number: number)
+        together = RequestBatcher(slow, key=lambda number: number)
 
         async def asks_twice() -> None:
             await together.ask(1)
@@ -83,7 +83,7 @@ def test_whoever_was_answered_and_asks_again_joins_those_that_wait() -> None:
 
 def test_where_nobody_comes_back_the_next_ones_are_asked_at_once() -> None:
     async def scene() -> tuple[int, int]:
-        together = Together(slow, key=lambda number: number % 2)
+        together = RequestBatcher(slow, key=lambda number: number % 2)
         first = asyncio.create_task(together.ask(1))
         await settled()
         others = [asyncio.create_task(together.ask(number)) for number in (2, 4, 6)]
@@ -135,7 +135,7 @@ def test_a_call_is_bounded() -> None:
 
 def test_an_asker_that_leaves_takes_nobody_along() -> None:
     async def scene() -> None:
-        together = Together(slow, key=lambda number: number)
+        together = RequestBatcher(slow, key=lambda number: number)
         first = asyncio.create_task(together.ask(1))
         await settled()
         leaving, staying = (asyncio.create_task(together.ask(number)) for number in (2, 3))
