@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 from rig.figures import spread
 
-from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.fit import sizes_of
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.workload import TrainWorkload

@@ -24,10 +24,10 @@ from giornata.diffusion.models import load_base
 from giornata.diffusion.shapes.evaluate import draw_prompts, load
 from giornata.diffusion.shapes.pictures import TRAINED, caption_of, captioned
 from giornata.diffusion.tokens import words_of
-from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
+from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.workload import TrainWorkload
 from rig.lessons import COMMON, LESSONS, PROMPT, Lesson
 

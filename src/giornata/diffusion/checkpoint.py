@@ -29,9 +29,8 @@ from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.order import Sample
 from giornata.domain.dataset import usage_words
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec
 
 FORMAT = 1

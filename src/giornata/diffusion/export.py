@@ -28,8 +28,7 @@ from giornata.diffusion.formats import (
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import hashes_of
-from giornata.domain.errors import Fault, InvalidInput
-from giornata.engine.workload import WorkloadFailed
+from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 METADATA_KEY = "giornata"

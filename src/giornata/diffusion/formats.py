@@ -32,9 +32,8 @@ from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
 from giornata.diffusion.tokens import BUNDLE, apart, bundle
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.training.file_names import embeddings_file, lora_file
 
 Format = Literal["kohya", "diffusers"]

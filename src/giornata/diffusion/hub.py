@@ -23,9 +23,8 @@ from pydantic import SecretStr
 
 from giornata.diffusion.families import family_of_index
 from giornata.diffusion.hub_cache import HubCache
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.training.model_names import HubFile
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})

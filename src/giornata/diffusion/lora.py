@@ -34,9 +34,8 @@ from giornata.diffusion.adapter_plan import (
 from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import uniform
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
 from giornata.protocol.training.regularisation import has_dropout

@@ -29,9 +29,8 @@ from giornata.diffusion.single_file import (
     load_single_file,
     sha256_faults,
 )
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
 

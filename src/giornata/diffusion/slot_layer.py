@@ -4,18 +4,16 @@ Shapes: J jobs, each with as many rows of the batch as any other, one after the 
 times tokens); I inputs, O outputs of the layer; R rank. Job j gets W·x + scale_j·B_j·A_j·x.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from diffusers.models.attention_processor import Attention
 from torch import nn
 from torch.nn import functional
 
 from giornata.diffusion.dropping import LayerDropping
 from giornata.diffusion.eight_bits import EightBitLinear, Held
-
-if TYPE_CHECKING:
-    from giornata.diffusion.slot_siblings import Siblings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +95,116 @@ def up(outputs: torch.Tensor, low: torch.Tensor, stack: Stack) -> torch.Tensor:
     low = low if stack.dropping is None else stack.dropping(low)
     flat_NO, low_NR = outputs.reshape(-1, outputs.shape[-1]), low.reshape(-1, low.shape[-1])
     return torch.addmm(flat_NO, low_NR, stack.b_JOR.squeeze(0).t()).view(outputs.shape)
+
+
+# ---- Siblings
+#
+# Shapes as in `giornata.diffusion.slot_layer`; S siblings. Their frozen weights lie one under the other, and so do
+# their A in a job's row, S·R × I: one product with each, where there were S. Their B stay apart, for each has a
+# low-rank vector of its own.
+
+SELF_ATTENTION = ("to_q", "to_k", "to_v")
+CROSS_ATTENTION = ("to_k", "to_v")  # its q is of the picture, and these of the text
+TEXT_ATTENTION = ("q_proj", "k_proj", "v_proj")
+
+
+class Siblings:
+    """The first that is asked computes the answers of all, and keeps those of the others until they are asked.
+
+    The layers' weights become views of one tensor: no memory is taken twice, and who reads them sees no difference.
+    """
+
+    def __init__(self, layers: Sequence[SlotLinear]) -> None:
+        self._layers = tuple(layers)
+        self._sizes = [layer.out_features for layer in layers]
+        self._weight, self._bias = _joined(layers)
+        self._inputs: torch.Tensor | None = None
+        self._answers: dict[int, torch.Tensor] = {}
+        for number, layer in enumerate(layers):
+            layer.siblings, layer.number = self, number
+
+    def answer(self, number: int, inputs: torch.Tensor) -> torch.Tensor:
+        """inputs (J·rows, …, I) → (J·rows, …, O) of the sibling of this number."""
+        if self._inputs is not inputs or number not in self._answers:
+            self._inputs = inputs
+            self._answers = dict(enumerate(self._all(inputs)))
+        answer = self._answers.pop(number)
+        if not self._answers:
+            self._inputs = None
+        return answer
+
+    def forget(self) -> None:
+        """Keep no answers that nobody asked for, as after a pass that broke off."""
+        self._inputs, self._answers = None, {}
+
+    def _all(self, inputs: torch.Tensor) -> list[torch.Tensor]:
+        outputs = functional.linear(inputs, self._weight, self._bias)
+        stacks = [layer.stack for layer in self._layers]
+        first = stacks[0]
+        if first is None:
+            raise ValueError("siblings are asked together only while they wear adapters")
+        jobs, ranks, wide = first.a_JRI.shape
+        if jobs == 1 and inputs.dtype is not torch.float32:
+            return self._of_one_job(inputs, outputs)
+        shape = inputs.shape[:-1]
+        inputs_JNI = inputs.reshape(jobs, -1, wide)
+        low_JNR = torch.bmm(inputs_JNI, first.a_JRI.transpose(1, 2))
+        if first.scale_J11 is not None:
+            low_JNR = low_JNR * first.scale_J11
+        lows = low_JNR.split(ranks // len(stacks), dim=-1)
+        parts = outputs.view(jobs, -1, outputs.shape[-1]).split(self._sizes, dim=-1)
+        return [
+            torch.baddbmm(
+                part, low if stack.dropping is None else stack.dropping(low), stack.b_JOR.transpose(1, 2)
+            ).view(*shape, size)
+            for part, low, stack, size in zip(parts, lows, stacks, self._sizes, strict=True)
+            if stack is not None
+        ]
+
+    def _of_one_job(self, inputs: torch.Tensor, outputs: torch.Tensor) -> list[torch.Tensor]:
+        """Plain products, whose gradients have the layout of the weights. Batched ones are copied into it. In float32
+        the products stay batched: results that are stored have their bits."""
+        stacks = [layer.stack for layer in self._layers if layer.stack is not None]
+        low = down(inputs, stacks[0])
+        lows = low.split(low.shape[-1] // len(stacks), dim=-1)
+        parts = outputs.split(self._sizes, dim=-1)
+        return [up(part, low, stack) for part, low, stack in zip(parts, lows, stacks, strict=True)]
+
+
+def families(model: nn.Module) -> list[list[str]]:
+    """The names of the model's layers that are siblings, those of one family together, in the order of the model."""
+    found: list[list[str]] = []
+    for name, layers in _attentions(model):
+        parent = model.get_submodule(name)
+        names = [each for each in layers if _plain(getattr(parent, each, None))]
+        if len(names) > 1 and len({_kind(getattr(parent, each)) for each in names}) == 1:
+            found.append([f"{name}.{each}" if name else each for each in names])
+    return found
+
+
+def _attentions(model: nn.Module) -> Iterable[tuple[str, tuple[str, ...]]]:
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            yield name, CROSS_ATTENTION if module.is_cross_attention else SELF_ATTENTION
+        elif all(hasattr(module, each) for each in TEXT_ATTENTION):
+            yield name, TEXT_ATTENTION
+
+
+def _plain(layer: object) -> bool:
+    return type(layer) is nn.Linear
+
+
+def _kind(layer: nn.Linear) -> tuple[object, ...]:
+    return layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None
+
+
+def _joined(layers: Sequence[SlotLinear]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weights and biases, one under the other. Afterwards the layers' own are views of them."""
+    sizes = [layer.out_features for layer in layers]
+    with torch.no_grad():
+        weight = torch.cat([layer.weight for layer in layers])
+        for layer, part in zip(layers, weight.split(sizes), strict=True):
+            layer.weight.data = part
+        if layers[0].bias is None:
+            return weight, None
+        return weight, torch.cat([layer.bias for layer in layers])

@@ -26,13 +26,11 @@ from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import Adapters, initialise
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.rates import segments_of
-from giornata.diffusion.slot_layer import SlotLinear, Stack
+from giornata.diffusion.slot_layer import Siblings, SlotLinear, Stack, families
 from giornata.diffusion.slot_layout import Layout, Place, layout_of
 from giornata.diffusion.slot_scaling import Scaling
-from giornata.diffusion.slot_siblings import Siblings, families
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.regularisation import has_dropout
 

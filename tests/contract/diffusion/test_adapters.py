@@ -20,8 +20,8 @@ from giornata.diffusion.kohya_file import from_kohya, layer_of
 from giornata.diffusion.kohya_names import kohya_name
 from giornata.diffusion.lora import ADAPTER, Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 KOHYA = {"output_formats": ["kohya"]}

@@ -19,8 +19,8 @@ from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.lora_provenance import facts_shown
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.safefile import safetensors_bytes
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")

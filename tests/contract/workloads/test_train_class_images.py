@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train import class_images
 from giornata.workloads.train.material import Material
 

@@ -8,8 +8,8 @@ import torch
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import load_base
-from giornata.engine.workload import Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.material import gather
 from giornata.workloads.train.packs import Shelf

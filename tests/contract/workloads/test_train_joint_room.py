@@ -6,9 +6,10 @@ import torch
 from tests.fixtures.train_hall import JOBS, Hall
 
 from giornata.diffusion.models import load_base
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Outcome, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Outcome
 from giornata.workloads.train.fit import CONTEXT_BYTES, Room
 from giornata.workloads.train.places import needed_bytes, sizes_in_a_place
 

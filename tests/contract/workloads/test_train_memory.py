@@ -13,9 +13,10 @@ from giornata.diffusion import checkpoint as checkpoints
 from giornata.diffusion.memory import GIB
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train.fit import CONTEXT_BYTES, Room, sizes_of
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.workload import TrainWorkload

@@ -13,8 +13,8 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.diffusion.latents import Framing
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train import packs
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.material import gather

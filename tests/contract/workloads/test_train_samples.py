@@ -23,10 +23,11 @@ from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.painting import initial_noise
 from giornata.diffusion.samples import PURPOSE, Sample, draw_samples
 from giornata.diffusion.slots import Slots
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 PROMPTS = ("a photo of a sks toy", "a toy")

@@ -21,8 +21,8 @@ from giornata.diffusion.checkpoint import (
 )
 from giornata.diffusion.determinism import differences, fingerprint
 from giornata.diffusion.order import Sample
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 SPEC = TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=5, instance_prompt='a "toy" ü')

@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from giornata.diffusion.lora import ADAPTER, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_layer import SlotLinear, Stack
-from giornata.diffusion.slot_siblings import Siblings
+from giornata.diffusion.slot_layer import Siblings, SlotLinear, Stack
 from giornata.diffusion.slots import Slots
 
 SCALE = 3.0 / 5.0

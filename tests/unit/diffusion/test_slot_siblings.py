@@ -10,8 +10,7 @@ from torch import nn
 
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.recompute import Recompute, recomputing
-from giornata.diffusion.slot_layer import SlotLinear, Stack
-from giornata.diffusion.slot_siblings import Siblings, families
+from giornata.diffusion.slot_layer import Siblings, SlotLinear, Stack, families
 from giornata.diffusion.slots import Slots
 from giornata.protocol.specs import TrainSpec
 

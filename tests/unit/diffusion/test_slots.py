@@ -18,7 +18,7 @@ from giornata.diffusion.randomness import normal
 from giornata.diffusion.slot_layer import SlotLinear, Stack
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
-from giornata.engine.workload import WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.keeping import state_of
 from giornata.workloads.train.steps import optimizer_of

@@ -11,8 +11,8 @@ from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.regional import compiler_of, kinds_of_region, regions
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import RETRY, STRIKE, Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work

@@ -12,7 +12,7 @@ from PIL import Image
 
 from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.pixels import Undecodable
-from giornata.engine.workload import WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.decoding_ahead import AHEAD, MOST_THREADS, ahead

@@ -7,8 +7,8 @@ import torch
 
 from giornata.diffusion.memory import GIB
 from giornata.diffusion.recompute import Recompute
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.fit import CONTEXT_BYTES, Room, Sizes, fitted, room_of, why_not_drawn
 from giornata.workloads.train.footprint import (

@@ -7,11 +7,12 @@ import pytest
 from tests.fixtures.tiny_model import tiny_folder  # noqa: F401
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.engine.workload import Wish, WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.joint import why_solo
 from giornata.protocol.shape import shape_key_of
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.held_out import split
 from giornata.workloads.train.material import from_files
 from giornata.workloads.train.tracking import rows_of

@@ -19,7 +19,7 @@ from giornata.diffusion.slot_layer import SlotLinear
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.diffusion.tokens import add_tokens, taught
-from giornata.engine.workload import WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Optimizer

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.fixtures.train_studio import RecordingReporter
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.gauges import Gauges
 from giornata.workloads.train.pace import FIRST_COST_S, LOSSES_EVERY_STEPS, Meter, Pace

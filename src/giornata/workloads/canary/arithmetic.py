@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from giornata.diffusion.randomness import integer
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 
 Matmul = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 
 SHARE = 0.5  # of what is free: a model that is warm on the card stays there
 CHUNK_BYTES = 2**28

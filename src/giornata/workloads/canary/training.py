@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from giornata.diffusion.randomness import normal
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.workloads.canary.model import SEED, build, learnt
 
 LEARNING_RATE = 5e-3

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CanarySpec
 from giornata.workloads.canary.arithmetic import Matmul, check_products, tflops
 from giornata.workloads.canary.memory import Touch, bytes_to_check, check_memory
 from giornata.workloads.canary.training import LARGE, SMALL, Bend, Run, check_twins, train
+from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 
 CHECKED_SIDE = {"cuda": 2048, "cpu": 256}
 MEASURED_SIDE = {"cuda": 4096, "cpu": 256}

@@ -13,9 +13,9 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.diffusion.recompute import recomputing
-from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 from giornata.workloads.train import class_images
 from giornata.workloads.train.album import to_keep
 from giornata.workloads.train.caching import Supplies, prepare, together_on

@@ -24,8 +24,8 @@ from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.painting import Brush, initial_noise, paint
 from giornata.domain.caption_length import CHUNK
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.material import Material
 
 INFERENCE_STEPS = 30

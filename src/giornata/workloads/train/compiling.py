@@ -21,12 +21,12 @@ import torch
 from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, plainly, regions
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.protocol.training.regularisation import has_dropout
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.keeping import Keeper, Learner

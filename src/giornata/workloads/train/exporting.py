@@ -13,9 +13,9 @@ from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import CARD, hashes_of, model_card
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.safefile import write_durably
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import embeddings_file, lora_file
+from giornata.workloads.interface import Reporter
 
 FINGERPRINTS_KEY = "giornata.fingerprints"
 

@@ -23,9 +23,8 @@ from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer, layers_of
 from giornata.domain.caption_length import CHUNK
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.regularisation import has_dropout

@@ -10,9 +10,9 @@ from giornata.diffusion import cuda_graphs
 from giornata.diffusion.cuda_graphs import Recorder
 from giornata.diffusion.memory import in_gib
 from giornata.diffusion.models import BaseModel
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import CudaGraphs
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.fit import GRAPH_BYTES, Room, Sizes
 from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graphs import RULES, Graphs, Rules, Watched

@@ -19,9 +19,9 @@ from giornata.diffusion.randomness import key_of, permutation
 from giornata.diffusion.samples import showing
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.draws import assemble
 from giornata.workloads.train.encoding import Tick

@@ -8,9 +8,8 @@ from giornata.diffusion.adapted_layers import lean_shapes, why_not_lean
 from giornata.diffusion.adapter_start import WHERE, check_start, start_from
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 

@@ -27,13 +27,14 @@ from giornata.diffusion.objective import NoisyBatch, answer
 from giornata.diffusion.recompute import Recompute, recomputing
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slot, Slots
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Crew, Outcome, Reporter, WorkloadFailed
 from giornata.protocol.joint import rank_ceiling
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import CudaGraphs
 from giornata.protocol.training.regularisation import has_dropout
+from giornata.workloads.interface import Crew, Outcome, Reporter
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.exactness import JOINT
 from giornata.workloads.train.faults import blamed

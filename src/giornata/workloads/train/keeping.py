@@ -14,8 +14,8 @@ from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.model_card import hashes_of
 from giornata.diffusion.snapshot import Snapshot
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.album import Album, taken_up, to_keep
 from giornata.workloads.train.pace import Clock, diverged
 from giornata.workloads.train.tracking import LOSSES, VALIDATED, losses_to_keep

@@ -22,8 +22,8 @@ from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.determinism import fingerprint
 from giornata.diffusion.models import BaseModel
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
 from giornata.workloads.train.footprint import Footprint
 

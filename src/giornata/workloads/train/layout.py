@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.memory import in_gib
 from giornata.diffusion.models import BaseModel
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.fit import Room, RoomOf, Sizes, fitted, sizes_of
 from giornata.workloads.train.footprint import Footprint, from_fingerprint
 

@@ -8,9 +8,8 @@ from PIL import Image
 from giornata.diffusion import pixels
 from giornata.diffusion.buckets import Size
 from giornata.diffusion.order import Role, Sample, by_content
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
 

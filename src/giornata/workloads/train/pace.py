@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from giornata.domain.cadence import checkpoint_interval_s
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.gauges import Gauges
 
 Clock = Callable[[], float]

@@ -33,7 +33,7 @@ from giornata.diffusion.pixels import Placement
 from giornata.diffusion.weights_digest import weights_digest
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
 from giornata.workloads.train.portions import PORTION_PIXELS, Portion
 

@@ -9,9 +9,9 @@ import torch
 
 from giornata.diffusion.memory import in_gib
 from giornata.diffusion.recompute import set_recompute
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter, WorkloadFailed
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.footprint import Footprint, below_on, ladder

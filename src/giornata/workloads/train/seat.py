@@ -15,8 +15,8 @@ from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slot
-from giornata.engine.workload import Outcome
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Outcome
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.graphs import Graphs

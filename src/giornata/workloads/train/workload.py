@@ -16,13 +16,13 @@ from giornata.diffusion.hub_arrival import arriving
 from giornata.diffusion.hub_cache import HubCache
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadFailed
 from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.base_model import BaseQuantization
+from giornata.workloads.interface import Crew, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.compiling import NO_CACHE, Compiler
 from giornata.workloads.train.faults import blamed
@@ -45,7 +45,7 @@ class TrainWorkload:
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
     `compiler` is what a job that trains alone compiles kernels with, and `capturing` what graphs are made with.
     Of jobs that may share a batch up to `places` train together, as far as the device has room for them; see
-    engine.workload.JointWorkload.
+    workloads.interface.JointWorkload.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TrainWorkload:
         return () if self._base is None else (self._base.key,)
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
-        """Train, from the start or from `start.resume`, and hand over the files. See engine.workload.Workload."""
+        """Train, from the start or from `start.resume`, and hand over the files. See workloads.interface.Workload."""
         spec = parse(start)
         with self._kept(), blamed():
             reporter.phase("loading")
@@ -104,7 +104,7 @@ class TrainWorkload:
             return None
 
     def run_many(self, crew: Crew) -> None:
-        """Train the crew's jobs together until it has no more. See engine.workload.JointWorkload.
+        """Train the crew's jobs together until it has no more. See workloads.interface.JointWorkload.
 
         Where the device has room for one only, that one trains as it would alone: refused, or made smaller to fit.
         """

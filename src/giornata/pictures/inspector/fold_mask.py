@@ -1,4 +1,4 @@
-"""Lays masks into the alpha channels of their pictures: `python -m giornata.diffusion.fold_mask`.
+"""Lays masks into the alpha channels of their pictures: `python -m giornata.pictures.inspector.fold_mask`.
 
 One JSON object per line on stdin, {"picture", "mask", "out"}, all paths; one per line on stdout, in the same order:
 {"fault"}, null when a PNG was written to "out". It shows the picture as a viewer does, with the mask as its alpha
@@ -13,7 +13,7 @@ from typing import IO
 
 from PIL import Image, ImageOps
 
-from giornata.diffusion.colours import in_srgb, over_white
+from giornata.pictures.inspector.display import in_srgb, over_white
 
 DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 

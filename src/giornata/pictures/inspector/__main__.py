@@ -1,4 +1,4 @@
-"""Looks at pictures before money is spent on them: `python -m giornata.diffusion.inspect`.
+"""Looks at pictures before money is spent on them: `python -m giornata.pictures.inspector`.
 
 One JSON object per line on stdin, {"path", "name"}; one per line on stdout, in the same order:
 {"name", "format", "width", "height", "faults": [{"where", "message", "hint"}], "notes": [...]}. Width and height are
@@ -23,7 +23,8 @@ from typing import IO
 
 from PIL import Image, ImageFile
 
-from giornata.diffusion.examine import Bounds, examine
+from giornata.pictures.inspection import PictureLimits
+from giornata.pictures.inspector.examine import examine
 
 REPORT_BYTES = 1 << 20  # what the process may write into any one file, its stderr included
 
@@ -57,12 +58,12 @@ def allow_cpu(cpu_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
-def answer(requests: Iterable[str], replies: IO[str], bounds: Bounds, *, cpu_s: int) -> None:
+def answer(requests: Iterable[str], replies: IO[str], limits: PictureLimits) -> None:
     """One reply line for each request line, flushed at once: who waits knows which picture is in hand."""
     for line in requests:
         request = json.loads(line)
-        allow_cpu(cpu_s)
-        replies.write(examine(request["name"], Path(request["path"]), bounds).line() + "\n")
+        allow_cpu(limits.cpu_s)
+        replies.write(examine(request["name"], Path(request["path"]), limits).line() + "\n")
         replies.flush()
 
 
@@ -72,21 +73,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Whatever a native library prints must not land between the replies.
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    bounds = Bounds(
+    limits = PictureLimits(
         max_pixels=options.max_pixels,
         max_side_px=options.max_side,
         min_side_px=options.min_side,
         max_aspect=options.max_aspect,
         max_file_bytes=options.max_bytes,
+        memory_bytes=options.memory_bytes,
+        cpu_s=options.cpu_s,
     )
-    Image.MAX_IMAGE_PIXELS = bounds.max_pixels
+    Image.MAX_IMAGE_PIXELS = limits.max_pixels
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     _decode_avif_in_one_thread()
-    take_limits(memory_bytes=options.memory_bytes)
+    take_limits(memory_bytes=limits.memory_bytes)
     if options.announce:
         replies.write('{"ready": true}\n')
         replies.flush()
-    answer(sys.stdin, replies, bounds, cpu_s=options.cpu_s)
+    answer(sys.stdin, replies, limits)
 
 
 def _decode_avif_in_one_thread() -> None:
@@ -98,15 +101,17 @@ def _decode_avif_in_one_thread() -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    defaults = Bounds()
-    parser = argparse.ArgumentParser(prog="python -m giornata.diffusion.inspect", description=__doc__)
+    defaults = PictureLimits()
+    parser = argparse.ArgumentParser(prog="python -m giornata.pictures.inspector", description=__doc__)
     parser.add_argument("--max-pixels", type=int, default=defaults.max_pixels)
     parser.add_argument("--max-side", type=int, default=defaults.max_side_px, help="pixels")
     parser.add_argument("--min-side", type=int, default=defaults.min_side_px, help="pixels")
     parser.add_argument("--max-aspect", type=float, default=defaults.max_aspect)
     parser.add_argument("--max-bytes", type=int, default=defaults.max_file_bytes, help="of a file")
-    parser.add_argument("--memory-bytes", type=int, default=2 * 2**30, help="address space of this process")
-    parser.add_argument("--cpu-s", type=int, default=15, help="processor time of one picture")
+    parser.add_argument(
+        "--memory-bytes", type=int, default=defaults.memory_bytes, help="address space of the process"
+    )
+    parser.add_argument("--cpu-s", type=int, default=defaults.cpu_s, help="processor time of one picture")
     parser.add_argument("--announce", action="store_true", help="write a line when ready to read requests")
     return parser.parse_args(argv)
 

@@ -14,10 +14,11 @@ import pillow_heif
 import pytest
 from PIL import Image, ImageCms
 
-from giornata.diffusion import heif  # noqa: F401  (makes Pillow write HEIC)
-from giornata.diffusion.examine import Bounds, Look, examine
+import giornata.pictures.inspector.display  # noqa: F401  (makes Pillow write HEIC)
+from giornata.pictures.inspection import PictureLimits
+from giornata.pictures.inspector.examine import ImageReport, examine
 
-BOUNDS = Bounds()
+LIMITS = PictureLimits()
 
 
 def noise(width: int = 96, height: int = 80, mode: str = "RGB") -> Image.Image:
@@ -48,13 +49,15 @@ def flat_png(side_px: int, *, channels: int = 1) -> bytes:
     return png(side_px, side_px, png_chunk(b"IDAT", body), colour=channels - 1)
 
 
-def look_at(tmp_path: Path, data: bytes, bounds: Bounds = BOUNDS, name: str = "my picture é.png") -> Look:
+def look_at(
+    tmp_path: Path, data: bytes, bounds: PictureLimits = LIMITS, name: str = "my picture é.png"
+) -> ImageReport:
     path = tmp_path / "file"
     path.write_bytes(data)
     return examine(name, path, bounds)
 
 
-def messages(look: Look) -> str:
+def messages(look: ImageReport) -> str:
     assert all(fault["where"] == look.name for fault in look.faults)
     assert all(fault["hint"] for fault in look.faults)
     return "; ".join(fault["message"] for fault in look.faults)
@@ -230,11 +233,11 @@ def test_all_faults_of_a_picture_are_told_at_once(tmp_path: Path) -> None:
 
 def test_bounds_are_arguments_and_inclusive(tmp_path: Path) -> None:
     data = encoded(noise(100, 50), "PNG")
-    fits = Bounds(max_pixels=5000, max_side_px=100, min_side_px=50, max_aspect=2, max_file_bytes=len(data))
+    fits = PictureLimits(max_pixels=5000, max_side_px=100, min_side_px=50, max_aspect=2, max_file_bytes=len(data))
     assert look_at(tmp_path, data, fits).faults == []
-    tight = Bounds(max_pixels=4999, max_side_px=99, min_side_px=51, max_aspect=1.99)
+    tight = PictureLimits(max_pixels=4999, max_side_px=99, min_side_px=51, max_aspect=1.99)
     assert len(look_at(tmp_path, data, tight).faults) == 4
-    assert "larger than" in messages(look_at(tmp_path, data, Bounds(max_file_bytes=len(data) - 1)))
+    assert "larger than" in messages(look_at(tmp_path, data, PictureLimits(max_file_bytes=len(data) - 1)))
 
 
 @pytest.mark.parametrize(("orientation", "size"), [(1, (96, 80)), (3, (96, 80)), (6, (80, 96)), (8, (80, 96))])
@@ -270,8 +273,8 @@ def test_colour_profiles(tmp_path: Path) -> None:
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    assert "is not there" in messages(examine("a", tmp_path / "nowhere", BOUNDS))
-    assert "is not a file" in messages(examine("a", tmp_path, BOUNDS))
+    assert "is not there" in messages(examine("a", tmp_path / "nowhere", LIMITS))
+    assert "is not a file" in messages(examine("a", tmp_path, LIMITS))
 
 
 def test_random_damage_never_raises(tmp_path: Path) -> None:
@@ -281,13 +284,13 @@ def test_random_damage_never_raises(tmp_path: Path) -> None:
         for _ in range(12):
             for _ in range(chance.randint(1, 8)):
                 data[chance.randrange(min(len(data), 400))] = chance.randrange(256)
-            json.loads(look_at(tmp_path, bytes(data), Bounds(max_pixels=10**6)).line())
+            json.loads(look_at(tmp_path, bytes(data), PictureLimits(max_pixels=10**6)).line())
 
 
-MODULE = ("-m", "giornata.diffusion.inspect")
+MODULE = ("-m", "giornata.pictures.inspector")
 MEASURED = (
     "-c",
-    "import time; from pathlib import Path; from giornata.diffusion.inspect import main; main([]);"
+    "import time; from pathlib import Path; from giornata.pictures.inspector.__main__ import main; main([]);"
     "print(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0], time.process_time())",
 )
 
@@ -339,6 +342,9 @@ def test_memory_is_limited(tmp_path: Path) -> None:
 
 
 def test_torch_and_numpy_are_not_loaded() -> None:
-    code = "import sys, giornata.diffusion.inspect as i; i.Image.init(); print({'torch', 'numpy'} & set(sys.modules))"
+    code = (
+        "import sys, giornata.pictures.inspector.__main__ as i; i.Image.init();"
+        "print({'torch', 'numpy'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

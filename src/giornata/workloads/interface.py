@@ -1,13 +1,10 @@
 """What a workload is, and what it may ask of the engine that runs it. Loads no torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from giornata.domain.errors import Fault
-from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 
 
@@ -20,26 +17,12 @@ class Wish(Enum):
     STOP = "stop"  # write nothing more
 
 
-def in_short(faults: Sequence[Fault]) -> str:
-    """The first two faults in one line. All of them travel beside the message, so it need not repeat them."""
-    more = len(faults) - 2
-    return "; ".join(str(fault) for fault in faults[:2]) + (f"; and {more} more" if more > 0 else "")
-
-
 class Stopped(Exception):
     """Raised by a workload that has obeyed a wish to stop."""
 
     def __init__(self, step: int | None = None) -> None:
         super().__init__(f"stopped at step {step}")
         self.step = step
-
-
-class WorkloadFailed(Exception):
-    """The attempt cannot go on, for a reason that is known."""
-
-    def __init__(self, reason: Reason, message: str, faults: tuple[Fault, ...] = ()) -> None:
-        super().__init__(message)
-        self.reason, self.message, self.faults = reason, message, faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
