@@ -12,9 +12,6 @@
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).
 """
 
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,19 +19,24 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.order import Sample
+from giornata.diffusion.tensor_file import (
+    UnreadableTensorFile,
+    json_sha256,
+    read_file_header,
+    read_tensors,
+    write_tensor_file,
+)
 from giornata.domain.dataset import usage_words
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 FORMAT = 1
-METADATA_KEY = "giornata"
 ADAPTER = "adapter."
 NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
@@ -45,7 +47,7 @@ class Header:
 
     `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
     through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what
-    giornata.diffusion.base_digest says of the base model; empty in checkpoints of before there was such a thing.
+    giornata.diffusion.weights_digest says of the base model; empty in checkpoints of before there was such a thing.
     `family` is the base model's, which not every spec tells.
     """
 
@@ -75,12 +77,12 @@ def told_spec(spec: TrainSpec) -> dict[str, Any]:
 
 def spec_sha256(spec: TrainSpec) -> str:
     """Hash of the whole spec, but for the files' name."""
-    return _sha256_of(told_spec(spec))
+    return json_sha256(told_spec(spec))
 
 
 def data_sha256(samples: Iterable[Sample]) -> str:
     """Hash of what is trained on: contents, captions, roles, repeats, resolutions; in no order and under no name."""
-    return _sha256_of(
+    return json_sha256(
         sorted(
             [sample.role, sample.sha256, sample.caption, *usage_words(sample.repeats, sample.resolution)]
             for sample in samples
@@ -90,23 +92,18 @@ def data_sha256(samples: Iterable[Sample]) -> str:
 
 def write_checkpoint(path: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write aside, sync, rename, sync the folder: under `path` there is a whole checkpoint or none."""
-    content = {name: tensor.detach().to(device="cpu").contiguous() for name, tensor in sorted(tensors.items())}
-    aside = path.with_name(path.name + ".part")
-    save_file(content, aside, metadata={METADATA_KEY: canonical_json(asdict(header))})
-    _sync(aside)
-    aside.replace(path)
-    _sync(path.parent)
+    write_tensor_file(path, asdict(header), tensors, durable=True)
 
 
 def read_header(path: Path) -> Header:
     """The header alone. Raises WorkloadFailed(CRASHED) when the file is not a checkpoint."""
     try:
-        with safe_open(path, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-        fields = json.loads(metadata[METADATA_KEY])
+        fields = read_file_header(path)
         fields["history"] = tuple(fields["history"])
         header = Header(**fields)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except UnreadableTensorFile as error:
+        raise _unreadable(path, f"it is not a whole checkpoint ({error})") from error
+    except (KeyError, TypeError) as error:
         raise _unreadable(path, f"it is not a whole checkpoint ({type(error).__name__}: {error})") from error
     if header.format != FORMAT:
         raise _unreadable(path, f"its format is {header.format}, and this version reads {FORMAT}")
@@ -132,8 +129,7 @@ def read_checkpoint(
     header = read_header(path)
     faults = header_faults(header, step=step, spec=spec, data_hash=data_hash)
     try:
-        with safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
+        _, tensors = read_tensors(path)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, f"its tensors cannot be read ({error})") from error
     there = {name: like for name, like in welcome.items() if name in tensors}
@@ -147,7 +143,7 @@ def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str)
     # A field that this version knows and that one did not yet means there what it means by default here.
     ours, theirs = told_spec(spec), _defaults() | header.spec
     faults = []
-    if theirs != ours or _sha256_of(header.spec) != header.spec_sha256:
+    if theirs != ours or json_sha256(header.spec) != header.spec_sha256:
         changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         message = "the checkpoint was made under another spec" + (f": {', '.join(changed)} differ" if changed else "")
         faults.append(Fault(where="resume.spec_sha256", message=message, hint="resume only the job that wrote it"))
@@ -178,11 +174,6 @@ def _defaults() -> dict[str, Any]:
     return {name: value for name, value in told_spec(spec).items() if name not in required}
 
 
-def canonical_json(value: Any) -> str:
-    """JSON with one spelling per value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
 def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[Fault]:
     faults = [Fault(where=name, message="is missing") for name in sorted(wanted.keys() - tensors.keys())]
     faults += [Fault(where=name, message="is unknown") for name in sorted(tensors.keys() - wanted.keys())]
@@ -205,15 +196,3 @@ def refuse(path: Path, faults: list[Fault], reason: Reason = Reason.BAD_SPEC) ->
     """Raise WorkloadFailed that carries all faults, if there are any."""
     if faults:
         raise WorkloadFailed(reason, f"cannot resume from {path.name}: {in_short(faults)}", tuple(faults))
-
-
-def _sha256_of(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

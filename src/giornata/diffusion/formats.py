@@ -11,7 +11,6 @@ LoKr not at all; of kohya files also no text encoder whose attention is adapted 
 the names apart. Such kohya files are right for those who read them by kohya's names, and are read back so.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ from giornata.diffusion.adapter_plan import exactly, peft_patterns
 from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
-from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
+from giornata.diffusion.tensor_file import data_sha256, safetensors_bytes, write_durably
 from giornata.diffusion.tokens import BUNDLE, apart, bundle
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -76,8 +75,7 @@ def write_kohya(
     content = to_kohya(tensors, facts)
     alphas = {name: content.pop(name) for name in list(content) if name.endswith(ALPHA)}
     content = _cast(content, dtype) | alphas | bundle(_cast(rows, dtype), facts.spec)
-    data = data_of(safetensors_bytes(content, {}))
-    metadata = kohya_metadata(facts, data_sha256=hashlib.sha256(data).hexdigest(), convolutions=_kernels(tensors))
+    metadata = kohya_metadata(facts, data_sha256=data_sha256(content), convolutions=_kernels(tensors))
     return _write(path, content, {**metadata, **(extra or {})}, tensors, facts, kohya=not _diffusers_reads(tensors))
 
 

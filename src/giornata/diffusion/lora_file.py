@@ -16,9 +16,10 @@ from diffusers.utils import convert_unet_state_dict_to_peft
 from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.adapter_plan import holds, size_of
-from giornata.diffusion.export import METADATA_KEY, family_of_checkpoint, read_adapter
+from giornata.diffusion.export import family_of_checkpoint, read_adapter
 from giornata.diffusion.families import SDXL, Family
 from giornata.diffusion.kohya_file import ALPHA, from_kohya, split_name
+from giornata.diffusion.tensor_file import METADATA_KEY
 from giornata.diffusion.tokens import BUNDLE, TOKENS
 from giornata.domain.errors import Fault, InvalidInput
 

@@ -7,7 +7,6 @@ kohya's files have `….lora_down.weight`, `….lora_up.weight` and `….alpha`,
 `….lora_A.weight`, `….lora_B.weight` and say rank and alpha in their metadata (alpha = R where they say nothing).
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.kronecker import Kronecker, kroneckers_of
-from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
+from giornata.diffusion.tensor_file import data_sha256, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault, InvalidInput
 
 Naming = Literal["kohya", "diffusers"]
@@ -219,9 +218,8 @@ def write_lora_file(
             content[name + ALPHA] = torch.tensor(common, dtype=torch.float32)
     if faults:
         raise InvalidInput(faults)
-    data = data_of(safetensors_bytes(content, {}))
     told = _rank_fields(naming, scaled, common)
-    fields = {**metadata, **told, **_hash_fields(metadata, hashlib.sha256(data).hexdigest())}
+    fields = {**metadata, **told, **_hash_fields(metadata, data_sha256(content))}
     if naming == "kohya":
         fields.pop(CONFIG_KEY, None)
     fields.pop("sshs_legacy_hash", None)

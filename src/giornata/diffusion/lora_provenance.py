@@ -1,14 +1,12 @@
 """What the metadata of a resized or merged LoRA say: what the files before them said, and what was done to them."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.lora_algebra import Cut, Method
 from giornata.diffusion.lora_files import LoraFile
+from giornata.diffusion.tensor_file import canonical_json, sha256_of_file
 
 MADE_FROM = "giornata.made_from"
 SHOWN = {
@@ -97,9 +95,3 @@ def _tags(metadata: Mapping[str, str]) -> dict[str, int]:
 def _source(file: LoraFile) -> dict[str, str]:
     """Its name and its bytes, never its path."""
     return {"name": file.path.name, "sha256": sha256_of_file(file.path)}
-
-
-def sha256_of_file(path: Path) -> str:
-    """64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -31,7 +31,8 @@ from giornata.diffusion.lora_files import (
     read_lora,
     write_lora_file,
 )
-from giornata.diffusion.lora_provenance import facts_shown, merged_metadata, resized_metadata, sha256_of_file
+from giornata.diffusion.lora_provenance import facts_shown, merged_metadata, resized_metadata
+from giornata.diffusion.tensor_file import sha256_of_file
 from giornata.domain.errors import Fault, InvalidInput
 
 PARTS = {

@@ -18,7 +18,7 @@ from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.lora_provenance import facts_shown
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.safefile import safetensors_bytes
+from giornata.diffusion.tensor_file import safetensors_bytes
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

@@ -11,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.checkpoint import (
     Header,
-    canonical_json,
     data_sha256,
     read_checkpoint,
     read_header,
@@ -21,6 +20,7 @@ from giornata.diffusion.checkpoint import (
 )
 from giornata.diffusion.determinism import differences, fingerprint
 from giornata.diffusion.order import Sample
+from giornata.diffusion.tensor_file import canonical_json
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

@@ -16,13 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.painting import Brush, initial_noise, paint
+from giornata.diffusion.tensor_file import (
+    NOT_AS_WRITTEN,
+    UnreadableTensorFile,
+    json_sha256,
+    read_tensor_file,
+    write_tensor_file,
+)
 from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
@@ -34,11 +38,6 @@ PORTION = 10
 """Pictures in a pack, unless the job has no more: about a minute of a fast GPU."""
 
 _TENSOR = "pictures"
-_METADATA_KEY = "giornata"
-
-
-class UnusablePack(ValueError):
-    """The file is not the pack that its key promises."""
 
 
 def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range | None = None) -> str:
@@ -58,7 +57,7 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range
     }
     depends |= {} if portion is None else {"first": portion.start}
     depends |= {} if spec.max_token_length == CHUNK else {"max_token_length": spec.max_token_length}
-    return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+    return "class-images-" + json_sha256(depends)
 
 
 def materials_of(
@@ -132,7 +131,7 @@ def _kept(pack: _Pack, spec: TrainSpec, reporter: Reporter) -> torch.Tensor | No
         return None
     try:
         return read_pack(path, pack.key, spec, count=len(pack.numbers))
-    except UnusablePack as error:
+    except UnreadableTensorFile as error:
         reporter.log(f"the cached class pictures cannot be used, and are drawn again: {error}")
         return None
 
@@ -160,25 +159,23 @@ def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
 
 def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:
     """One uncompressed file with deterministic bytes; written aside and renamed."""
-    header = canonical_json({"key": key, "sha256": _digest(pictures_NHWC)})
-    aside = path.with_name(path.name + ".part")
-    save_file({_TENSOR: pictures_NHWC}, aside, metadata={_METADATA_KEY: header})
-    aside.replace(path)
+    write_tensor_file(path, {"key": key, "sha256": _digest(pictures_NHWC)}, {_TENSOR: pictures_NHWC})
 
 
 def read_pack(path: Path, key: str, spec: TrainSpec, *, count: int | None = None) -> torch.Tensor:
-    """pictures_NHWC of the pack under `key`, `count` of them, by default all of the job's. Raises UnusablePack."""
-    try:
-        with safe_open(path, framework="pt") as opened:
-            header = (opened.metadata() or {}).get(_METADATA_KEY)
-            pictures_NHWC = opened.get_tensor(_TENSOR)
-    except (SafetensorError, OSError) as error:
-        raise UnusablePack(f"cannot be read ({error})") from error
+    """Read pictures_NHWC of the pack under `key`: `count` of them, by default all of the job's.
+
+    Raises UnreadableTensorFile.
+    """
+    header, tensors = read_tensor_file(path, key)
+    pictures_NHWC = tensors.get(_TENSOR, torch.empty(0))
     shape = (count or spec.num_class_images, spec.resolution, spec.resolution, 3)
     if pictures_NHWC.dtype != torch.uint8 or tuple(pictures_NHWC.shape) != shape:
-        raise UnusablePack(f"holds {tuple(pictures_NHWC.shape)} of {pictures_NHWC.dtype}, not {shape} of torch.uint8")
-    if header != canonical_json({"key": key, "sha256": _digest(pictures_NHWC)}):
-        raise UnusablePack("its bytes are not those that were written under this key")
+        raise UnreadableTensorFile(
+            f"holds {tuple(pictures_NHWC.shape)} of {pictures_NHWC.dtype}, not {shape} of torch.uint8"
+        )
+    if header.get("sha256") != _digest(pictures_NHWC):
+        raise UnreadableTensorFile(NOT_AS_WRITTEN)
     return pictures_NHWC
 
 

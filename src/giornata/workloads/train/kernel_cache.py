@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.determinism import fingerprint
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.tensor_file import json_sha256
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
@@ -150,4 +150,4 @@ def kernel_key(base: BaseModel, spec: TrainSpec, footprint: Footprint, *, layer:
         "layer": layer,
         "unet": dict(sorted((name, str(value)) for name, value in base.unet.config.items() if name[0] != "_")),
     }
-    return "kernels-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+    return "kernels-" + json_sha256(depends)

@@ -13,23 +13,29 @@ before, is asked for too.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from giornata.diffusion.captions import Embedding, EmbeddingCache
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.determinism import fingerprint
 from giornata.diffusion.latent_batches import RowsOf, one_row
 from giornata.diffusion.latents import CROP_VARIANTS, Entry, Framing, LatentCache, View
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.pixels import Placement
+from giornata.diffusion.tensor_file import (
+    NOT_AS_WRITTEN,
+    UnreadableTensorFile,
+    canonical_json,
+    json_sha256,
+    read_tensor_file,
+    write_tensor_file,
+)
 from giornata.diffusion.weights_digest import weights_digest
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.reasons import Reason
@@ -41,12 +47,6 @@ FORMAT = 1
 WORTH_PIXELS = 16 * 2**20
 """As many as sixteen pictures of 1024 x 1024 have: a second or two of a fast GPU, and half a minute of a slow one."""
 MOST_BYTES = 2**30
-
-_METADATA_KEY = "giornata"
-
-
-class UnusablePack(ValueError):
-    """The file is not the pack that its key promises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Shelf:
             return False
         try:
             pack = read_pack(path, key)
-        except UnusablePack as error:
+        except UnreadableTensorFile as error:
             self.reporter.log(f"the encodings that were kept cannot be used, and are made again: {error}")
             return False
         for view, placement, entry in pack.views:
@@ -235,7 +235,7 @@ def pack_key(
     rows = [rows_of(size) for size in (*sizes, *(size for each in lesser for size in framing.buckets_at(each)))]
     if max(rows) > 1:
         depends["encoded_together"] = rows
-    return "encodings-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+    return "encodings-" + json_sha256(depends)
 
 
 def _told(view: View) -> dict[str, Any]:
@@ -250,24 +250,18 @@ def _tokens(base: BaseModel, text: str) -> list[list[int]]:
 def write_pack(path: Path, key: str, pack: Pack, *, save: Callable[..., None] = save_file) -> None:
     """One uncompressed file with deterministic bytes; written aside and renamed."""
     tensors, index = pack.tensors()
-    content = {name: tensor.detach().to(device="cpu").contiguous() for name, tensor in sorted(tensors.items())}
-    header = canonical_json({"index": index, "key": key, "sha256": _digest(content, index)})
-    aside = path.with_name(path.name + ".part")
-    save(content, aside, metadata={_METADATA_KEY: header})
-    aside.replace(path)
+    write_tensor_file(path, {"index": index, "key": key, "sha256": _digest(tensors, index)}, tensors, save=save)
 
 
 def read_pack(path: Path, key: str) -> Pack:
-    """The pack under `key`, on the CPU. Raises UnusablePack."""
+    """The pack under `key`, on the CPU. Raises UnreadableTensorFile."""
+    header, tensors = read_tensor_file(path, key)
     try:
-        with safe_open(path, framework="pt") as opened:
-            header = json.loads((opened.metadata() or {})[_METADATA_KEY])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
-        if header["key"] != key or header["sha256"] != _digest(tensors, header["index"]):
-            raise UnusablePack("its bytes are not those that were written under this key")
+        if header["sha256"] != _digest(tensors, header["index"]):
+            raise UnreadableTensorFile(NOT_AS_WRITTEN)
         return _parsed(tensors, header["index"])
-    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise UnusablePack(f"cannot be read ({type(error).__name__}: {error})") from error
+    except (KeyError, TypeError) as error:
+        raise UnreadableTensorFile(f"cannot be read ({type(error).__name__}: {error})") from error
 
 
 def _parsed(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> Pack:

@@ -9,13 +9,13 @@ from functools import partial
 import torch
 from pydantic import SecretStr, ValidationError
 
-from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.eight_bits import held_base
 from giornata.diffusion.hub import HuggingFaceHub
 from giornata.diffusion.hub_arrival import arriving
 from giornata.diffusion.hub_cache import HubCache
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
+from giornata.diffusion.weights_digest import base_sha256
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.joint import joint_key
