@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 def inspect(file: LoraPath, as_json: JsonFlag = False) -> None:
     """Say what a file holds, and what it was made of."""
     with reporting(as_json) as out:
-        report = _tool(["inspect", str(file)])
+        report = _tool({"command": "inspect", "file": str(file)})
         for name, value in _inspection(report):
             out.say(f"{name:<14}{value}")
         out.result(report)
@@ -86,10 +86,10 @@ def resize(
     """
     with reporting(as_json) as out:
         _refuse([*_resize_faults(method, target, alpha), *_output_faults(output, force)])
-        more = [] if target is None else ["--target", str(target)]
-        more += [] if alpha is None else ["--alpha", str(alpha)]
-        words = ["resize", str(file), str(output), "--rank", str(rank), "--method", method, *more, *_dtype(dtype)]
-        report = _tool(words)
+        cut = {"rank": rank, "method": method, "target": target or 0.0}
+        report = _tool(
+            {"command": "resize", "file": str(file), "out": str(output), **cut, "alpha": alpha, "dtype": dtype}
+        )
         _say_written(out, report, before=report["ranks_before"])
         out.result(report)
 
@@ -118,9 +118,7 @@ def merge(
     with reporting(as_json) as out:
         weighted = [_weighted(each) for each in files]
         _refuse([*_merge_faults(weighted), *_output_faults(output, force)])
-        named = [word for path, weight in weighted for word in ("--file", path, f"--weight={weight!r}")]
-        cut = [] if rank is None else ["--rank", str(rank)]
-        report = _tool(["merge", str(output), *named, *cut, *_dtype(dtype)])
+        report = _tool({"command": "merge", "files": weighted, "out": str(output), "rank": rank, "dtype": dtype})
         _say_written(out, report)
         out.result(report)
 
@@ -178,19 +176,15 @@ def _refuse(faults: Sequence[Fault]) -> None:
         raise InvalidInput(faults)
 
 
-def _dtype(dtype: Dtype | None) -> list[str]:
-    return [] if dtype is None else ["--dtype", dtype]
-
-
 # ---- the tool, and what it says ----
 
 
-def _tool(words: Sequence[str]) -> dict[str, Any]:
-    """Run it in a process of its own, and read its report. Raises InvalidInput with the faults in that."""
+def _tool(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the tool in a process of its own, and read its report. Raises InvalidInput with the faults in that."""
     with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
         path = Path(folder) / "report.json"
         try:
-            run_model_code("giornata.diffusion.lora_tool", ["--report", str(path), *words])
+            run_model_code("giornata.diffusion.lora_tool", [str(path), json.dumps(request)])
         except GiornataError:
             if not path.is_file():
                 raise

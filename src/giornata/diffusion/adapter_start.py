@@ -15,7 +15,7 @@ from giornata.diffusion.adapted_layers import UNET, public_name
 from giornata.diffusion.adapter_plan import layers_of, size_of
 from giornata.diffusion.kohya_file import MAGNITUDE, split_name
 from giornata.diffusion.lora import ADAPTER, Adapters
-from giornata.diffusion.lora_file import ReadLora, read_lora
+from giornata.diffusion.lora_file import ReadLora, for_model, read_lora
 from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.specs import TrainSpec
@@ -50,7 +50,8 @@ def check_start(path: Path, base: BaseModel, shapes: Shapes) -> None:
 
 def _read(path: Path, base: BaseModel, shapes: Shapes) -> ReadLora:
     depth = base.unet.config.layers_per_block
-    read = read_lora(path, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
+    file = read_lora(path, where=WHERE)
+    read = for_model(file, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
     if faults := fit_faults(read, shapes):
         raise InvalidInput(faults)
     return read

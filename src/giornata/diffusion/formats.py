@@ -27,7 +27,7 @@ from safetensors.torch import load as load_bytes
 
 from giornata.diffusion.adapter_plan import exactly, peft_patterns
 from giornata.diffusion.families import SDXL, Family
-from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
+from giornata.diffusion.kohya_file import ALPHA, kohya_layers, kohya_parts, layer_of, split_name, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.tensor_file import data_sha256, safetensors_bytes, write_durably
 from giornata.diffusion.tokens import BUNDLE, apart, bundle
@@ -166,9 +166,9 @@ def _write(
     adapter = {name: tensor for name, tensor in read.items() if not name.startswith(BUNDLE)}
     depth, family = facts.layers_per_block, facts.family
     if kohya:
-        layers = {layer_of(name) for name in tensors}
-        arrived = from_kohya(adapter, layers, layers_per_block=depth, family=family)
-        wrong += sorted(arrived.tensors.keys() ^ tensors.keys())
+        layers = kohya_layers((layer_of(name) for name in tensors), layers_per_block=depth, family=family)
+        split = [split_name(name) for name in kohya_parts(adapter)[0]]
+        wrong += sorted({layers.get(layer, layer) + part for layer, part in split} ^ tensors.keys())
     else:
         wrong += lost_tensors(adapter, tensors, layers_per_block=depth, family=family)
     if wrong:

@@ -16,7 +16,7 @@ from giornata.diffusion.formats import FILE_NAMES, Format, lost_tensors, write_d
 from giornata.diffusion.kohya_names import kohya_name
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
-from giornata.diffusion.lora_provenance import facts_shown
+from giornata.diffusion.lora_rewrite import facts_shown
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.tensor_file import safetensors_bytes
 from giornata.domain.errors import WorkloadFailed
