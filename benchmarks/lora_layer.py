@@ -19,13 +19,13 @@ import torch
 from rig import medium_model
 from rig.figures import conclude, machine, spread, spread_words
 
-from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import answer
 from giornata.diffusion.randomness import normal
+from giornata.diffusion.slot_layer import adapters_off
 from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec

@@ -16,8 +16,7 @@ from rig.figures import spread
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome, Wish
-from giornata.workloads.train.fit import sizes_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import Footprint, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 from gpu.base import Built, layout_of
 from gpu.settings import Settings

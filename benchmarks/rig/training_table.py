@@ -24,8 +24,7 @@ def flops_per_image(work: Work) -> int:
     import torch
     from diffusers import UNet2DConditionModel
 
-    from giornata.diffusion.flops import training_flops
-    from giornata.diffusion.unet_layers import layers_of
+    from giornata.diffusion.unet_layers import layers_of, training_flops
     from giornata.protocol.specs import TrainSpec
     from giornata.workloads.train.fit import worn_on
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from giornata.diffusion import dora
-from giornata.diffusion.adapted_layers import UNET, public_name
-from giornata.diffusion.adapter_plan import layers_of, size_of
+from giornata.diffusion.adapter_plan import UNET, layers_of, public_name, size_of
+from giornata.diffusion.dora import measure_magnitudes
 from giornata.diffusion.kohya_file import MAGNITUDE, split_name
 from giornata.diffusion.lora import ADAPTER, Adapters
 from giornata.diffusion.lora_file import ReadLora, for_model, read_lora
@@ -37,7 +36,7 @@ def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters)
     adapters.load(weights)
     if spec.use_dora:
         for model in adapters.models:
-            dora.measure(model, ADAPTER)
+            measure_magnitudes(model, ADAPTER)
         measured = adapters.tensors()
         lengths = {name: value.float() for name, value in read.tensors.items() if name.endswith(MAGNITUDE)}
         adapters.load(measured | lengths)

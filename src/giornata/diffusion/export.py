@@ -15,8 +15,8 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
-from giornata.diffusion.ema import EMA
 from giornata.diffusion.families import SDXL, Family, family_named
+from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.formats import (
     EMBEDDINGS_FILE_NAME,
     FILE_NAMES,
@@ -25,9 +25,9 @@ from giornata.diffusion.formats import (
     write_embeddings,
     write_lora,
 )
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import hashes_of
+from giornata.diffusion.optimizer import EMA
 from giornata.diffusion.tensor_file import METADATA_KEY, read_file_header
 from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed
 from giornata.protocol.specs import TrainSpec

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from giornata.diffusion import masks, pixels, randomness
+from giornata.diffusion import pixels, randomness
 from giornata.diffusion.buckets import Size, bucket_sizes, target_size
 from giornata.diffusion.entry_store import Entry, EntryStore
 from giornata.diffusion.latent_batches import LatentBatches, RowsOf, one_row
@@ -191,7 +191,7 @@ class LatentCache:
 
     def crops(self, image: Image.Image, views: Iterable[View]) -> list[Crop]:
         """These views of one decoded picture. Changes nothing: another thread may call it."""
-        colours, alpha = masks.split(image)
+        colours, alpha = pixels.split_alpha(image)
         original, views = (image.height, image.width), list(views)
         resized = {
             resolution: pixels.resize(colours, self._framing.target(original, resolution))
@@ -248,7 +248,7 @@ class LatentCache:
         self, image: Image.Image, picture_sha256: str, resolutions: Iterable[int | None] = (None,)
     ) -> bool:
         """Whether the picture has a mask of which no view shows anything at one of these resolutions of its own."""
-        _, alpha = masks.split(image)
+        _, alpha = pixels.split_alpha(image)
         if alpha is None:
             return False
         return any(
@@ -277,7 +277,7 @@ class LatentCache:
 
     def _mask(self, alpha: Image.Image, placement: Placement) -> torch.Tensor:
         scale = 2 ** (len(self._vae.config.block_out_channels) - 1)  # as diffusers' pipelines have it
-        return masks.latent_mask(alpha, placement, scale=scale)
+        return pixels.latent_mask(alpha, placement, scale=scale)
 
     def _key(self, view: View, placement: Placement) -> EntryKey:
         return EntryKey(

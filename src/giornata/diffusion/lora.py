@@ -19,18 +19,19 @@ from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
-from giornata.diffusion import dora
-from giornata.diffusion.adapted_layers import UNET, public_name
 from giornata.diffusion.adapter_plan import (
+    UNET,
     Size,
     chosen_layers,
     exactly,
     peft_patterns,
     plan_faults,
+    public_name,
     size_of,
     target_faults,
     usual_size,
 )
+from giornata.diffusion.dora import adopt_magnitudes, measure_magnitudes
 from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import uniform
@@ -131,7 +132,7 @@ def add_adapters(
         initialise(parameters, seed)
         dropping = Dropping() if dropping is None else dropping
         for prefix, model in models.items():
-            dora.measure(model, ADAPTER)
+            measure_magnitudes(model, ADAPTER)
             if has_dropout(spec):
                 _leave_out(prefix, model, dropping)
     except BaseException:
@@ -225,7 +226,7 @@ def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> Non
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(_config(sizes, spec), model, adapter_name=ADAPTER)
     if spec.use_dora:
-        dora.adopt(model, ADAPTER)
+        adopt_magnitudes(model, ADAPTER)
     for _, parameter in adapter_parameters(model):
         parameter.data = parameter.data.float()
     for layer in model.modules():

@@ -14,7 +14,7 @@ from typing import Any
 
 from giornata.diffusion.adapter_plan import Size, size_of, usual_size
 from giornata.diffusion.families import SDXL, Family
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
+from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.base_model import BaseQuantization

@@ -6,7 +6,8 @@
     {"command": "resize", "file": "A", "out": "B", "rank": 8}
     {"command": "merge", "files": [["A", 0.7], ["B", 0.3]], "out": "C"}
 
-The request is one of these JSON objects. The report is one, too. With faults in the input it is {"faults": […]}, and the exit code is 2.
+The request is one of these JSON objects. The report is one, too: with faults in the input it is {"faults": […]}, and
+the exit code is 2.
 """
 
 import json
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from giornata.diffusion.families import SD15, SDXL, Family
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
+from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_algebra import Cut, LokrFactors, LoraFactors, Method, Resized, Update, merge, resize
 from giornata.diffusion.lora_file import OTHER_KINDS, LoraFile, read_lora
 from giornata.diffusion.lora_rewrite import (

@@ -4,11 +4,13 @@ Shapes: J jobs, each with as many rows of the batch as any other, one after the 
 times tokens); I inputs, O outputs of the layer; R rank. Job j gets W·x + scale_j·B_j·A_j·x.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from diffusers.models.attention_processor import Attention
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch.nn import functional
 
@@ -208,3 +210,32 @@ def _joined(layers: Sequence[SlotLinear]) -> tuple[torch.Tensor, torch.Tensor | 
         if layers[0].bias is None:
             return weight, None
         return weight, torch.cat([layer.bias for layer in layers])
+
+
+# ---- The base model's own word, while adapters are on it
+
+
+@contextmanager
+def adapters_off(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Within, the models answer as if they had no adapters, and nothing is recorded for gradients.
+
+    Afterwards every weight wants gradients or not, as it did before: peft switches that along with the adapter.
+    """
+    modules = [module for model in models for module in model.modules()]
+    layers = [module for module in modules if isinstance(module, BaseTunerLayer)]
+    slots = [(module, module.stack) for module in modules if isinstance(module, SlotLinear)]
+    wanted = [(parameter, parameter.requires_grad) for layer in layers for parameter in layer.parameters()]
+    try:
+        for layer in layers:
+            layer.enable_adapters(False)
+        for slot, _ in slots:
+            slot.wear(None)
+        with torch.no_grad():
+            yield
+    finally:
+        for slot, stack in slots:
+            slot.wear(stack)
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter, before in wanted:
+            parameter.requires_grad_(before)

@@ -19,16 +19,13 @@ from typing import Self
 import torch
 from torch import nn
 
-from giornata.diffusion.adapted_layers import AdaptedLayer, adapted_layers
-from giornata.diffusion.adapter_plan import Size, size_of, usual_size
+from giornata.diffusion.adapter_plan import AdaptedLayer, Size, adapted_layers, segments_of, size_of, usual_size
 from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import Adapters, initialise
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.rates import segments_of
 from giornata.diffusion.slot_layer import Siblings, SlotLinear, Stack, families
-from giornata.diffusion.slot_layout import Layout, Place, layout_of
-from giornata.diffusion.slot_scaling import Scaling
+from giornata.diffusion.slot_layout import Layout, Place, Scaling, layout_of
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec

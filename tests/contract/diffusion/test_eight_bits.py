@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.eight_bits import (
     EIGHT_BITS,
     FORMATS,
@@ -30,6 +29,7 @@ from giornata.diffusion.memory import Precision, kept_bytes
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.recompute import Recompute, recomputing
+from giornata.diffusion.slot_layer import adapters_off
 from giornata.diffusion.slots import Slots
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec

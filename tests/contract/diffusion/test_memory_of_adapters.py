@@ -7,15 +7,14 @@ import torch
 from diffusers import UNet2DConditionModel
 from tests.unit.diffusion.test_memory import count_kept, in_a_slot, sdxl  # noqa: F401
 
-from giornata.diffusion.adapted_layers import why_not_lean
+from giornata.diffusion.adapter_plan import why_not_lean
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.memory import GIB, Precision, Worn, multiplied_out_bytes
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.unet_layers import Kind, layers_of
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import sizes_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import Footprint, sizes_of
 
 OFF, SELECTIVE, FULL = Recompute
 EVERYWHERE = ("to_k", "to_q", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2")

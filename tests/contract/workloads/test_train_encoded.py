@@ -10,7 +10,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 from giornata.diffusion.models import load_base
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Wish
-from giornata.workloads.train.caching import Supplies, prepare
+from giornata.workloads.train.encoding import Supplies, prepare
 from giornata.workloads.train.material import gather
 from giornata.workloads.train.packs import Shelf
 from giornata.workloads.train.workload import TrainWorkload

@@ -11,7 +11,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.fit import CONTEXT_BYTES, Room
-from giornata.workloads.train.places import needed_bytes, sizes_in_a_place
+from giornata.workloads.train.layout import needed_bytes, sizes_in_a_place
 
 
 def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> Room:

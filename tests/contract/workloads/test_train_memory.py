@@ -17,8 +17,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Stopped, Wish
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room, sizes_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import CONTEXT_BYTES, Footprint, Room, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 
 NOTICE = "smaller-footprint"

@@ -16,7 +16,7 @@ from giornata.diffusion.models import BaseModel, load_base
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train import packs
-from giornata.workloads.train.caching import Supplies, prepare
+from giornata.workloads.train.encoding import Supplies, prepare
 from giornata.workloads.train.material import gather
 from giornata.workloads.train.workload import TrainWorkload
 

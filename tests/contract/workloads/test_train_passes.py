@@ -10,11 +10,10 @@ from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import Objective
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import prepare
 from giornata.workloads.train.draws import assemble
-from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.encoding import prepare
 from giornata.workloads.train.material import gather
-from giornata.workloads.train.steps import Stepper, optimizer_of
+from giornata.workloads.train.steps import Feed, Stepper, optimizer_of
 
 
 @pytest.fixture(scope="module")

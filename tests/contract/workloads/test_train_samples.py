@@ -15,12 +15,11 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.painting import initial_noise
-from giornata.diffusion.samples import PURPOSE, Sample, draw_samples
+from giornata.diffusion.samples import PURPOSE, Sample, draw_samples, initial_noise
+from giornata.diffusion.slot_layer import adapters_off
 from giornata.diffusion.slots import Slots
 from giornata.diffusion.weights_digest import base_sha256
 from giornata.domain.errors import WorkloadFailed

@@ -15,9 +15,8 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from giornata.diffusion.captions import Embedding, EmbeddingCache, encode
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.painting import Brush, initial_noise, paint
 from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.samples import PURPOSE, draw_samples
+from giornata.diffusion.samples import PURPOSE, Brush, draw_samples, initial_noise, paint
 from giornata.diffusion.tokens import add_tokens, taught
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec

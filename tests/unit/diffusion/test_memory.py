@@ -8,7 +8,6 @@ import torch
 from diffusers import UNet2DConditionModel
 from torch.utils.checkpoint import checkpoint
 
-from giornata.diffusion.flops import matmul_flops_per_s, training_flops
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.memory import (
     GIB,
@@ -22,7 +21,7 @@ from giornata.diffusion.memory import (
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute, set_recompute
 from giornata.diffusion.slots import Slots
-from giornata.diffusion.unet_layers import Layer, layers_of
+from giornata.diffusion.unet_layers import Layer, layers_of, matmul_flops_per_s, training_flops
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.fit import CONTEXT_BYTES
 

@@ -8,7 +8,7 @@ from tests.unit.diffusion.test_slots import filled, spec_of
 
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.norm_limit import norm_limit
+from giornata.diffusion.optimizer import norm_limit
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.protocol.specs import TrainSpec

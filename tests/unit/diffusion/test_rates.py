@@ -7,11 +7,10 @@ import pytest
 import torch
 from tests.unit.diffusion.test_slots import filled, spec_of
 
-from giornata.diffusion.adapter_plan import plan_faults
+from giornata.diffusion.adapter_plan import plan_faults, rate_of
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.rates import rate_of
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.protocol.specs import TrainSpec

@@ -8,14 +8,13 @@ import torch
 from tests.contract.diffusion.test_adapters import trained
 from tests.contract.diffusion.test_formats import facts
 
-from giornata.diffusion.adapted_layers import lean_shapes
+from giornata.diffusion.adapter_plan import lean_shapes
 from giornata.diffusion.adapter_start import check_start, start_from
-from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.formats import write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_layer import SlotLinear, Stack
+from giornata.diffusion.slot_layer import SlotLinear, Stack, adapters_off
 from giornata.diffusion.slot_optimizer import SlotOptimizer
 from giornata.diffusion.slots import Slots
 from giornata.domain.errors import WorkloadFailed

@@ -14,9 +14,8 @@ from giornata.engine.engine import judge
 from giornata.engine.kinds import make_workloads
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
-from giornata.workloads.canary.arithmetic import check_products
 from giornata.workloads.canary.training import SMALL, Run, check_twins, train
-from giornata.workloads.canary.workload import CanaryWorkload, Hardware
+from giornata.workloads.canary.workload import CanaryWorkload, Hardware, check_products
 from giornata.workloads.interface import Outcome, Stopped, Wish
 
 CPU = torch.device("cpu")

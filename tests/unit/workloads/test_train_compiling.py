@@ -15,11 +15,20 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
-from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.compiling import (
+    COMPILER_FAILED,
+    KERNELS,
+    SPEEDS,
+    Compiler,
+    Kernels,
+    KernelsDiffer,
+    Speeds,
+    Trial,
+    Work,
+)
+from giornata.workloads.train.fit import Footprint
 from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.kernel_cache import READY, KernelCache, kernel_key, sealed
-from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 TABLE = Speeds(saved_s=0.001, made_s=3.0, found_s=0.5)

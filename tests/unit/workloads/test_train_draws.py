@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.latents import Framing
-from giornata.diffusion.multires import Multires
 from giornata.diffusion.order import Sample, by_content
+from giornata.diffusion.randomness import Multires
 from giornata.workloads.train.draws import Draws
 from giornata.workloads.train.material import Material
 

@@ -14,8 +14,7 @@ from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.pixels import Undecodable
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import Supplies, prepare
-from giornata.workloads.train.decoding_ahead import AHEAD, MOST_THREADS, ahead
+from giornata.workloads.train.encoding import AHEAD, MOST_THREADS, Supplies, ahead, prepare
 from giornata.workloads.train.material import Material
 
 SIDE = 64

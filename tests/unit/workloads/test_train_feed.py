@@ -11,10 +11,10 @@ from PIL import Image
 from giornata.diffusion.captions import Wording
 from giornata.diffusion.latents import Framing, LatentCache, View
 from giornata.diffusion.order import Sample, by_content
-from giornata.workloads.train.caching import Supplies
 from giornata.workloads.train.draws import Draws
-from giornata.workloads.train.feed import Feed, Ready
+from giornata.workloads.train.encoding import Supplies
 from giornata.workloads.train.material import Material
+from giornata.workloads.train.steps import Feed, Ready
 
 
 class Latents(LatentCache):

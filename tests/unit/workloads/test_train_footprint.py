@@ -10,14 +10,19 @@ from giornata.diffusion.recompute import Recompute
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room, Sizes, fitted, room_of, why_not_drawn
-from giornata.workloads.train.footprint import (
+from giornata.workloads.train.fit import (
+    CONTEXT_BYTES,
     Footprint,
+    Room,
+    Sizes,
     below_on,
+    fitted,
     from_fingerprint,
     ladder,
+    room_of,
     smaller_of,
     to_fingerprint,
+    why_not_drawn,
     without_footprint,
 )
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from giornata.workloads.train.gauges import Gauges, peak_of
+from giornata.workloads.train.pace import Gauges, peak_of
 
 
 def test_gauges_read_what_there_is() -> None:

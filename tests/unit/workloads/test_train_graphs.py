@@ -13,8 +13,7 @@ from tests.fixtures.rerun_graphs import RULES, RerunGraph, RerunRecorder
 from giornata.diffusion.cuda_graphs import Graph, Recorder, Tensors, recorder_of
 from giornata.diffusion.recompute import Recompute
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, GRAPH_BYTES, Room, Sizes
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import CONTEXT_BYTES, GRAPH_BYTES, Footprint, Room, Sizes
 from giornata.workloads.train.graph_conditions import (
     CONDITIONS,
     GRAPHS_OFF,

@@ -11,8 +11,8 @@ from torch import nn
 
 from giornata.diffusion.cuda_graphs import Tensors
 from giornata.diffusion.regional import plainly
+from giornata.workloads.train.compiling import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, Trial
 from giornata.workloads.train.graphs import Pass
-from giornata.workloads.train.kernel_check import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, Trial
 
 
 class Layer:

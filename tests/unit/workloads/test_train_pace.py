@@ -10,8 +10,7 @@ from tests.fixtures.train_studio import RecordingReporter
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.gauges import Gauges
-from giornata.workloads.train.pace import FIRST_COST_S, LOSSES_EVERY_STEPS, Meter, Pace
+from giornata.workloads.train.pace import FIRST_COST_S, LOSSES_EVERY_STEPS, Gauges, Meter, Pace
 
 
 class Clock:

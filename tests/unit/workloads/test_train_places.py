@@ -12,7 +12,7 @@ from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.slots import Slots
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.fit import CONTEXT_BYTES, FRAGMENTED, Room, Sizes
-from giornata.workloads.train.places import needed_bytes, places_within, sizes_in_a_place
+from giornata.workloads.train.layout import needed_bytes, places_within, sizes_in_a_place
 
 FP32_BYTES = 4
 COPIES = 5  # weights, gradients, two of the optimizer, an average

@@ -8,16 +8,15 @@ import torch
 from tests.fixtures.train_studio import draw_pictures, spec_for
 from torch.nn import functional
 
-from giornata.diffusion.adapters_off import adapters_off
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import Objective
+from giornata.diffusion.slot_layer import adapters_off
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.draws import assemble
-from giornata.workloads.train.feed import Feed
+from giornata.workloads.train.encoding import Supplies, prepare
 from giornata.workloads.train.material import gather
-from giornata.workloads.train.steps import Stepper, optimizer_of
+from giornata.workloads.train.steps import Feed, Stepper, optimizer_of
 
 PRIOR = {
     "with_prior_preservation": True,

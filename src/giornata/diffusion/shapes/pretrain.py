@@ -28,7 +28,7 @@ from giornata.diffusion.shapes.peers import Peers
 from giornata.diffusion.shapes.plan import Plan
 from giornata.diffusion.shapes.stage import Stage, Surroundings
 from giornata.diffusion.tensor_file import write_durably
-from giornata.diffusion.tiny_parts import place_model
+from giornata.diffusion.tiny_model import place_model
 from giornata.domain.errors import InvalidInput
 from giornata.engine.parentage import die_with_parent
 

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from giornata.diffusion.determinism import fingerprint
-from giornata.diffusion.ema import WeightAverage
+from giornata.diffusion.optimizer import WeightAverage
 from giornata.diffusion.shapes.peers import Peers
 from giornata.diffusion.shapes.plan import Plan, Ramp
 from giornata.diffusion.tensor_file import METADATA_KEY, canonical_json, safetensors_bytes, write_durably

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.checkpoint import ADAPTER, data_sha256, read_checkpoint
+from giornata.diffusion.checkpoint import data_sha256
 from giornata.diffusion.determinism import differences, fingerprint
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
@@ -17,29 +17,31 @@ from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 from giornata.workloads.train import class_images
-from giornata.workloads.train.album import to_keep
-from giornata.workloads.train.caching import Supplies, prepare, together_on
-from giornata.workloads.train.checks import check, header_of, prediction_type_of
 from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels, begin_again
-from giornata.workloads.train.exactness import exactness_of
-from giornata.workloads.train.exporting import export, write_page
-from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.fit import RoomOf, room_of, unbounded, why_not_drawn
-from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
-from giornata.workloads.train.gauges import gauges_of
+from giornata.workloads.train.encoding import Supplies, prepare, together_on
+from giornata.workloads.train.exporting import exactness_of, export, write_page
+from giornata.workloads.train.fit import (
+    Footprint,
+    RoomOf,
+    room_of,
+    to_fingerprint,
+    unbounded,
+    why_not_drawn,
+    without_footprint,
+)
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.graphs import Graphs, Watched
 from giornata.workloads.train.held_out import Examiner, HeldOut, split, validation_of
 from giornata.workloads.train.keeping import Keeper, Learner, state_of
 from giornata.workloads.train.layout import lay_out
 from giornata.workloads.train.material import Material, gather
-from giornata.workloads.train.pace import Clock, Meter, Pace, images_per_step
+from giornata.workloads.train.pace import Clock, Meter, Pace, gauges_of, images_per_step
 from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
-from giornata.workloads.train.prepared import Prepared
+from giornata.workloads.train.preparation import Prepared, check, header_of, prediction_type_of
 from giornata.workloads.train.relief import Relief
 from giornata.workloads.train.sampling import Easel
-from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import TrackerContext, live_curves, losses_before, report
+from giornata.workloads.train.steps import Feed, Stepper
+from giornata.workloads.train.tracking import TrackerContext, live_curves, report
 from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
@@ -173,20 +175,8 @@ class Attempt:
 
     def restore(self, adapters: Adapters, optimizer: Learner, keeper: Keeper) -> None:
         """Take over weights, state and losses of the checkpoint that the attempt resumes from, if it does."""
-        if (resume := self.start.resume) is None:
-            return
-        wanted = state_of(adapters, optimizer) | losses_before(self.spec, resume.step)
-        checkpoint = read_checkpoint(
-            resume.path,
-            step=resume.step,
-            spec=self.spec,
-            data_hash=keeper.data_hash,
-            wanted=wanted,
-            welcome=to_keep({}, self.spec, resume.step),
-        )
-        adapters.load({name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters})
-        optimizer.restore(resume.step, checkpoint.tensors)
-        keeper.take_up(checkpoint.tensors)
+        if (resume := self.start.resume) is not None:
+            keeper.restore(resume.path, resume.step, adapters, optimizer)
 
     def keeper(self, ready: Prepared) -> Keeper:
         """Who writes the checkpoints, once `begin` has said what their bits depend on."""

@@ -19,7 +19,7 @@ from PIL import Image
 
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.order import Sample, by_content
-from giornata.diffusion.painting import Brush, initial_noise, paint
+from giornata.diffusion.samples import Brush, initial_noise, paint
 from giornata.diffusion.tensor_file import (
     NOT_AS_WRITTEN,
     UnreadableTensorFile,

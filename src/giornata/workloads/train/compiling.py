@@ -10,6 +10,7 @@ equal bits there too says on or off.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,10 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.footprint import Footprint
-from giornata.workloads.train.graphs import Pass
+from giornata.workloads.train.fit import Footprint
+from giornata.workloads.train.graphs import Pass, copies_of, put_back
 from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
-from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -258,3 +258,77 @@ def begin_again(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step
     optimizer.forget_gradients()
     without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
     keeper.changed(first_step, without | kernels.entry, last_counts=True)
+
+
+# ---- Compiled kernels against plain ones, in the first pass of an attempt
+#
+# Compiled kernels round differently, so bytes cannot be compared. What is compared is the loss, and the length of
+# the difference of all gradients against the length of the plain gradients. When both agree, the pass by kernels
+# counts, and the job has the bits of a job with kernels. Otherwise the attempt begins anew without kernels, and the
+# job has the bits of a job without. So the check changes no result.
+
+LOSS_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-4, "bf16": 1e-2})
+GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 1e-1})
+"""By the spec's mixed_precision, relative; docs/training.md promises them."""
+
+
+class KernelsDiffer(Exception):
+    """Compiled kernels gave something else than plain ones."""
+
+
+class Trial:
+    """Makes passes by `make`; the first one also with plain kernels, which `plain` switches on.
+
+    The first pass raises KernelsDiffer when the two differ by more than the tolerances.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Pass], torch.Tensor],
+        gradients: Callable[[], Sequence[torch.Tensor]],
+        plain: Callable[[], AbstractContextManager[None]],
+        *,
+        mixed_precision: str,
+    ) -> None:
+        self._make, self._gradients, self._plain = make, gradients, plain
+        self._loss, self._gradient = LOSS_TOLERANCE[mixed_precision], GRADIENT_TOLERANCE[mixed_precision]
+        self._done = False
+
+    def __call__(self, one: Pass) -> torch.Tensor:
+        """The loss of the pass."""
+        if self._done:
+            return self._make(one)
+        gradients = self._gradients()
+        before = copies_of(gradients)
+        loss = self._make(one)
+        after = copies_of(gradients)
+        put_back(gradients, before)
+        with self._plain():
+            plain_loss = one.plainly()
+        self._compare(before, after, gradients, loss, plain_loss)
+        put_back(gradients, after)
+        self._done = True
+        return loss
+
+    def _compare(
+        self,
+        before: Sequence[torch.Tensor],
+        after: Sequence[torch.Tensor],
+        plain: Sequence[torch.Tensor],
+        loss: torch.Tensor,
+        plain_loss: torch.Tensor,
+    ) -> None:
+        ours = _flat(after) - _flat(before)
+        theirs = _flat(plain) - _flat(before)
+        apart = {
+            "the loss": (float((loss - plain_loss).abs()), float(plain_loss.abs()), self._loss),
+            "gradients": (float((ours - theirs).norm()), float(theirs.norm()), self._gradient),
+        }
+        for what, (distance, size, tolerance) in apart.items():
+            if not distance <= tolerance * size:  # a NaN is no agreement
+                message = f"{what} of the first pass by compiled kernels differ by {distance:.3g} from those of plain"
+                raise KernelsDiffer(f"{message} ones, which are {size:.3g}; at most {tolerance:g} of that is allowed")
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().flatten().float() for tensor in tensors])

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from giornata.diffusion import randomness
-from giornata.diffusion.bucket_order import BucketOrder, by_bucket
 from giornata.diffusion.buckets import Size
 from giornata.diffusion.captions import Wording
 from giornata.diffusion.latents import Framing, LatentCache, View, sample
-from giornata.diffusion.multires import Multires
 from giornata.diffusion.objective import NoisyBatch
-from giornata.diffusion.order import Order, Role, Sample
+from giornata.diffusion.order import BucketOrder, Order, Role, Sample, by_bucket
+from giornata.diffusion.randomness import Multires
 from giornata.workloads.train.material import Material
 
 AS_WRITTEN = Wording()
@@ -149,7 +148,7 @@ class Draws:
 
 def batches_of(material: Material, *, seed: int, batch: int) -> Callable[[int], list[int]]:
     """Indices of the samples of the material's batch by its number, from 0. See `giornata.diffusion.order` and, for
-    pictures in buckets, `giornata.diffusion.bucket_order`."""
+    pictures in buckets, `giornata.diffusion.order`."""
     repeats = [sample.repeats for sample in material.samples]
     if material.buckets is not None:
         members = by_bucket(

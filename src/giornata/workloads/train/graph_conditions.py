@@ -13,11 +13,9 @@ from giornata.diffusion.models import BaseModel
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import CudaGraphs
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.fit import GRAPH_BYTES, Room, Sizes
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import GRAPH_BYTES, Footprint, Room, Sizes
 from giornata.workloads.train.graphs import RULES, Graphs, Rules, Watched
-from giornata.workloads.train.layout import Layout
-from giornata.workloads.train.places import needed_bytes
+from giornata.workloads.train.layout import Layout, needed_bytes
 
 GRAPHS_OFF = "cuda-graphs-off"
 """The notice that goes into a job's events when it asks for graphs, or has had some, and goes on without."""

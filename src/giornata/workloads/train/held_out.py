@@ -22,9 +22,8 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.caching import Supplies, prepare
 from giornata.workloads.train.draws import assemble
-from giornata.workloads.train.encoding import Tick
+from giornata.workloads.train.encoding import Supplies, Tick, prepare
 from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.material import Material, refuse_if
 from giornata.workloads.train.pace import Clock, Meter, diverged
@@ -70,7 +69,7 @@ class HeldOut:
     def encoded(
         cls, base: BaseModel, spec: TrainSpec, held: Material, objective: Objective, *, seed: int, tick: Tick
     ) -> "HeldOut":
-        """Raises WorkloadFailed as `giornata.workloads.train.caching.prepare`."""
+        """Raises WorkloadFailed as `giornata.workloads.train.encoding.prepare`."""
         count = len(held.samples)
         plain = spec.model_copy(
             update={

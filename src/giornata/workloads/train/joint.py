@@ -36,18 +36,16 @@ from giornata.protocol.training.optimisation import CudaGraphs
 from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.interface import Crew, Outcome, Reporter
 from giornata.workloads.train.attempt import Attempt
-from giornata.workloads.train.exactness import JOINT
+from giornata.workloads.train.exporting import JOINT
 from giornata.workloads.train.faults import blamed
-from giornata.workloads.train.fit import Room, unbounded
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import Footprint, Room, unbounded
 from giornata.workloads.train.graph_conditions import GRAPHS_OFF, Capturing, off, together_bytes
 from giornata.workloads.train.graphs import Graphs, Pass, Watched, named_tensors, part_of
-from giornata.workloads.train.init_lora import load_init_lora, starts_from_file
+from giornata.workloads.train.layout import sizes_in_a_place
 from giornata.workloads.train.pace import Clock
-from giornata.workloads.train.places import sizes_in_a_place
-from giornata.workloads.train.prepared import Prepared
+from giornata.workloads.train.preparation import Prepared
 from giornata.workloads.train.seat import Rows, Seat, side_by_side
-from giornata.workloads.train.wearing import LAYER, LEAN
+from giornata.workloads.train.wearing import LAYER, LEAN, load_init_lora, starts_from_file
 
 STANDSTILL_S = 0.5
 """While a newcomer's pictures are encoded the others make a step whenever they have stood still for so long."""

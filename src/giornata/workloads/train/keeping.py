@@ -8,17 +8,24 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from giornata.diffusion.checkpoint import ADAPTER, Header, spec_sha256, told_spec, write_checkpoint
+from giornata.diffusion.checkpoint import (
+    ADAPTER,
+    Header,
+    Snapshot,
+    read_checkpoint,
+    spec_sha256,
+    told_spec,
+    write_checkpoint,
+)
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import Family
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.model_card import hashes_of
-from giornata.diffusion.snapshot import Snapshot
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.album import Album, taken_up, to_keep
 from giornata.workloads.train.pace import Clock, diverged
-from giornata.workloads.train.tracking import LOSSES, VALIDATED, losses_to_keep
+from giornata.workloads.train.sampling import Album, taken_up, to_keep
+from giornata.workloads.train.tracking import LOSSES, VALIDATED, losses_before, losses_to_keep
 
 ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
@@ -78,8 +85,20 @@ class Keeper:
         self._writing: Future[float] | None = None
         self._written: list[Path] = []
 
-    def take_up(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Go on from the losses and pictures of a checkpoint."""
+    def restore(self, path: Path, step: int, adapters: Adapters, optimizer: Learner) -> None:
+        """Load weights, optimizer state, losses and sample images of the checkpoint of `step`. Raises WorkloadFailed
+        as `read_checkpoint`."""
+        checkpoint = read_checkpoint(
+            path,
+            step=step,
+            spec=self._spec,
+            data_hash=self.data_hash,
+            wanted=state_of(adapters, optimizer) | losses_before(self._spec, step),
+            welcome=to_keep({}, self._spec, step),
+        )
+        tensors = checkpoint.tensors
+        adapters.load({name: tensors[ADAPTER + name] for name in adapters.parameters})
+        optimizer.restore(step, tensors)
         self.losses += tensors[LOSSES].tolist() if LOSSES in tensors else []
         self.validated += tensors[VALIDATED].tolist() if VALIDATED in tensors else []
         self.album |= taken_up(tensors, self._spec)

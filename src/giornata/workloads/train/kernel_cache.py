@@ -25,7 +25,7 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.fit import Footprint
 
 SEAL = b"giornata kernels 1\n"
 MAC_BYTES = 32

@@ -13,11 +13,10 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
-from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.footprint import Footprint, below_on, ladder
+from giornata.workloads.train.fit import Footprint, below_on, ladder
 from giornata.workloads.train.graphs import Graphs
 from giornata.workloads.train.layout import SMALLER_FOOTPRINT, Layout
-from giornata.workloads.train.steps import Stepper
+from giornata.workloads.train.steps import Feed, Stepper
 
 ENOUGH = 0.5
 """There is one retry, so it must help: at most this part of the activations is to be left."""

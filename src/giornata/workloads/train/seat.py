@@ -18,11 +18,11 @@ from giornata.diffusion.slots import Slot
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.attempt import Attempt
-from giornata.workloads.train.feed import Feed
 from giornata.workloads.train.graphs import Graphs
 from giornata.workloads.train.keeping import Keeper
 from giornata.workloads.train.pace import Meter, Pace
-from giornata.workloads.train.prepared import Prepared
+from giornata.workloads.train.preparation import Prepared
+from giornata.workloads.train.steps import Feed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

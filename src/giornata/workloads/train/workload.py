@@ -10,9 +10,7 @@ import torch
 from pydantic import SecretStr, ValidationError
 
 from giornata.diffusion.eight_bits import held_base
-from giornata.diffusion.hub import HuggingFaceHub
-from giornata.diffusion.hub_arrival import arriving
-from giornata.diffusion.hub_cache import HubCache
+from giornata.diffusion.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
 from giornata.diffusion.weights_digest import base_sha256
@@ -27,12 +25,11 @@ from giornata.workloads.train.attempt import Attempt
 from giornata.workloads.train.compiling import NO_CACHE, Compiler
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.fit import RoomOf, room_of
-from giornata.workloads.train.gauges import peak_of
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.joint import Joint
-from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.layout import places_within, sizes_in_a_place
+from giornata.workloads.train.pace import Clock, peak_of
 from giornata.workloads.train.packs import WORTH_PIXELS
-from giornata.workloads.train.places import places_within, sizes_in_a_place
 
 Loader = Callable[..., BaseModel]
 

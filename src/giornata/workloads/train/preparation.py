@@ -1,11 +1,13 @@
 """What can be told of a job, its pictures and its checkpoint before anything is computed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from giornata.diffusion.adapter_plan import plan_faults
 from giornata.diffusion.captions import token_count, too_long
 from giornata.diffusion.checkpoint import Header, base_faults, header_faults, read_header, refuse
+from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.tokens import unsaid
 from giornata.domain.errors import Fault
@@ -13,8 +15,11 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import longest_spoken, spoken
-from giornata.workloads.train.init_lora import check_init_lora, starts_from_file
+from giornata.workloads.train.encoding import Supplies
+from giornata.workloads.train.held_out import HeldOut
+from giornata.workloads.train.layout import Layout
 from giornata.workloads.train.material import Material, refuse_if
+from giornata.workloads.train.wearing import check_init_lora, starts_from_file
 
 
 def check(base: BaseModel, spec: TrainSpec, start: Start, instances: Material, classes: Material | None) -> None:
@@ -80,3 +85,28 @@ def _objective_faults(base: BaseModel, spec: TrainSpec) -> list[Fault]:
         message = f"the base model has only {count} timesteps"
         faults.append(Fault(where="spec.min_timestep", message=message, hint=f"choose one below {count}"))
     return faults
+
+
+# ---- What comes out of an attempt's preparation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known of an attempt before the first step. `supplies` is None when no step is left, and `held_out` when
+    nothing is held out either."""
+
+    instances: Material
+    data_hash: str
+    header: Header | None
+    first_step: int
+    layout: Layout
+    supplies: Supplies | None
+    fingerprint: Fingerprint
+    held_out: HeldOut | None = None
+
+    def close(self) -> None:
+        """Give the supplies back."""
+        if self.supplies is not None:
+            self.supplies.close()
+        if self.held_out is not None:
+            self.held_out.supplies.close()
