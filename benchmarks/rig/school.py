@@ -120,7 +120,7 @@ class School:
         took_s = time.monotonic() - began_s
         start, heard = jobs[0]
         spec = TrainSpec.model_validate(start.spec)
-        return worn(self.model, spec, heard), prompt_of(spec), took_s
+        return swapped_in(self.model, spec, heard), prompt_of(spec), took_s
 
     def _start(self, lesson: Lesson, subject: str, seed: int) -> tuple[Start, Listener]:
         self.started += 1
@@ -184,7 +184,7 @@ def prompt_of(spec: TrainSpec) -> str:
     return prompt
 
 
-def worn(model: Path, spec: TrainSpec, heard: Listener) -> StableDiffusionXLPipeline:
+def swapped_in(model: Path, spec: TrainSpec, heard: Listener) -> StableDiffusionXLPipeline:
     """A pipeline with what the job made."""
     pipeline = load(model)
     if spec.adapter_type is AdapterType.LOKR:

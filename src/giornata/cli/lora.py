@@ -22,7 +22,7 @@ LoraPath = Annotated[Path, typer.Argument(metavar="FILE", help="A .safetensors f
 OutPath = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
 
 
-class Dtype(StrEnum):
+class FileDtype(StrEnum):
     """Precision of the numbers in the file."""
 
     FLOAT32 = "float32"
@@ -30,7 +30,7 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-class Method(StrEnum):
+class ResizeMethod(StrEnum):
     """How each layer's rank is found."""
 
     FIXED = "fixed"
@@ -39,7 +39,7 @@ class Method(StrEnum):
     SV_FRO = "sv_fro"
 
 
-DtypeOption = Annotated[Dtype | None, typer.Option(help="Default: as the file has it.", show_default=False)]
+DtypeOption = Annotated[FileDtype | None, typer.Option(help="Default: as the file has it.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
@@ -65,8 +65,8 @@ def resize(
         int, typer.Option(metavar="N", min=1, max=4096, help="The highest rank of a layer.", show_default=False)
     ],
     method: Annotated[
-        Method, typer.Option(help="sv_*: as many singular values as --target asks for, --rank at most.")
-    ] = Method.FIXED,
+        ResizeMethod, typer.Option(help="sv_*: as many singular values as --target asks for, --rank at most.")
+    ] = ResizeMethod.FIXED,
     target: Annotated[
         float | None,
         typer.Option(
@@ -135,14 +135,14 @@ def _weighted(word: str) -> tuple[str, float]:
         return word, 1.0
 
 
-def _resize_faults(method: Method, target: float | None, alpha: float | None) -> list[Fault]:
+def _resize_faults(method: ResizeMethod, target: float | None, alpha: float | None) -> list[Fault]:
     faults = []
-    if (method is Method.FIXED) != (target is None):
+    if (method is ResizeMethod.FIXED) != (target is None):
         message = "means nothing with --method fixed" if target is not None else f"is missing for --method {method}"
         faults.append(Fault(where="--target", message=message, hint="such as: --method sv_fro --target 0.9"))
-    elif target is not None and method is Method.SV_RATIO and not target >= 1:
+    elif target is not None and method is ResizeMethod.SV_RATIO and not target >= 1:
         faults.append(Fault(where="--target", message="is below 1", hint="10 keeps values down to a tenth"))
-    elif target is not None and method is not Method.SV_RATIO and not 0 < target <= 1:
+    elif target is not None and method is not ResizeMethod.SV_RATIO and not 0 < target <= 1:
         faults.append(Fault(where="--target", message="is not between 0 and 1", hint="0.9 keeps 90 %"))
     if alpha is not None and not (alpha > 0 and math.isfinite(alpha)):
         faults.append(Fault(where="--alpha", message="is not above 0", hint="leave it out to keep the strength"))

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from torch import nn
 
+from giornata.diffusion.batched_lora import BatchedLoraLinear
 from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.slot_layer import SlotLinear
 from giornata.diffusion.tokens import learning_steps
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
@@ -29,14 +29,14 @@ _BLOCK = re.compile(r"((?:(?:down|up)_blocks\.\d+|mid_block)(?:\.[a-z]+\.\d+)?)\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class AdapterSize:
     """Rank, and the alpha that divided by the rank gives the layer's scale, as every loader computes it."""
 
     rank: int
     alpha: float
 
 
-def size_of(spec: TrainSpec, layer: str) -> Size:
+def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
     """The size of one layer's adapter.
 
     Alpha defaults to the spec's rank, also where a pattern gives the layer another rank, as with peft and kohya.
@@ -47,7 +47,7 @@ def size_of(spec: TrainSpec, layer: str) -> Size:
     return _size(spec, rank, matching(spec.alpha_pattern, layer, _alpha(spec)))
 
 
-def usual_size(spec: TrainSpec) -> Size:
+def usual_size(spec: TrainSpec) -> AdapterSize:
     """The size of layers that no pattern means."""
     return _size(spec, spec.rank, _alpha(spec))
 
@@ -56,8 +56,8 @@ def _alpha(spec: TrainSpec) -> float:
     return float(spec.rank) if spec.alpha is None else spec.alpha
 
 
-def _size(spec: TrainSpec, rank: int, alpha: float) -> Size:
-    return Size(rank=rank, alpha=alpha * math.sqrt(rank) if spec.use_rslora else alpha)
+def _size(spec: TrainSpec, rank: int, alpha: float) -> AdapterSize:
+    return AdapterSize(rank=rank, alpha=alpha * math.sqrt(rank) if spec.use_rslora else alpha)
 
 
 def matching(patterns: Mapping[str, V], layer: str, default: V) -> V:
@@ -93,7 +93,7 @@ def exactly(names: Iterable[str]) -> str:
     return "^(?:" + "|".join(re.escape(name) for name in sorted(names)) + ")" if names else "(?!)"
 
 
-def peft_patterns(sizes: Mapping[str, Size], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
+def peft_patterns(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
     """peft's `rank_pattern` and `alpha_pattern` for layers, by their names in the model, that are not as most are.
 
     One pattern to a value: peft asks each pattern about each layer, and a pattern to a layer takes minutes.
@@ -211,7 +211,7 @@ def suffix(name: str) -> str:
 
 # ---- The layers that a job's adapter is put on, and which of them the lean layer can carry
 
-CARRIED = (nn.Linear, EightBitLinear, SlotLinear)
+CARRIED = (nn.Linear, EightBitLinear, BatchedLoraLinear)
 """What the lean layer takes the place of, and itself. Not what is derived from these: that does something more."""
 UNET = "unet"
 # Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
@@ -256,7 +256,7 @@ def public_name(prefix: str, key: str) -> str:
 
 def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
     """Every reason why layers of the job's adapter need peft's layers; empty when the lean layer
-    (`giornata.diffusion.slot_layer`) can carry all. The adapter and the base decide, and nothing else of the job.
+    (`giornata.diffusion.batched_lora`) can carry all. The adapter and the base decide, and nothing else of the job.
 
     The lean layer is the product of two matrices on a linear layer. LoKr has other factors, DoRA the norm of the
     whole weight, and the A of a convolution is a convolution.
@@ -293,7 +293,7 @@ ENCODERS = ("text_encoder", "text_encoder_2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class LearningRate:
     """What tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; they learn in the first
     `stop_step` steps, None: in all."""
 
@@ -302,38 +302,38 @@ class Rate:
     stop_step: int | None = None
 
 
-def rate_of(spec: TrainSpec, name: str) -> Rate:
+def rate_of(spec: TrainSpec, name: str) -> LearningRate:
     """The rate of a tensor, by its name in `giornata.diffusion.lora.Adapters`. A rate of 0 learns in no step: its
     gradient counts in no norm, and nothing moves it."""
     prefix, _, layer = name.partition(".")
     if prefix == TOKENS:
-        return Rate(kind=TOKENS, learning_rate=spec.text_encoder_lr, stop_step=learning_steps(spec))
+        return LearningRate(kind=TOKENS, learning_rate=spec.text_encoder_lr, stop_step=learning_steps(spec))
     if prefix == UNET:
         blocks = [block for block in spec.block_learning_rates if lies_in(layer, block)]
         rate = spec.block_learning_rates[max(blocks, key=len)] if blocks else spec.learning_rate
-        return Rate(kind=UNET, learning_rate=rate, stop_step=None if rate > 0 else 0)
+        return LearningRate(kind=UNET, learning_rate=rate, stop_step=None if rate > 0 else 0)
     rates = spec.text_encoder_learning_rates
     rate = spec.text_encoder_lr if rates is None else rates[ENCODERS.index(prefix)]
-    return Rate(kind=TEXT, learning_rate=rate, stop_step=spec.stop_text_encoder_training if rate > 0 else 0)
+    return LearningRate(kind=TEXT, learning_rate=rate, stop_step=spec.stop_text_encoder_training if rate > 0 else 0)
 
 
-def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[Rate, list[str]]:
+def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[str]]:
     """The names in groups of one rate, in the order of the first of each."""
-    found: dict[Rate, list[str]] = {}
+    found: dict[LearningRate, list[str]] = {}
     for name in names:
         found.setdefault(rate_of(spec, name), []).append(name)
     return found
 
 
-def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[Rate, int, int]]:
+def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[LearningRate, int, int]]:
     """Pieces of a row that learn at one rate, as (rate, start, end), by names without a dot: the kind, and from the
     second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after the other."""
-    pieces: list[tuple[Rate, int, int]] = []
+    pieces: list[tuple[LearningRate, int, int]] = []
     for name, start, end in places:
         rate = rate_of(spec, name)
         begin = pieces.pop()[1] if pieces and pieces[-1][0] == rate else start
         pieces.append((rate, begin, end))
-    found: dict[str, tuple[Rate, int, int]] = {}
+    found: dict[str, tuple[LearningRate, int, int]] = {}
     for number, piece in enumerate(pieces):
         kind = piece[0].kind
         found[f"{kind}@{number}" if kind in found else kind] = piece

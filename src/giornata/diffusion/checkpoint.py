@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import SDXL
-from giornata.diffusion.order import Sample
+from giornata.diffusion.sample_order import Sample
 from giornata.diffusion.tensor_file import (
     UnreadableTensorFile,
     json_sha256,
@@ -64,7 +64,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class LoadedCheckpoint:
     """A checkpoint that was read and found whole. Names in `tensors` are those of the file."""
 
     header: Header
@@ -119,7 +119,7 @@ def read_checkpoint(
     data_hash: str,
     wanted: Mapping[str, torch.Tensor],
     welcome: Mapping[str, torch.Tensor] = NOTHING,
-) -> Checkpoint:
+) -> LoadedCheckpoint:
     """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have, and
     `welcome` those that it may lack, because earlier versions did not write them.
 
@@ -136,7 +136,7 @@ def read_checkpoint(
     there = {name: like for name, like in welcome.items() if name in tensors}
     faults += _tensor_faults(tensors, {**wanted, **there})
     refuse(path, faults)
-    return Checkpoint(header=header, tensors=tensors)
+    return LoadedCheckpoint(header=header, tensors=tensors)
 
 
 def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str) -> list[Fault]:
@@ -220,7 +220,7 @@ class _Part:
         return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
 
-class Snapshot:
+class TensorSnapshot:
     """Copies of tensors, on their way to the CPU."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:

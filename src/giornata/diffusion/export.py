@@ -17,14 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.families import SDXL, Family, family_named
 from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
-from giornata.diffusion.formats import (
-    EMBEDDINGS_FILE_NAME,
-    FILE_NAMES,
-    Dtype,
-    Format,
-    write_embeddings,
-    write_lora,
-)
+from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES, Dtype, Format, write_embeddings, write_lora
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import hashes_of
 from giornata.diffusion.optimizer import EMA

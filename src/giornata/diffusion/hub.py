@@ -121,7 +121,7 @@ def _alone(mark: Path) -> Iterator[bool]:
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})
 
 
-class Hub(Protocol):
+class ModelHub(Protocol):
     """Where models come from. All raise what `huggingface_hub` raises."""
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
@@ -180,7 +180,7 @@ class HuggingFaceHub:
         return path
 
 
-def fetched_pipeline(hub: Hub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
+def fetched_pipeline(hub: ModelHub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
     """The folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
     try:
         return hub.pipeline(name, revision=revision, variant=variant)
@@ -188,7 +188,7 @@ def fetched_pipeline(hub: Hub, name: str, *, revision: str | None, variant: str 
         raise download_failed(name, revision, variant, field, error) from error
 
 
-def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
+def fetched_vae(hub: ModelHub, name: str, *, field: str) -> Path:
     """As `fetched_pipeline`, for an autoencoder of its own."""
     try:
         return hub.vae(name)
@@ -196,7 +196,7 @@ def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
         raise download_failed(name, None, None, field, error) from error
 
 
-def fetched_file(hub: Hub, file: HubFile, *, revision: str | None, field: str) -> Path:
+def fetched_file(hub: ModelHub, file: HubFile, *, revision: str | None, field: str) -> Path:
     """As `fetched_pipeline`, for a single file."""
     try:
         return hub.file(file.repository, file.file, revision=revision)

@@ -21,7 +21,7 @@ from torch import nn
 
 from giornata.diffusion.adapter_plan import (
     UNET,
-    Size,
+    AdapterSize,
     chosen_layers,
     exactly,
     peft_patterns,
@@ -53,16 +53,17 @@ class Adapters:
 
     `parameters` maps `unet.…`, `text_encoder.text_model.…` and `text_encoder_2.text_model.…` (then peft's own
     key, such as `….lora_A.weight`) to parameters; the order is that of the sorted names. `rank` and `alpha` are those
-    of layers that no pattern means. `dropping` is what the layers look at to leave something out. Within `worn()` the
-    models answer through them, without gradients; within `learning()` one forward pass and its backward pass go
-    through them. peft's do both always. As a context manager it takes itself off at the end, whatever happened.
+    of layers that no pattern means. `dropping` is what the layers look at to leave something out. Within
+    `swapped_in()` the models answer through them, without gradients; within `learning()` one forward pass and its
+    backward pass go through them. peft's do both always. As a context manager it takes itself off at the end,
+    whatever happened.
     """
 
     parameters: dict[str, nn.Parameter]
     rank: int
     alpha: float
     models: tuple[nn.Module, ...]
-    worn: Callable[[], AbstractContextManager[None]] = nullcontext
+    swapped_in: Callable[[], AbstractContextManager[None]] = nullcontext
     learning: Callable[[], AbstractContextManager[None]] = nullcontext
     dropping: Dropping = field(default_factory=Dropping)
 
@@ -180,7 +181,7 @@ def take_off(model: nn.Module) -> None:
         del model.peft_config
 
 
-def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, Size]:
+def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, AdapterSize]:
     """The model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
     if prefix == UNET:
         names = chosen_layers(model, spec.target_modules, spec.lora_unet_blocks)
@@ -190,7 +191,7 @@ def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[st
     return {name: size_of(spec, each) for name, each in public.items() if layers is None or each in layers}
 
 
-def _config(sizes: Mapping[str, Size], spec: TrainSpec) -> PeftConfig:
+def _config(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> PeftConfig:
     ranks, alphas = peft_patterns(sizes, spec)
     usual, targets = usual_size(spec), exactly(sizes)
     if spec.adapter_type is AdapterType.LOKR:
@@ -221,7 +222,7 @@ def group_of(name: str) -> str:
     return kind if kind in {UNET, "tokens"} else "text_encoders"
 
 
-def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> None:
+def _put_on(model: nn.Module, sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> None:
     # peft draws placeholder weights; the job's random state, if anybody has one, is none of its business
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(_config(sizes, spec), model, adapter_name=ADAPTER)

@@ -25,13 +25,7 @@ from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
 from giornata.diffusion.lora_algebra import Cut, LokrFactors, LoraFactors, Method, Resized, Update, merge, resize
 from giornata.diffusion.lora_file import OTHER_KINDS, LoraFile, read_lora
-from giornata.diffusion.lora_rewrite import (
-    DTYPES,
-    facts_shown,
-    merged_metadata,
-    resized_metadata,
-    write_lora_file,
-)
+from giornata.diffusion.lora_rewrite import DTYPES, facts_shown, merged_metadata, resized_metadata, write_lora_file
 from giornata.diffusion.tensor_file import sha256_of_file
 from giornata.diffusion.tokens import BUNDLE, TOKENS
 from giornata.domain.errors import Fault, InvalidInput

@@ -11,7 +11,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 from transformers.utils import logging
 
 from giornata.diffusion.families import Family
-from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_file, fetched_pipeline, fetched_vae
+from giornata.diffusion.hub import HuggingFaceHub, ModelHub, fetched_file, fetched_pipeline, fetched_vae
 from giornata.diffusion.model_folder import (
     FIELD,
     VAE_STEM,
@@ -65,7 +65,7 @@ def load_base(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
-    hub: Hub | None = None,
+    hub: ModelHub | None = None,
     layouts: Path = LAYOUTS,
 ) -> BaseModel:
     """Load the base that `spec` names onto `device`, from a folder, a single file or from `hub`.
@@ -107,7 +107,7 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if vae_config.get("force_upcast", True) else dtype
 
 
-def _located(spec: TrainSpec, hub: Hub) -> Path:
+def _located(spec: TrainSpec, hub: ModelHub) -> Path:
     """The folder or the file of the base model, on this machine; or a path where there is nothing."""
     name = spec.pretrained_model_name_or_path
     local = Path(name).expanduser()
@@ -136,7 +136,7 @@ def _inspected(spec: TrainSpec, place: Path) -> Family:
     return family
 
 
-def _vae_folder(spec: TrainSpec, hub: Hub) -> Path | None:
+def _vae_folder(spec: TrainSpec, hub: ModelHub) -> Path | None:
     """Where another VAE lies; None when the model's own is wanted."""
     name = spec.pretrained_vae_model_name_or_path
     if name is None:

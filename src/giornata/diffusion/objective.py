@@ -14,7 +14,7 @@ from diffusers import DDPMScheduler
 from torch.nn import functional
 
 from giornata.diffusion.captions import Embedding
-from giornata.diffusion.order import Role
+from giornata.diffusion.sample_order import Role
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import HuberSchedule, LossType
 

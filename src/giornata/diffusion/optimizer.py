@@ -70,7 +70,7 @@ GROUP = "optimizer.group."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ParameterGroup:
     """Parameters that share a learning rate, by name. They learn in the first `stop_step` steps; None: in all.
 
     `settle` is called after each update in these, and may change the parameters.
@@ -95,7 +95,7 @@ class AdapterOptimizer:
     the choice must not depend on anything else. `settle` is called after each update, before an average is taken.
     """
 
-    def __init__(self, groups: list[Group], spec: TrainSpec, *, settle: NormLimit | None = None) -> None:
+    def __init__(self, groups: list[ParameterGroup], spec: TrainSpec, *, settle: NormLimit | None = None) -> None:
         self._spec, self._groups, self._kind, self._settle = spec, groups, KINDS[spec.optimizer], settle
         self._parameters = {name: parameter for group in groups for name, parameter in group.parameters.items()}
         self._on_cuda = all(parameter.is_cuda for parameter in self._parameters.values())

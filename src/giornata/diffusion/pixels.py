@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from giornata.diffusion.decoding import Undecodable, decode, upright_size
 
 __all__ = [
-    "Placement",
+    "CropPlacement",
     "Undecodable",
     "covering_size",
     "cut",
@@ -26,7 +26,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class CropPlacement:
     """Where the rectangle lies on the resized (and, if `flip`, mirrored) picture: what SDXL is told about it.
 
     As in diffusers' DreamBooth script a picture is mirrored first and cropped afterwards, so `crop_top_left`
@@ -65,17 +65,17 @@ def place(
     target_size: tuple[int, int],
     at: tuple[float, float] | None,
     flip: bool,
-) -> Placement:
+) -> CropPlacement:
     """Where to crop. Sizes are (height, width); `at` is (y, x) in [0, 1) of the free way, None for the middle."""
     free = [side - target for side, target in zip(resized, target_size, strict=True)]
     if at is None:
         top, left = (round(way / 2) for way in free)
     else:
         top, left = (int(fraction * (way + 1)) for fraction, way in zip(at, free, strict=True))
-    return Placement(original_size=original, crop_top_left=(top, left), target_size=target_size, flip=flip)
+    return CropPlacement(original_size=original, crop_top_left=(top, left), target_size=target_size, flip=flip)
 
 
-def cut(resized: Image.Image, placement: Placement) -> np.ndarray:
+def cut(resized: Image.Image, placement: CropPlacement) -> np.ndarray:
     """The rectangle itself: pixels_HWC, uint8."""
     image = ImageOps.mirror(resized) if placement.flip else resized
     (top, left), (height, width) = placement.crop_top_left, placement.target_size
@@ -101,7 +101,7 @@ def split_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
     return image.convert("RGB"), image.getchannel("A")
 
 
-def latent_mask(alpha: Image.Image, placement: Placement, *, scale: int) -> torch.Tensor:
+def latent_mask(alpha: Image.Image, placement: CropPlacement, *, scale: int) -> torch.Tensor:
     """mask_HW in 0 … 1, float32, of what the placement cuts out; `scale` pixels are one latent.
 
     Resized by area to the size that the picture was resized to, mirrored and cropped as it, and averaged over each

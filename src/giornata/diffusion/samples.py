@@ -16,11 +16,11 @@ from diffusers import EulerDiscreteScheduler
 from PIL import Image
 
 from giornata.diffusion import randomness
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.captions import Embedding, encode
 from giornata.diffusion.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.slot_layer import adapters_off
 from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import spoken
@@ -35,7 +35,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brush:
+class SamplerConfig:
     """How a picture is drawn: `side_px` pixels square, in `steps` denoising steps of Euler's method.
 
     `scheduler` holds settings that are other than the base's, such as `prediction_type`. `between` is called before
@@ -51,29 +51,29 @@ class Brush:
 
 
 @torch.no_grad()
-def paint(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, brush: Brush) -> torch.Tensor:
+def sample_image(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, sampler: SamplerConfig) -> torch.Tensor:
     """pixels_HWC, uint8, on the CPU. `noise_BCHW` is standard normal; see `initial_noise`."""
     pipeline = base.family.assemble(
         unet=base.unet,
         vae=base.vae,
         text_encoders=base.text_encoders,
         tokenizers=base.tokenizers,
-        scheduler=EulerDiscreteScheduler.from_config(base.noise_scheduler.config, **(brush.scheduler or {})),
+        scheduler=EulerDiscreteScheduler.from_config(base.noise_scheduler.config, **(sampler.scheduler or {})),
     )
     pipeline.set_progress_bar_config(disable=True)
 
     def go_on(_pipeline: Any, _step: int, _timestep: Any, _tensors: dict[str, Any]) -> dict[str, Any]:
-        brush.between()
+        sampler.between()
         return {}
 
-    brush.between()
+    sampler.between()
     latents_BCHW = pipeline(
-        **_said(base, pipeline, prompt, brush),
+        **_said(base, pipeline, prompt, sampler),
         latents=noise_BCHW.to(device=base.device, dtype=base.dtype),
-        height=brush.side_px,
-        width=brush.side_px,
-        num_inference_steps=brush.steps,
-        guidance_scale=brush.guidance_scale,
+        height=sampler.side_px,
+        width=sampler.side_px,
+        num_inference_steps=sampler.steps,
+        guidance_scale=sampler.guidance_scale,
         output_type="latent",
         callback_on_step_end=go_on,
     ).images
@@ -84,9 +84,9 @@ def paint(base: BaseModel, prompt: str, noise_BCHW: torch.Tensor, brush: Brush) 
     return levels_CHW.permute(1, 2, 0).to(device="cpu", dtype=torch.uint8).contiguous()
 
 
-def _said(base: BaseModel, pipeline: Any, prompt: str, brush: Brush) -> dict[str, Any]:
+def _said(base: BaseModel, pipeline: Any, prompt: str, sampler: SamplerConfig) -> dict[str, Any]:
     """The prompt as the pipeline takes it: the text itself, or embeddings where it would cut too early."""
-    if brush.max_token_length == CHUNK:
+    if sampler.max_token_length == CHUNK:
         return {"prompt": prompt}
 
     def heard(text: str) -> Embedding:
@@ -95,7 +95,7 @@ def _said(base: BaseModel, pipeline: Any, prompt: str, brush: Brush) -> dict[str
             base.text_encoders,
             [text],
             family=base.family,
-            max_token_length=brush.max_token_length,
+            max_token_length=sampler.max_token_length,
             truncation=True,
         )
 
@@ -118,7 +118,7 @@ PURPOSE = "sample"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class PromptImages:
     """A prompt and its two pictures."""
 
     prompt: str
@@ -133,7 +133,7 @@ def draw_samples(
     result: Mapping[str, torch.Tensor],
     *,
     tick: Callable[[int, int], None],
-) -> tuple[Sample, ...]:
+) -> tuple[PromptImages, ...]:
     """All of `spec.sample_prompts`. `adapters` are on the base, and `result` are the weights that the user gets.
 
     `tick(pictures done, pictures in all)` is called before each denoising step and may raise to stop. The base and
@@ -141,11 +141,11 @@ def draw_samples(
     """
     prompts, total = spec.sample_prompts, 2 * len(spec.sample_prompts)
     with adapters_off((base.unet, *base.text_encoders)):
-        brushes = _brushes(base, spec, {}, lambda done: tick(done, total))
-        plain = _drawn(base, spec, prompts, brushes)
+        samplers = _brushes(base, spec, {}, lambda done: tick(done, total))
+        plain = _drawn(base, spec, prompts, samplers)
     learned = draw_learned(base, spec, adapters, result, tick=lambda done, _: tick(len(prompts) + done, total))
     pairs = zip(prompts, plain, learned, strict=True)
-    return tuple(Sample(prompt=prompt, base=one, lora=other) for prompt, one, other in pairs)
+    return tuple(PromptImages(prompt=prompt, base=one, lora=other) for prompt, one, other in pairs)
 
 
 def draw_learned(
@@ -158,12 +158,12 @@ def draw_learned(
 ) -> list[Image.Image]:
     """As `draw_samples`, the pictures with the LoRA alone."""
     prompts = spec.sample_prompts
-    with showing(adapters, result), adapters.worn():
-        brushes = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(done, len(prompts)))
-        return _drawn(base, spec, [spoken(spec, prompt) for prompt in prompts], brushes)
+    with showing(adapters, result), adapters.swapped_in():
+        samplers = _brushes(base, spec, _as_trained(base, spec), lambda done: tick(done, len(prompts)))
+        return _drawn(base, spec, [spoken(spec, prompt) for prompt in prompts], samplers)
 
 
-def sheet(samples: Sequence[Sample], base: BaseModel, spec: TrainSpec) -> Image.Image:
+def sheet(samples: Sequence[PromptImages], base: BaseModel, spec: TrainSpec) -> Image.Image:
     """All samples on one picture, a row for each prompt."""
     groups = [Group(heading="Base model", captions=("",)), Group(heading="With LoRA", captions=("",))]
     rows = [SheetRow(label="", text=one.prompt, pictures=((one.base,), (one.lora,))) for one in samples]
@@ -201,22 +201,24 @@ def _how(base: BaseModel, spec: TrainSpec) -> str:
     return f"{spec.sample_steps} steps, guidance {_guidance(base, spec):g}, {spec.resolution} px"
 
 
-def _drawn(base: BaseModel, spec: TrainSpec, prompts: Sequence[str], brushes: Iterator[Brush]) -> list[Image.Image]:
+def _drawn(
+    base: BaseModel, spec: TrainSpec, prompts: Sequence[str], samplers: Iterator[SamplerConfig]
+) -> list[Image.Image]:
     if spec.seed is None:
         raise ValueError("a job's seed is set at submission")
     pictures = []
-    for number, (prompt, brush) in enumerate(zip(prompts, brushes, strict=False)):
+    for number, (prompt, sampler) in enumerate(zip(prompts, samplers, strict=False)):
         noise_BCHW = initial_noise(base, spec.seed, PURPOSE, number, side_px=spec.resolution)
-        pictures.append(Image.fromarray(paint(base, prompt, noise_BCHW, brush).numpy()))
+        pictures.append(Image.fromarray(sample_image(base, prompt, noise_BCHW, sampler).numpy()))
     return pictures
 
 
 def _brushes(
     base: BaseModel, spec: TrainSpec, scheduler: dict[str, Any], tick: Callable[[int], None]
-) -> Iterator[Brush]:
+) -> Iterator[SamplerConfig]:
     """One for each picture, which says how many were done before."""
     for done in itertools.count():
-        yield Brush(
+        yield SamplerConfig(
             side_px=spec.resolution,
             steps=spec.sample_steps,
             guidance_scale=_guidance(base, spec),

@@ -15,7 +15,7 @@ UNET_GROUP, TEXT_GROUP = "unet", "text_encoders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TensorPlace:
     """Where one tensor lies in a row, and what it is when padded. `layer` is the public name of what it adapts."""
 
     layer: str
@@ -36,7 +36,7 @@ class Place:
     def is_a(self) -> bool:
         return ".lora_A." in self.name
 
-    def shifted(self, by: int) -> "Place":
+    def shifted(self, by: int) -> "TensorPlace":
         """The same in a piece of the row."""
         return replace(self, start=self.start + by)
 
@@ -47,19 +47,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class FusedGroup:
     """Layers that are given one tensor: the A of all as one tensor, and the B of each. Most have one member."""
 
-    a: Place
-    b: tuple[Place, ...]
+    a: TensorPlace
+    b: tuple[TensorPlace, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SlotLayout:
     """What lies where in a row. `groups` are those that learn at a rate of their own, by their ends in the row."""
 
-    places: tuple[Place, ...]
-    families: tuple[Family, ...]
+    places: tuple[TensorPlace, ...]
+    families: tuple[FusedGroup, ...]
     groups: dict[str, tuple[int, int]]
 
     @property
@@ -68,7 +68,7 @@ class Layout:
         return self.places[-1].end
 
     @property
-    def pieces(self) -> tuple[Place, ...]:
+    def pieces(self) -> tuple[TensorPlace, ...]:
         """Of each family its A and then its B; in this order they are the whole row."""
         return tuple(place for family in self.families for place in (family.a, *family.b))
 
@@ -78,10 +78,10 @@ class Layout:
         return {name: found[name] for name in sorted(found)}
 
 
-def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, int]) -> Layout:
+def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, int]) -> SlotLayout:
     """The layout for these families, in this order; members of one have the same rank."""
-    places: list[Place] = []
-    found: list[Family] = []
+    places: list[TensorPlace] = []
+    found: list[FusedGroup] = []
     groups: dict[str, tuple[int, int]] = {}
     for members in families:
         begin = places[-1].end if places else 0
@@ -90,16 +90,16 @@ def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, in
                 places.append(_place(each, letter, ranks[each.public], places[-1].end if places else 0))
         own = places[-2 * len(members) :]
         joined = replace(own[0], rows=own[0].rows * len(members))
-        found.append(Family(a=joined, b=tuple(own[len(members) :])))
+        found.append(FusedGroup(a=joined, b=tuple(own[len(members) :])))
         group = UNET_GROUP if members[0].public.startswith(f"{UNET}.") else TEXT_GROUP
         groups[group] = (groups.get(group, (begin, begin))[0], places[-1].end)
-    return Layout(places=tuple(places), families=tuple(found), groups=groups)
+    return SlotLayout(places=tuple(places), families=tuple(found), groups=groups)
 
 
-def _place(each: AdaptedLayer, letter: str, rank: int, start: int) -> Place:
+def _place(each: AdaptedLayer, letter: str, rank: int, start: int) -> TensorPlace:
     rows, columns = each.shapes(rank)[letter]
     name = f"{each.public}.lora_{letter}.weight"
-    return Place(layer=each.public, name=name, start=start, rows=rows, columns=columns)
+    return TensorPlace(layer=each.public, name=name, start=start, rows=rows, columns=columns)
 
 
 # ---- What the adapters in each place are multiplied by: alpha / rank, one number for each family of layers
@@ -109,10 +109,10 @@ def _place(each: AdaptedLayer, letter: str, rank: int, start: int) -> Place:
 # multiply nothing.
 
 
-class Scaling:
+class SlotScaling:
     """The scales of `count` places. A place that was never set, or was cleared, has no adapter to be multiplied."""
 
-    def __init__(self, layout: Layout, *, count: int, device: torch.device) -> None:
+    def __init__(self, layout: SlotLayout, *, count: int, device: torch.device) -> None:
         self.values_JF = torch.zeros((count, len(layout.families)), dtype=torch.float32, device=device)
         sizes = [size for each in layout.families for size in (each.a.size, sum(b.size for b in each.b))]
         self._sizes_2F = torch.tensor(sizes, dtype=torch.int64, device=device)

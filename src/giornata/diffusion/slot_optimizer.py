@@ -11,10 +11,10 @@ from itertools import accumulate, pairwise
 import torch
 from torch import nn
 
-from giornata.diffusion.adapter_plan import TOKENS, Rate, by_rate, rate_of
-from giornata.diffusion.optimizer import AdapterOptimizer, Group, norm_limit
+from giornata.diffusion.adapter_plan import TOKENS, LearningRate, by_rate, rate_of
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
 from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.slots import Slot
+from giornata.diffusion.slots import AdapterSlot
 from giornata.diffusion.tokens import NewTokens
 from giornata.protocol.specs import TrainSpec
 
@@ -36,7 +36,7 @@ class FlatRows:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], spec: TrainSpec) -> None:
         self.parameters = dict(parameters)
-        self.rates: dict[str, Rate] = {}
+        self.rates: dict[str, LearningRate] = {}
         self._members: dict[str, dict[str, nn.Parameter]] = {}
         for number, (rate, names) in enumerate(by_rate(spec, parameters).items()):
             row = rate.kind + APART
@@ -73,7 +73,12 @@ class SlotOptimizer:
     """
 
     def __init__(
-        self, slot: Slot | None, spec: TrainSpec, *, apart: FlatRows | None = None, tokens: NewTokens | None = None
+        self,
+        slot: AdapterSlot | None,
+        spec: TrainSpec,
+        *,
+        apart: FlatRows | None = None,
+        tokens: NewTokens | None = None,
     ) -> None:
         self._slot, self._apart = slot, FlatRows({}, spec) if apart is None else apart
         self._flat = KINDS[spec.optimizer].flat
@@ -125,7 +130,7 @@ class SlotOptimizer:
         """See AdapterOptimizer.forget_gradients."""
         self._rows.forget_gradients()
 
-    def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[Group]:
+    def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[ParameterGroup]:
         """In the order that they have without rows: checkpoints number them. `names` are those of the adapter's
         tensors, sorted."""
         rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
@@ -133,11 +138,13 @@ class SlotOptimizer:
         found = []
         for rate in by_rate(spec, names):
             rows = {name: row for name, row in self._named.items() if rates[name] == rate}
-            found.append(Group(learning_rate=rate.learning_rate, parameters=rows, stop_step=rate.stop_step))
+            found.append(ParameterGroup(learning_rate=rate.learning_rate, parameters=rows, stop_step=rate.stop_step))
         if tokens is not None and tokens.rows:
             words, rate = dict(tokens.rows), rate_of(spec, f"{TOKENS}.")
             stop, settle = rate.stop_step, tokens.settle
-            found.append(Group(learning_rate=rate.learning_rate, parameters=words, stop_step=stop, settle=settle))
+            found.append(
+                ParameterGroup(learning_rate=rate.learning_rate, parameters=words, stop_step=stop, settle=settle)
+            )
         return found
 
     def _cut(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

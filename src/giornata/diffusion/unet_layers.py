@@ -28,7 +28,7 @@ UNITS = (BasicTransformerBlock, ResnetBlock2D)
 LORA_INFIX = ".lora_"
 
 
-class Kind(Enum):
+class LayerKind(Enum):
     """What a layer does."""
 
     LINEAR = "linear"
@@ -46,7 +46,7 @@ class Layer:
     output. For `eight_bits` see giornata.diffusion.eight_bits."""
 
     name: str
-    kind: Kind
+    kind: LayerKind
     block: int
     unit: str
     places: int
@@ -118,26 +118,26 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
             out = n // (module.stride[0] * module.stride[1])
             sizes = {"inputs": module.in_channels, "outputs": module.out_channels}
             common["eight_bits"] = isinstance(module, EightBitConv2d)
-            yield Layer(name=name, kind=Kind.CONV, places=n, multiplies=weights * out, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.CONV, places=n, multiplies=weights * out, **sizes, **common)
         case nn.Linear():
             n = _linear_places(name, place)
             sizes = {"inputs": module.in_features, "outputs": module.out_features}
             multiplies = n * module.in_features * module.out_features
-            yield Layer(name=name, kind=Kind.LINEAR, places=n, multiplies=multiplies, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.LINEAR, places=n, multiplies=multiplies, **sizes, **common)
         case nn.GroupNorm() | nn.LayerNorm():
             width = module.num_channels if isinstance(module, nn.GroupNorm) else module.normalized_shape[0]
             activated = ".resnets." in name or name == "conv_norm_out"
             sizes = {"inputs": width, "outputs": width, "multiplies": 0, "activated": activated}
-            yield Layer(name=name, kind=Kind.NORM, places=n, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.NORM, places=n, **sizes, **common)
         case Attention():
             keys = place.prompt_tokens if module.is_cross_attention else n
             width = module.inner_dim
             sizes = {"inputs": width, "outputs": width, "keys": keys, "multiplies": 2 * n * keys * width}
-            yield Layer(name=name, kind=Kind.ATTENTION, places=n, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.ATTENTION, places=n, **sizes, **common)
         case GEGLU():
             width = _linear(module.proj).out_features
             sizes = {"inputs": width, "outputs": width // 2, "multiplies": 0}
-            yield Layer(name=name, kind=Kind.GATE, places=n, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.GATE, places=n, **sizes, **common)
 
 
 def _linear_places(name: str, place: _Place) -> int:
@@ -175,7 +175,7 @@ def training_flops(layers: Iterable[Layer], ranks: Mapping[str, int]) -> int:
     first = min((layer.block for layer in layers if layer.name in ranks), default=0)
     total = 0
     for layer in layers:
-        backward = 2 if layer.kind is Kind.ATTENTION else 1
+        backward = 2 if layer.kind is LayerKind.ATTENTION else 1
         total += layer.multiplies * (1 + (backward if layer.block >= first else 0))
         if layer.name in ranks:
             rank = ranks[layer.name]

@@ -19,7 +19,7 @@ from giornata.diffusion.checkpoint import (
     write_checkpoint,
 )
 from giornata.diffusion.determinism import differences, fingerprint
-from giornata.diffusion.order import Sample
+from giornata.diffusion.sample_order import Sample
 from giornata.diffusion.tensor_file import canonical_json
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason

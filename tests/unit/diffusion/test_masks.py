@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from giornata.diffusion import pixels
 from giornata.diffusion.captions import Embedding
-from giornata.diffusion.latents import Framing, LatentCache
+from giornata.diffusion.latents import CropPolicy, LatentCache
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.pixels import Placement
+from giornata.diffusion.pixels import CropPlacement
 from giornata.diffusion.randomness import normal
 
 SHA = "a" * 64
@@ -28,7 +28,7 @@ def noise_alpha(height: int, width: int) -> Image.Image:
 @pytest.mark.parametrize("flip", [False, True])
 def test_the_mask_is_cut_as_the_picture_and_averaged_by_area(flip: bool) -> None:
     """By torch's own resampling by area, which is what kohya's trainer shrinks masks with."""
-    placement = Placement(original_size=(96, 120), crop_top_left=(5, 9), target_size=(96, 64), flip=flip)
+    placement = CropPlacement(original_size=(96, 120), crop_top_left=(5, 9), target_size=(96, 64), flip=flip)
     alpha = noise_alpha(96, 120)
     seen = pixels.cut(Image.merge("RGB", [alpha] * 3), placement)[..., 0]
     levels_11HW = torch.from_numpy(seen.astype(np.float32) / 255)[None, None]
@@ -40,7 +40,7 @@ def test_a_resized_mask_does_not_leave_its_area() -> None:
     """No ringing: where nothing was shown, nothing is."""
     alpha = Image.new("L", (256, 256), 0)
     alpha.paste(255, (0, 0, 128, 256))
-    placement = Placement(original_size=(256, 256), crop_top_left=(0, 0), target_size=(64, 64), flip=False)
+    placement = CropPlacement(original_size=(256, 256), crop_top_left=(0, 0), target_size=(64, 64), flip=False)
     mask_HW = pixels.latent_mask(alpha, placement, scale=8)
     assert mask_HW[:, :4].min() == 1.0
     assert mask_HW[:, 4:].max() == 0.0
@@ -142,8 +142,8 @@ def test_the_second_half_of_a_doubled_batch_is_looked_at_whole() -> None:
 
 
 def test_masks_are_kept_beside_the_encodings(tiny_base: BaseModel) -> None:
-    frame = Framing(seed=3, resolution=64, center_crop=False, random_flip=True, masked=True)
-    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    frame = CropPolicy(seed=3, resolution=64, center_crop=False, random_flip=True, masked=True)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
     image = Image.new("RGB", (64, 200), "red")
     plain = image.copy()
     image.putalpha(noise_alpha(200, 64))
@@ -161,8 +161,8 @@ def test_masks_are_kept_beside_the_encodings(tiny_base: BaseModel) -> None:
 def test_a_mask_that_no_crop_shows_is_noticed(
     tiny_base: BaseModel, shown: tuple[int, int, int, int] | None, nothing: bool
 ) -> None:
-    frame = Framing(seed=3, resolution=64, center_crop=True, random_flip=False, masked=True)
-    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    frame = CropPolicy(seed=3, resolution=64, center_crop=True, random_flip=False, masked=True)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
     image = Image.new("RGBA", (64, 200), (9, 9, 9, 0))
     if shown is not None:
         image.paste((9, 9, 9, 255), shown)

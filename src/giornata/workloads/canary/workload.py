@@ -11,7 +11,7 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CanarySpec
-from giornata.workloads.canary.training import LARGE, SMALL, Bend, Run, check_twins, train
+from giornata.workloads.canary.training import LARGE, SMALL, Bend, CanaryRun, check_twins, train
 from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 
 # ---- Bits that are written to the device's memory have to come back
@@ -203,7 +203,7 @@ class CanaryWorkload:
         check_twins(one, other)
         return {"bit_equal": True, "first_loss": one.losses[0], "last_loss": one.losses[-1]}
 
-    def _train(self, steps: int, told: Callable[[int, float], None]) -> Run:
+    def _train(self, steps: int, told: Callable[[int, float], None]) -> CanaryRun:
         size = LARGE if self._device.type == "cuda" else SMALL
         return train(steps, self._device, size, bend=self._hardware.bend, told=told)
 

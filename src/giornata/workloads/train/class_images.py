@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.order import Sample, by_content
-from giornata.diffusion.samples import Brush, initial_noise, paint
+from giornata.diffusion.sample_order import Sample, by_content
+from giornata.diffusion.samples import SamplerConfig, initial_noise, sample_image
 from giornata.diffusion.tensor_file import (
     NOT_AS_WRITTEN,
     UnreadableTensorFile,
@@ -30,7 +30,7 @@ from giornata.diffusion.tensor_file import (
 from giornata.domain.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.material import Material
+from giornata.workloads.train.sample_set import SampleSet
 
 INFERENCE_STEPS = 30
 FORMAT = 1
@@ -60,17 +60,17 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range
     return "class-images-" + json_sha256(depends)
 
 
-def materials_of(
+def sample_sets_of(
     base: BaseModel,
     spec: TrainSpec,
-    instances: Material,
-    classes: Material | None,
+    instances: SampleSet,
+    classes: SampleSet | None,
     *,
     base_sha256: str,
     directory: Path,
     reporter: Reporter,
     tick: Callable[[int, int], None],
-) -> tuple[tuple[Material, ...], dict[str, str]]:
+) -> tuple[tuple[SampleSet, ...], dict[str, str]]:
     """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
     if not spec.with_prior_preservation or spec.prior_prediction:
         return (instances,), {}
@@ -90,7 +90,7 @@ def obtain(
     reporter: Reporter,
     tick: Callable[[int, int], None],
     portion: int = PORTION,
-) -> Material:
+) -> SampleSet:
     """The class pictures of a job: from the platform's cache, or drawn now and offered to it.
 
     A cached pack, of `portion` pictures, that is missing, damaged or of another shape is drawn again.
@@ -101,7 +101,7 @@ def obtain(
     packs = [everything]
     if total > portion:
         if (kept := _kept(everything, spec, reporter)) is not None:  # as they were before there were portions
-            return material(kept, spec)
+            return sample_set(kept, spec)
         portions = [range(first, min(first + portion, total)) for first in range(0, total, portion)]
         packs = [_Pack(key=cache_key(base, base_sha256, spec, each), numbers=each) for each in portions]
     pictures: list[torch.Tensor] = []
@@ -115,7 +115,7 @@ def obtain(
             reporter.cache_put(pack.key, path)
         pictures.append(pictures_NHWC)
         tick(pack.numbers.stop, total)
-    return material(torch.cat(pictures), spec)
+    return sample_set(torch.cat(pictures), spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +147,14 @@ def _drawn(
 
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
     """Class picture number `number`: pixels_HWC, uint8."""
-    brush = Brush(
+    sampler = SamplerConfig(
         side_px=spec.resolution,
         steps=INFERENCE_STEPS,
         guidance_scale=base.family.guidance_scale,
         max_token_length=spec.max_token_length,
     )
     noise_BCHW = initial_noise(base, 0, "class-image", number, side_px=spec.resolution)
-    return paint(base, str(spec.class_prompt), noise_BCHW, brush)
+    return sample_image(base, str(spec.class_prompt), noise_BCHW, sampler)
 
 
 def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:
@@ -179,14 +179,14 @@ def read_pack(path: Path, key: str, spec: TrainSpec, *, count: int | None = None
     return pictures_NHWC
 
 
-def material(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> Material:
+def sample_set(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> SampleSet:
     """The pack as samples, sorted by the hash of their pixels like any other picture."""
     arrays = {_digest(picture): picture.numpy() for picture in pictures_NHWC}
     samples = [
         Sample(role="class", sha256=_digest(picture), caption=str(spec.class_prompt), name=name, path=Path(name))
         for name, picture in ((f"class picture {number}", picture) for number, picture in enumerate(pictures_NHWC))
     ]
-    return Material(
+    return SampleSet(
         role="class",
         samples=by_content(samples),
         load=lambda sample: Image.fromarray(arrays[sample.sha256]),

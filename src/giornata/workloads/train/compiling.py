@@ -28,10 +28,10 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.protocol.training.regularisation import has_dropout
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.fit import Footprint
+from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer
 from giornata.workloads.train.graphs import Pass, copies_of, put_back
-from giornata.workloads.train.keeping import Keeper, Learner
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
+from giornata.workloads.train.memory_budget import MemoryPlan
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -57,7 +57,7 @@ CUDA has no row, and auto is off there, until somebody has measured this code on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class CompiledSteps:
     """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and how many
     `kernels` have to be made: one for each kind of region and size of picture, and one more for the first region, to
     whose input no gradient goes back."""
@@ -67,11 +67,11 @@ class Work:
     kernels: int
 
     @classmethod
-    def of(cls, base: BaseModel, spec: TrainSpec, footprint: Footprint) -> "Work":
+    def of(cls, base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan) -> "CompiledSteps":
         """All steps of a job: it decides at its start."""
         pictures = spec.train_batch_size * spec.gradient_accumulation_steps
-        materials = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
-        per_step = materials * -(-pictures // footprint.rows)
+        sample_sets = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
+        per_step = sample_sets * -(-pictures // memory_plan.rows)
         sizes = SIZES_IN_BUCKETS if spec.enable_bucket else 1
         return cls(
             passes=spec.max_train_steps * per_step,
@@ -118,14 +118,14 @@ class Kernels:
         compiler: Compiler,
         base: BaseModel,
         spec: TrainSpec,
-        footprint: Footprint,
+        memory_plan: MemoryPlan,
         *,
         layer: str,
         header: Header | None,
         reporter: Reporter,
         directory: Path,
     ) -> None:
-        self._compiler, self._base, self._spec, self._footprint = compiler, base, spec, footprint
+        self._compiler, self._base, self._spec, self._footprint = compiler, base, spec, memory_plan
         self._layer = layer
         self._reporter, self._directory = reporter, directory
         self._had = header is not None and KERNELS in header.fingerprint
@@ -166,7 +166,7 @@ class Kernels:
         if self._version is None or self._spec.compile is Compile.ON:
             return make
         plain = partial(plainly, self._base.unet)
-        return Trial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
+        return KernelTrial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
 
     def _compiled(self, steps: Callable[[], None]) -> str | None:
         """None, or what the compiler said of a failure that can be undone."""
@@ -203,7 +203,7 @@ class Kernels:
             return None
         if wanted is Compile.ON:
             return self._compiler.version_of(device) or self._refuse()
-        work = Work.of(self._base, self._spec, self._footprint)
+        work = CompiledSteps.of(self._base, self._spec, self._footprint)
         if speeds is None or not work.pays(speeds, at_hand=True):
             return None  # nothing to weigh, so nothing to say
         version = self._compiler.version_of(device)
@@ -248,16 +248,16 @@ class Kernels:
         self._reporter.log(f"compile auto: {what}")
 
 
-def _in_words(work: Work, speeds: Speeds, *, at_hand: bool) -> str:
+def _in_words(work: CompiledSteps, speeds: Speeds, *, at_hand: bool) -> str:
     spent = f"{work.ready_s(speeds, at_hand=at_hand):.0f} s to {'load' if at_hand else 'make'}"
     return f"compiled kernels are expected to save {work.saved_s(speeds):.0f} s, and to take {spent}"
 
 
-def begin_again(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step: int) -> None:
+def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
     """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
     optimizer.forget_gradients()
-    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
-    keeper.changed(first_step, without | kernels.entry, last_counts=True)
+    without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
+    writer.changed(first_step, without | kernels.entry, last_counts=True)
 
 
 # ---- Compiled kernels against plain ones, in the first pass of an attempt
@@ -276,7 +276,7 @@ class KernelsDiffer(Exception):
     """Compiled kernels gave something else than plain ones."""
 
 
-class Trial:
+class KernelTrial:
     """Makes passes by `make`; the first one also with plain kernels, which `plain` switches on.
 
     The first pass raises KernelsDiffer when the two differ by more than the tolerances.

@@ -15,14 +15,14 @@ from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import longest_spoken, spoken
-from giornata.workloads.train.encoding import Supplies
+from giornata.workloads.train.attach_adapter import check_init_lora, starts_from_file
+from giornata.workloads.train.encoding import CachedInputs
 from giornata.workloads.train.held_out import HeldOut
-from giornata.workloads.train.layout import Layout
-from giornata.workloads.train.material import Material, refuse_if
-from giornata.workloads.train.wearing import check_init_lora, starts_from_file
+from giornata.workloads.train.layout import MemoryLayout
+from giornata.workloads.train.sample_set import SampleSet, refuse_if
 
 
-def check(base: BaseModel, spec: TrainSpec, start: Start, instances: Material, classes: Material | None) -> None:
+def check(base: BaseModel, spec: TrainSpec, start: Start, instances: SampleSet, classes: SampleSet | None) -> None:
     """Raises WorkloadFailed: BAD_SPEC or BAD_DATA with every fault of a kind."""
     refuse_if(_objective_faults(base, spec), Reason.BAD_SPEC)
     refuse_if(plan_faults(base.unet, base.text_encoders, spec), Reason.BAD_SPEC)
@@ -39,8 +39,8 @@ def _length_faults(
     base: BaseModel,
     spec: TrainSpec,
     prompts: Sequence[tuple[str, str]],
-    instances: Material,
-    classes: Material | None,
+    instances: SampleSet,
+    classes: SampleSet | None,
 ) -> list[Fault]:
     """Captions and prompts with more tokens than fit. Whatever order a shuffled caption gets, it has to fit."""
     if spec.truncate_captions:
@@ -92,21 +92,21 @@ def _objective_faults(base: BaseModel, spec: TrainSpec) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is known of an attempt before the first step. `supplies` is None when no step is left, and `held_out` when
-    nothing is held out either."""
+    """Everything about an attempt that is known before its first step. `cached_inputs` is None when no step is left;
+    `held_out` is None then, and when nothing is held out."""
 
-    instances: Material
+    instances: SampleSet
     data_hash: str
     header: Header | None
     first_step: int
-    layout: Layout
-    supplies: Supplies | None
+    layout: MemoryLayout
+    cached_inputs: CachedInputs | None
     fingerprint: Fingerprint
     held_out: HeldOut | None = None
 
     def close(self) -> None:
-        """Give the supplies back."""
-        if self.supplies is not None:
-            self.supplies.close()
+        """Give the cached inputs back."""
+        if self.cached_inputs is not None:
+            self.cached_inputs.close()
         if self.held_out is not None:
-            self.held_out.supplies.close()
+            self.held_out.cached_inputs.close()

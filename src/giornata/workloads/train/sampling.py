@@ -16,7 +16,7 @@ from PIL import Image
 from giornata.diffusion.grid_layout import cell_side_px
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.samples import Sample, by_step_sheet, draw_learned, draw_samples, sheet, step_sheet
+from giornata.diffusion.samples import PromptImages, by_step_sheet, draw_learned, draw_samples, sheet, step_sheet
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
@@ -90,7 +90,7 @@ class _Wished(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Easel:
+class SampleRenderer:
     """Draws what `spec.sample_prompts` ask for, and hands it over.
 
     With `too_large`, see `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A driver's
@@ -112,7 +112,7 @@ class Easel:
         if not self.spec.sample_prompts:
             return None
 
-        samples: list[Sample] = []
+        samples: list[PromptImages] = []
 
         def draw() -> Image.Image:
             samples.extend(draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend)))
@@ -126,7 +126,7 @@ class Easel:
             self._hand_over(beside, lambda: self._of_all_steps(samples), pictures=2 * count)
         return name
 
-    def _of_all_steps(self, samples: Sequence[Sample]) -> Image.Image:
+    def _of_all_steps(self, samples: Sequence[PromptImages]) -> Image.Image:
         """The base model's pictures, those of the steps in between, and those of the end."""
         base, last = [small(each.base) for each in samples], [small(each.lora) for each in samples]
         between = [(str(step), drawn(self.album, step)) for step in columns(self.spec)]

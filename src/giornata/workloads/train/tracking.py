@@ -28,7 +28,7 @@ from giornata.protocol.training.tracking import WANDB
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_run import Row, TrackerFailed, WandbRun, WandbStream, deliver, upload, waiting
 from giornata.workloads.interface import Reporter, Stopped
-from giornata.workloads.train.pace import Clock
+from giornata.workloads.train.step_metrics import Clock
 
 FAILED = "tracker-failed"
 LOSSES = "log.loss"

@@ -27,10 +27,10 @@ from safetensors.torch import save_file
 from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.determinism import fingerprint
 from giornata.diffusion.latent_batches import RowsOf, one_row
-from giornata.diffusion.latents import CROP_VARIANTS, Entry, Framing, LatentCache, View
+from giornata.diffusion.latents import CROP_VARIANTS, CropPolicy, CropView, LatentCache, LatentEntry
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.order import Sample
-from giornata.diffusion.pixels import Placement
+from giornata.diffusion.pixels import CropPlacement
+from giornata.diffusion.sample_order import Sample
 from giornata.diffusion.tensor_file import (
     NOT_AS_WRITTEN,
     UnreadableTensorFile,
@@ -44,7 +44,7 @@ from giornata.domain.caption_length import CHUNK
 from giornata.domain.reasons import Reason
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
-from giornata.workloads.train.material import Material
+from giornata.workloads.train.sample_set import SampleSet
 
 # What a job encodes, in portions: each is kept as soon as it is encoded, so that an attempt that is killed before
 #
@@ -58,38 +58,43 @@ PORTION_PIXELS = 32 * 2**20
 PORTION_CAPTIONS = 64
 """Of SDXL 40 MiB."""
 
-Picture = tuple[Material, tuple[Sample, ...]]
+Picture = tuple[SampleSet, tuple[Sample, ...]]
 """A distinct picture: where it is had from, and the samples that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
+class ShardContents:
     """Pictures, every view of them that the job will ever look at (some have none), and captions."""
 
     pictures: tuple[Picture, ...] = ()
-    views: tuple[View, ...] = ()
+    views: tuple[CropView, ...] = ()
     captions: tuple[str, ...] = ()
 
 
-def portions_of(
-    materials: Iterable[Material], views: Iterable[View], captions: Sequence[str], *, view_pixels: int, pixels: int
-) -> tuple[Portion, ...]:
-    """All of it, the pictures in the order of their materials. `views` are those of the whole job, of about
+def shard_contents(
+    sample_sets: Iterable[SampleSet],
+    views: Iterable[CropView],
+    captions: Sequence[str],
+    *,
+    view_pixels: int,
+    pixels: int,
+) -> tuple[ShardContents, ...]:
+    """All of it, the pictures in the order of their sample sets. `views` are those of the whole job, of about
     `view_pixels` each; `pixels` is how many make a portion full."""
-    of_picture: dict[str, list[View]] = defaultdict(list)
+    of_picture: dict[str, list[CropView]] = defaultdict(list)
     for view in views:
         of_picture[view.picture_sha256].append(view)
     groups: list[list[Picture]] = [[]]
     filled = 0
-    for material, samples in _distinct(materials):
+    for sample_set, samples in _distinct(sample_sets):
         if filled >= pixels:
             groups.append([])
             filled = 0
-        groups[-1].append((material, samples))
+        groups[-1].append((sample_set, samples))
         filled += len(of_picture[samples[0].sha256]) * view_pixels
     texts = [captions[at : at + PORTION_CAPTIONS] for at in range(0, len(captions), PORTION_CAPTIONS)]
     return tuple(
-        Portion(
+        ShardContents(
             pictures=tuple(pictures),
             views=tuple(view for _, samples in pictures for view in of_picture[samples[0].sha256]),
             captions=tuple(said),
@@ -98,12 +103,12 @@ def portions_of(
     )
 
 
-def _distinct(materials: Iterable[Material]) -> list[Picture]:
-    found: dict[str, tuple[Material, list[Sample]]] = {}
-    for material in materials:
-        for sample in material.samples:
-            found.setdefault(sample.sha256, (material, []))[1].append(sample)
-    return [(material, tuple(samples)) for material, samples in found.values()]
+def _distinct(sample_sets: Iterable[SampleSet]) -> list[Picture]:
+    found: dict[str, tuple[SampleSet, list[Sample]]] = {}
+    for sample_set in sample_sets:
+        for sample in sample_set.samples:
+            found.setdefault(sample.sha256, (sample_set, []))[1].append(sample)
+    return [(sample_set, tuple(samples)) for sample_set, samples in found.values()]
 
 
 FORMAT = 1
@@ -113,26 +118,26 @@ MOST_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class ShardKeys:
     """Names packs of a job. `with_captions`: its text encoders are frozen. `rows_of`: how many pictures of a size are
     encoded together."""
 
     base: BaseModel
-    framing: Framing
+    crop_policy: CropPolicy
     with_captions: bool
     max_token_length: int = CHUNK
     rows_of: RowsOf = one_row
 
-    def of(self, views: Iterable[View], captions: Sequence[str]) -> str:
+    def of(self, views: Iterable[CropView], captions: Sequence[str]) -> str:
         """The key of the pack that holds these. One without captions does not depend on text encoders."""
         said = captions if captions and self.with_captions else None
-        return pack_key(
-            self.base, self.framing, views, said, max_token_length=self.max_token_length, rows_of=self.rows_of
+        return shard_key(
+            self.base, self.crop_policy, views, said, max_token_length=self.max_token_length, rows_of=self.rows_of
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class EncodingCache:
     """Where an attempt gets packs from and leaves them. `worth_pixels`: see the rule above; `portion_pixels`: see
     `portions`. `save` has the signature of safetensors' own."""
 
@@ -144,27 +149,27 @@ class Shelf:
 
     def opened(
         self,
-        keys: Keys,
-        portions: Sequence[Portion],
-        views: Collection[View],
+        keys: ShardKeys,
+        portions: Sequence[ShardContents],
+        views: Collection[CropView],
         latents: LatentCache,
         embeddings: EmbeddingCache | None,
-    ) -> "Offering":
+    ) -> "CacheWriter":
         """Fill the caches with what there is of the portions; `views` are those that the attempt needs. Returns who
         takes the packs that are to be kept."""
-        offering = Offering(shelf=self, latents=latents, embeddings=embeddings)
+        cache_writer = CacheWriter(encoding_cache=self, latents=latents, embeddings=embeddings)
         if len(portions) > 1:
             together = [view for portion in portions for view in portion.views]
             captions = [text for portion in portions for text in portion.captions]
             if self.restore(keys.of(together, captions), latents, embeddings):
-                return offering
+                return cache_writer
         for portion in portions:
             if not portion.captions and not any(view in views for view in portion.views):
                 continue
             key = keys.of(portion.views, portion.captions)
             if not self.restore(key, latents, embeddings) and all(view in views for view in portion.views):
-                offering.wanted[portion.views, portion.captions] = key
-        return offering
+                cache_writer.wanted[portion.views, portion.captions] = key
+        return cache_writer
 
     def restore(self, key: str, latents: LatentCache, embeddings: EmbeddingCache | None) -> bool:
         """Fill the caches from the pack under `key`. False, and the caches as they were, when none can be had."""
@@ -172,7 +177,7 @@ class Shelf:
         if path is None:
             return False
         try:
-            pack = read_pack(path, key)
+            pack = read_shard(path, key)
         except UnreadableTensorFile as error:
             self.reporter.log(f"the encodings that were kept cannot be used, and are made again: {error}")
             return False
@@ -185,32 +190,32 @@ class Shelf:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Offering:
+class CacheWriter:
     """Hands packs over while an attempt encodes. `wanted` are the keys of those that nobody has, by what is in them;
     `left_bytes` is how much more may be kept. Once something is left out, so is all that follows."""
 
-    shelf: Shelf
+    encoding_cache: EncodingCache
     latents: LatentCache
     embeddings: EmbeddingCache | None
-    wanted: dict[tuple[tuple[View, ...], tuple[str, ...]], str] = field(default_factory=dict)
+    wanted: dict[tuple[tuple[CropView, ...], tuple[str, ...]], str] = field(default_factory=dict)
     left_bytes: int = MOST_BYTES
     written: int = 0
 
-    def offer(self, portion: Portion) -> None:
+    def offer(self, portion: ShardContents) -> None:
         """Write the pack of a portion that is encoded, if it is wanted, and hand it over. A disk that is full costs
         the pack, and not the job."""
         key = self.wanted.pop((portion.views, portion.captions), None)
         if key is None:
             return
-        pack = pack_of(self.latents, portion.views, self.embeddings, portion.captions)
+        pack = shard_of(self.latents, portion.views, self.embeddings, portion.captions)
         self.left_bytes -= sum(tensor.nbytes for tensor in pack.tensors()[0].values())
         if self.left_bytes < 0:
             self._keep_no_more(f"{MOST_BYTES / 2**30:.1f} GiB are the most")
             return
         # A name for each: the agent may not have taken the one before.
-        path = self.shelf.directory / f"encodings-{self.written:04d}.safetensors"
+        path = self.encoding_cache.directory / f"encodings-{self.written:04d}.safetensors"
         try:
-            write_pack(path, key, pack, save=self.shelf.save)
+            write_shard(path, key, pack, save=self.encoding_cache.save)
         except (OSError, SafetensorError) as error:
             path.with_name(path.name + ".part").unlink(missing_ok=True)
             if reason_of(error) is not Reason.NODE_DISK:
@@ -218,18 +223,18 @@ class Offering:
             self._keep_no_more(str(error))
             return
         self.written += 1
-        self.shelf.reporter.cache_put(key, path)
+        self.encoding_cache.reporter.cache_put(key, path)
 
     def _keep_no_more(self, why: str) -> None:
         self.wanted.clear()
-        self.shelf.reporter.log(f"encodings are not kept for later: {why}")
+        self.encoding_cache.reporter.log(f"encodings are not kept for later: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class EncodingShard:
     """Encoded views with where they lie on their pictures, and embeddings of captions."""
 
-    views: tuple[tuple[View, Placement, Entry], ...]
+    views: tuple[tuple[CropView, CropPlacement, LatentEntry], ...]
     embeddings: tuple[tuple[str, Embedding], ...]
 
     def tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -250,33 +255,33 @@ class Pack:
         return tensors, {"captions": [caption for caption, _ in self.embeddings], "views": views}
 
 
-def pack_of(
-    latents: LatentCache, views: Iterable[View], embeddings: EmbeddingCache | None, captions: Iterable[str]
-) -> Pack:
+def shard_of(
+    latents: LatentCache, views: Iterable[CropView], embeddings: EmbeddingCache | None, captions: Iterable[str]
+) -> EncodingShard:
     """What the caches hold of these views and captions."""
-    found, shared = [], dict[tuple[str, Placement], Entry]()
+    found, shared = [], dict[tuple[str, CropPlacement], LatentEntry]()
     for view in views:
         entry, placement = latents[view]
         # Of views that share an entry one is held: one that lies on the disk is read anew each time.
         found.append((view, placement, shared.setdefault((view.picture_sha256, placement), entry)))
     texts = () if embeddings is None else tuple((caption, embeddings.batch([caption])) for caption in captions)
-    return Pack(views=tuple(found), embeddings=texts)
+    return EncodingShard(views=tuple(found), embeddings=texts)
 
 
-def pack_key(
+def shard_key(
     base: BaseModel,
-    framing: Framing,
-    views: Iterable[View],
+    crop_policy: CropPolicy,
+    views: Iterable[CropView],
     captions: Sequence[str] | None,
     *,
     max_token_length: int = CHUNK,
     rows_of: RowsOf = one_row,
 ) -> str:
     """Hash of everything that the encodings of a job depend on. `captions` is None when they are not encoded."""
-    cut, views = asdict(framing), list(views)
-    if framing.center_crop:
+    cut, views = asdict(crop_policy), list(views)
+    if crop_policy.center_crop:
         del cut["seed"]  # decides nothing then, and jobs with other seeds can share
-    if framing.no_upscale_steps is None:
+    if crop_policy.no_upscale_steps is None:
         del cut["no_upscale_steps"]  # packs from before there was such a thing keep their keys
     lesser = sorted({view.resolution for view in views if view.resolution is not None})
     if not lesser:
@@ -294,14 +299,14 @@ def pack_key(
     }
     if captions is not None and max_token_length != CHUNK:
         depends["max_token_length"] = max_token_length
-    sizes = list(framing.buckets or ((framing.resolution, framing.resolution),))
-    rows = [rows_of(size) for size in (*sizes, *(size for each in lesser for size in framing.buckets_at(each)))]
+    sizes = list(crop_policy.buckets or ((crop_policy.resolution, crop_policy.resolution),))
+    rows = [rows_of(size) for size in (*sizes, *(size for each in lesser for size in crop_policy.buckets_at(each)))]
     if max(rows) > 1:
         depends["encoded_together"] = rows
     return "encodings-" + json_sha256(depends)
 
 
-def _told(view: View) -> dict[str, Any]:
+def _told(view: CropView) -> dict[str, Any]:
     """The fields of a view, without a resolution where it is the job's."""
     return {name: value for name, value in asdict(view).items() if value is not None}
 
@@ -310,13 +315,13 @@ def _tokens(base: BaseModel, text: str) -> list[list[int]]:
     return [tokenizer(text, verbose=False).input_ids for tokenizer in base.tokenizers]
 
 
-def write_pack(path: Path, key: str, pack: Pack, *, save: Callable[..., None] = save_file) -> None:
+def write_shard(path: Path, key: str, pack: EncodingShard, *, save: Callable[..., None] = save_file) -> None:
     """One uncompressed file with deterministic bytes; written aside and renamed."""
     tensors, index = pack.tensors()
     write_tensor_file(path, {"index": index, "key": key, "sha256": _digest(tensors, index)}, tensors, save=save)
 
 
-def read_pack(path: Path, key: str) -> Pack:
+def read_shard(path: Path, key: str) -> EncodingShard:
     """The pack under `key`, on the CPU. Raises UnreadableTensorFile."""
     header, tensors = read_tensor_file(path, key)
     try:
@@ -327,16 +332,16 @@ def read_pack(path: Path, key: str) -> Pack:
         raise UnreadableTensorFile(f"cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _parsed(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> Pack:
-    entries: dict[int, Entry] = {}
+def _parsed(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> EncodingShard:
+    entries: dict[int, LatentEntry] = {}
     views = []
     for row in index["views"]:
         place = row["entry"]
         if place not in entries:
             mean_CHW, std_CHW = tensors[f"view.{place}.mean"], tensors[f"view.{place}.std"]
             mask_HW = tensors.get(f"view.{place}.mask")
-            entries[place] = Entry(mean_CHW=mean_CHW, std_CHW=std_CHW, mask_HW=mask_HW)
-        views.append((View(**row["view"]), _placement(row["placement"]), entries[place]))
+            entries[place] = LatentEntry(mean_CHW=mean_CHW, std_CHW=std_CHW, mask_HW=mask_HW)
+        views.append((CropView(**row["view"]), _placement(row["placement"]), entries[place]))
     embeddings = [
         (
             caption,
@@ -344,11 +349,11 @@ def _parsed(tensors: dict[str, torch.Tensor], index: dict[str, Any]) -> Pack:
         )
         for place, caption in enumerate(index["captions"])
     ]
-    return Pack(views=tuple(views), embeddings=tuple(embeddings))
+    return EncodingShard(views=tuple(views), embeddings=tuple(embeddings))
 
 
-def _placement(fields: dict[str, Any]) -> Placement:
-    return Placement(
+def _placement(fields: dict[str, Any]) -> CropPlacement:
+    return CropPlacement(
         original_size=tuple(fields["original_size"]),
         crop_top_left=tuple(fields["crop_top_left"]),
         target_size=tuple(fields["target_size"]),

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn import functional
 
 from giornata.diffusion.dropping import LayerDropping
-from giornata.diffusion.eight_bits import EightBitLinear, Held
+from giornata.diffusion.eight_bits import EightBitLinear, EightBitWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class StackedLora:
     """The adapters of the jobs in the batch, for one layer, in the precision in which the base computes.
 
     `scale_J11` is None where nothing has to be multiplied: every scale is 1, or is in A already.
@@ -35,7 +35,7 @@ class Stack:
     dropping: LayerDropping | None = None
 
 
-class SlotLinear(nn.Linear):
+class BatchedLoraLinear(nn.Linear):
     """Stands in for `original`, by whose weights it works. Without a stack it is the original.
 
     The stack is no parameter of the module: the model around it looks at its parameters to learn its own precision.
@@ -44,18 +44,18 @@ class SlotLinear(nn.Linear):
     def __init__(self, original: nn.Linear) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own
         self.in_features, self.out_features = original.in_features, original.out_features
-        self.held: Held | None = None
+        self.held: EightBitWeight | None = None
         if isinstance(original, EightBitLinear):
             self.held = original.held
         else:
             self.weight = original.weight
         self.bias = original.bias
         self.train(original.training)
-        self.stack: Stack | None = None
-        self.siblings: Siblings | None = None
+        self.stack: StackedLora | None = None
+        self.siblings: FusedProjections | None = None
         self.number = 0  # among them
 
-    def wear(self, stack: Stack | None) -> None:
+    def attach(self, stack: StackedLora | None) -> None:
         """Add these adapters from now on. Twice for every layer in every step: around the module's own way of setting
         an attribute, which looks for parameters and buffers and takes longer than a small product."""
         self.__dict__["stack"] = stack
@@ -85,14 +85,14 @@ class SlotLinear(nn.Linear):
         return torch.baddbmm(outputs_JNO, low_JNR, stack.b_JOR.transpose(1, 2)).view(outputs.shape)
 
 
-def down(inputs: torch.Tensor, stack: Stack) -> torch.Tensor:
+def down(inputs: torch.Tensor, stack: StackedLora) -> torch.Tensor:
     """inputs (…, I) → (…, R), scaled: one job has the whole batch. The gradient of an index would be a kernel, and
     that of `squeeze` is a view."""
     low = functional.linear(inputs, stack.a_JRI.squeeze(0))
     return low if stack.scale_J11 is None else low * stack.scale_J11.squeeze(0)
 
 
-def up(outputs: torch.Tensor, low: torch.Tensor, stack: Stack) -> torch.Tensor:
+def up(outputs: torch.Tensor, low: torch.Tensor, stack: StackedLora) -> torch.Tensor:
     """outputs (…, O) and what B makes of low (…, R): one job has the whole batch."""
     low = low if stack.dropping is None else stack.dropping(low)
     flat_NO, low_NR = outputs.reshape(-1, outputs.shape[-1]), low.reshape(-1, low.shape[-1])
@@ -101,7 +101,7 @@ def up(outputs: torch.Tensor, low: torch.Tensor, stack: Stack) -> torch.Tensor:
 
 # ---- Siblings
 #
-# Shapes as in `giornata.diffusion.slot_layer`; S siblings. Their frozen weights lie one under the other, and so do
+# Shapes as in `giornata.diffusion.batched_lora`; S siblings. Their frozen weights lie one under the other, and so do
 # their A in a job's row, S·R × I: one product with each, where there were S. Their B stay apart, for each has a
 # low-rank vector of its own.
 
@@ -110,13 +110,13 @@ CROSS_ATTENTION = ("to_k", "to_v")  # its q is of the picture, and these of the 
 TEXT_ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 
-class Siblings:
+class FusedProjections:
     """The first that is asked computes the answers of all, and keeps those of the others until they are asked.
 
     The layers' weights become views of one tensor: no memory is taken twice, and who reads them sees no difference.
     """
 
-    def __init__(self, layers: Sequence[SlotLinear]) -> None:
+    def __init__(self, layers: Sequence[BatchedLoraLinear]) -> None:
         self._layers = tuple(layers)
         self._sizes = [layer.out_features for layer in layers]
         self._weight, self._bias = _joined(layers)
@@ -200,7 +200,7 @@ def _kind(layer: nn.Linear) -> tuple[object, ...]:
     return layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None
 
 
-def _joined(layers: Sequence[SlotLinear]) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _joined(layers: Sequence[BatchedLoraLinear]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The weights and biases, one under the other. Afterwards the layers' own are views of them."""
     sizes = [layer.out_features for layer in layers]
     with torch.no_grad():
@@ -223,18 +223,18 @@ def adapters_off(models: Iterable[nn.Module]) -> Iterator[None]:
     """
     modules = [module for model in models for module in model.modules()]
     layers = [module for module in modules if isinstance(module, BaseTunerLayer)]
-    slots = [(module, module.stack) for module in modules if isinstance(module, SlotLinear)]
+    slots = [(module, module.stack) for module in modules if isinstance(module, BatchedLoraLinear)]
     wanted = [(parameter, parameter.requires_grad) for layer in layers for parameter in layer.parameters()]
     try:
         for layer in layers:
             layer.enable_adapters(False)
         for slot, _ in slots:
-            slot.wear(None)
+            slot.attach(None)
         with torch.no_grad():
             yield
     finally:
         for slot, stack in slots:
-            slot.wear(stack)
+            slot.attach(stack)
         for layer in layers:
             layer.enable_adapters(True)
         for parameter, before in wanted:

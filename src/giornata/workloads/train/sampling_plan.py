@@ -12,14 +12,14 @@ import torch
 
 from giornata.diffusion import randomness
 from giornata.diffusion.buckets import Size
-from giornata.diffusion.captions import Wording
-from giornata.diffusion.latents import Framing, LatentCache, View, sample
+from giornata.diffusion.captions import CaptionAugmentation
+from giornata.diffusion.latents import CropPolicy, CropView, LatentCache, sample
 from giornata.diffusion.objective import NoisyBatch
-from giornata.diffusion.order import BucketOrder, Order, Role, Sample, by_bucket
 from giornata.diffusion.randomness import Multires
-from giornata.workloads.train.material import Material
+from giornata.diffusion.sample_order import BucketOrder, Role, Sample, SampleOrder, by_bucket
+from giornata.workloads.train.sample_set import SampleSet
 
-AS_WRITTEN = Wording()
+AS_WRITTEN = CaptionAugmentation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class Draw:
 
     role: Role
     sample: Sample
-    view: View
+    view: CropView
     key: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
+class SamplingPlan:
     """The draws of a job. `timesteps` are those of the noise scheduler that are trained on; `ticket` gives a row of
     `giornata.diffusion.dropping` for jobs that leave something out."""
 
@@ -41,37 +41,37 @@ class Draws:
     batch: int
     micros: int
     timesteps: range
-    framing: Framing
-    materials: tuple[Material, ...]
+    crop_policy: CropPolicy
+    sample_sets: tuple[SampleSet, ...]
     noise_offset: float = 0.0
     multires: Multires | None = None
     ip_noise_gamma: float = 0.0
     ticket: Callable[[str, tuple[int, int, int]], list[int]] | None = None
-    wording: Wording = AS_WRITTEN
+    augmentation: CaptionAugmentation = AS_WRITTEN
     _orders: tuple[Callable[[int], list[int]], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        orders = tuple(batches_of(material, seed=self.seed, batch=self.batch) for material in self.materials)
+        orders = tuple(batches_of(sample_set, seed=self.seed, batch=self.batch) for sample_set in self.sample_sets)
         object.__setattr__(self, "_orders", orders)
 
     def micro_batch(self, step: int, micro: int) -> list[Draw]:
-        """The pictures of a micro-batch: `batch` of each material, in turn. Those of one material are of one size."""
-        return [draw for number in range(len(self.materials)) for draw in self._batch(number, step, micro)]
+        """The pictures of a micro-batch: `batch` of each sample set, in turn. Those of one set are of one size."""
+        return [draw for number in range(len(self.sample_sets)) for draw in self._batch(number, step, micro)]
 
     def passes(self, step: int, rows: int | None) -> list[list[Draw]]:
-        """The pictures of a step, whatever micro-batch they are of, `rows` of each material at a time (None: all);
-        instances come before class pictures. Pictures in buckets pass with those of their own size and material only.
+        """The pictures of a step, whatever micro-batch they are of, `rows` of each sample set at a time (None: all);
+        instances come before class pictures. Pictures in buckets pass with those of their own size and set only.
         """
         drawn = [
             [draw for micro in range(self.micros) for draw in self._batch(number, step, micro)]
-            for number in range(len(self.materials))
+            for number in range(len(self.sample_sets))
         ]
         size = rows or self.micros * self.batch
-        if self.framing.buckets:
+        if self.crop_policy.buckets:
             return [
                 group[start : start + size]
-                for material, draws in zip(self.materials, drawn, strict=True)
-                for group in _by_size(draws, material)
+                for sample_set, draws in zip(self.sample_sets, drawn, strict=True)
+                for group in _by_size(draws, sample_set)
                 for start in range(0, len(group), size)
             ]
         return [
@@ -82,15 +82,17 @@ class Draws:
     def role_of(self, drawn: Sequence[Draw]) -> Role | None:
         """The role of a pass that lacks what the other one holds; None where there is one role only, or both."""
         roles = {draw.role for draw in drawn}
-        return roles.pop() if len(roles) < len(self.materials) else None
+        return roles.pop() if len(roles) < len(self.sample_sets) else None
 
-    def views(self, first_step: int, end_step: int) -> dict[View, Sample]:
+    def views(self, first_step: int, end_step: int) -> dict[CropView, Sample]:
         """What these steps will look at, in the order of first use. Stops looking when there is nothing left."""
         possible = sum(
-            len(self.framing.views(*picture))
-            for picture in {(s.sha256, self.framing.lesser(s.resolution)) for m in self.materials for s in m.samples}
+            len(self.crop_policy.views(*picture))
+            for picture in {
+                (s.sha256, self.crop_policy.lesser(s.resolution)) for m in self.sample_sets for s in m.samples
+            }
         )
-        found: dict[View, Sample] = {}
+        found: dict[CropView, Sample] = {}
         for draw in self._all(first_step, end_step):
             found.setdefault(draw.view, draw.sample)
             if len(found) == possible:
@@ -104,7 +106,7 @@ class Draws:
 
     def caption(self, draw: Draw) -> str:
         """What the text encoders are told of it."""
-        return self.wording.draw(draw.sample.caption, draw.role, *draw.key)
+        return self.augmentation.draw(draw.sample.caption, draw.role, *draw.key)
 
     def noise(self, draw: Draw, shape_CHW: Sequence[int]) -> torch.Tensor:
         """noise_CHW: standard normal, plus `noise_offset` times one number for each whole channel (N. Guttenberg,
@@ -133,43 +135,42 @@ class Draws:
                 yield from self.micro_batch(step, micro)
 
     def _batch(self, number: int, step: int, micro: int) -> list[Draw]:
-        """A material's pictures of a micro-batch."""
-        material = self.materials[number]
+        """A sample set's pictures of a micro-batch."""
+        sample_set = self.sample_sets[number]
         indices = self._orders[number](step * self.micros + micro)
         return [
-            self._draw(material.role, material.samples[index], (step, micro, place))
+            self._draw(sample_set.role, sample_set.samples[index], (step, micro, place))
             for place, index in enumerate(indices)
         ]
 
     def _draw(self, role: Role, drawn: Sample, key: tuple[int, int, int]) -> Draw:
-        view = self.framing.draw(drawn.sha256, role, *key, resolution=drawn.resolution)
+        view = self.crop_policy.draw(drawn.sha256, role, *key, resolution=drawn.resolution)
         return Draw(role=role, sample=drawn, view=view, key=key)
 
 
-def batches_of(material: Material, *, seed: int, batch: int) -> Callable[[int], list[int]]:
-    """Indices of the samples of the material's batch by its number, from 0. See `giornata.diffusion.order` and, for
-    pictures in buckets, `giornata.diffusion.order`."""
-    repeats = [sample.repeats for sample in material.samples]
-    if material.buckets is not None:
+def batches_of(sample_set: SampleSet, *, seed: int, batch: int) -> Callable[[int], list[int]]:
+    """Map a batch's number, from 0, to the indices of its samples. See `giornata.diffusion.sample_order`."""
+    repeats = [sample.repeats for sample in sample_set.samples]
+    if sample_set.buckets is not None:
         members = by_bucket(
-            repeats, [material.buckets[sample.sha256, sample.resolution] for sample in material.samples]
+            repeats, [sample_set.buckets[sample.sha256, sample.resolution] for sample in sample_set.samples]
         )
-        return BucketOrder(seed=seed, role=material.role, batch=batch, members=members).batch_at
+        return BucketOrder(seed=seed, role=sample_set.role, batch=batch, members=members).batch_at
     places = [index for index, count in enumerate(repeats) for _ in range(count)]
-    order = Order(seed=seed, role=material.role, count=len(places))
+    order = SampleOrder(seed=seed, role=sample_set.role, count=len(places))
     return lambda number: [places[place] for place in order.batch_at(number, batch)]
 
 
-def _by_size(draws: Sequence[Draw], material: Material) -> list[list[Draw]]:
+def _by_size(draws: Sequence[Draw], sample_set: SampleSet) -> list[list[Draw]]:
     """The draws in groups of one bucket, in the order of first use."""
     groups: dict[Size, list[Draw]] = {}
     for draw in draws:
-        bucket = (material.buckets or {})[draw.sample.sha256, draw.sample.resolution]
+        bucket = (sample_set.buckets or {})[draw.sample.sha256, draw.sample.resolution]
         groups.setdefault(bucket, []).append(draw)
     return list(groups.values())
 
 
-def assemble(draws: Draws, batch: Sequence[Draw], latents: LatentCache, vae_config: Any) -> NoisyBatch:
+def assemble(draws: SamplingPlan, batch: Sequence[Draw], latents: LatentCache, vae_config: Any) -> NoisyBatch:
     """Latents, noise, timesteps and micro-conditioning of these pictures, on the CPU."""
     latent_rows, noise_rows, mask_rows, time_ids = [], [], [], []
     shown_rows = []

@@ -13,13 +13,13 @@ from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.fit import worn_on
+from giornata.workloads.train.memory_budget import adapter_shapes
 
 # ---- What the platform tells of a job besides its loss. Nothing here waits for the device while steps run
 
 
 @dataclass(slots=True, kw_only=True)
-class Gauges:
+class StepGauges:
     """`waited_s` is how long steps have waited for batches, in all; `flops_per_image` and `peak_flops_per_s` give
     MFU, where the device's rate is known; `vram_peak_bytes` reads the allocator's peak, where there is one, and
     `by_graph` how many passes CUDA graphs have made in all."""
@@ -56,14 +56,14 @@ def gauges_of(
     waited_s: Callable[[], float],
     peak_flops_per_s: float | None,
     by_graph: Callable[[], int] | None = None,
-) -> Gauges:
+) -> StepGauges:
     """The gauges of one attempt. The high-water mark is set back."""
     layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
-    ranks = {name: worn.rank for name, worn in worn_on(layers, spec).items()}
+    ranks = {name: adapter_shape.rank for name, adapter_shape in adapter_shapes(layers, spec).items()}
     on_cuda = base.device.type == "cuda"
     if on_cuda:
         torch.cuda.reset_peak_memory_stats(base.device)
-    return Gauges(
+    return StepGauges(
         waited_s=waited_s,
         flops_per_image=training_flops(layers, ranks),
         peak_flops_per_s=peak_flops_per_s,
@@ -90,7 +90,7 @@ LOSSES_EVERY_S = 0.5
 LOSSES_EVERY_STEPS = 8
 
 
-class Pace:
+class CheckpointCadence:
     """Whether a checkpoint is due: every so many steps, or by what checkpoints cost and interruptions lose."""
 
     def __init__(self, spec: TrainSpec, *, mtbi_s: float, max_at_risk_s: float, clock: Clock) -> None:
@@ -134,7 +134,7 @@ class _Pending:
     more: Mapping[str, float]
 
 
-class Meter:
+class StepMeter:
     """Reports every step, but waits for the device only now and then.
 
     Reading a loss makes the CPU wait for the GPU, which then idles while the next step is being prepared. On CUDA
@@ -151,7 +151,7 @@ class Meter:
         images_per_step: int,
         device: torch.device,
         clock: Clock,
-        gauges: Gauges,
+        gauges: StepGauges,
         losses: list[float],
     ) -> None:
         self._gauges, self.losses = gauges, losses

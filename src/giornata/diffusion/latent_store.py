@@ -24,7 +24,7 @@ OpenFile = Callable[[Path], IO[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LatentEntry:
     """Posterior of one view, and its mask when the job uses masks and the picture has one; float32 on the CPU."""
 
     mean_CHW: torch.Tensor
@@ -38,7 +38,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StoredRow:
     """Where an entry lies in the file: mean, deviation and mask, one after the other."""
 
     offset_bytes: int
@@ -51,7 +51,7 @@ def unnamed_file(directory: Path) -> IO[bytes]:
     return tempfile.TemporaryFile(dir=directory, buffering=0)
 
 
-class EntryStore:
+class LatentStore:
     """Entries by their keys. Those that come when `memory_bytes` are full go into a file in `directory`; None, a file
     in the system's folder for temporary files.
 
@@ -63,8 +63,8 @@ class EntryStore:
     ) -> None:
         self._bound_bytes, self._open = memory_bytes, open_file
         self._directory = Path(tempfile.gettempdir()) if directory is None else directory
-        self._entries: dict[Hashable, Entry] = {}
-        self._rows: dict[Hashable, Row] = {}
+        self._entries: dict[Hashable, LatentEntry] = {}
+        self._rows: dict[Hashable, StoredRow] = {}
         self._file: IO[bytes] | None = None
         self._map: mmap.mmap | None = None
         self.in_memory_bytes = 0
@@ -76,11 +76,11 @@ class EntryStore:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries or key in self._rows
 
-    def __getitem__(self, key: Hashable) -> Entry:
+    def __getitem__(self, key: Hashable) -> LatentEntry:
         entry = self._entries.get(key)
         return self._read(self._rows[key]) if entry is None else entry
 
-    def __setitem__(self, key: Hashable, entry: Entry) -> None:
+    def __setitem__(self, key: Hashable, entry: LatentEntry) -> None:
         """Keep an entry. Raises OSError with words for the node's owner when the disk takes no more."""
         if self.in_memory_bytes + entry.size_bytes <= self._bound_bytes:
             self._entries[key] = entry
@@ -98,11 +98,11 @@ class EntryStore:
         self._entries.clear()
         self._rows.clear()
 
-    def _append(self, entry: Entry) -> Row:
+    def _append(self, entry: LatentEntry) -> StoredRow:
         parts = (entry.mean_CHW, entry.std_CHW, *(() if entry.mask_HW is None else (entry.mask_HW,)))
         content = b"".join(part.contiguous().numpy().tobytes() for part in parts)
         shape_CHW = (int(entry.mean_CHW.shape[0]), int(entry.mean_CHW.shape[1]), int(entry.mean_CHW.shape[2]))
-        row = Row(offset_bytes=self.on_disk_bytes, shape_CHW=shape_CHW, masked=entry.mask_HW is not None)
+        row = StoredRow(offset_bytes=self.on_disk_bytes, shape_CHW=shape_CHW, masked=entry.mask_HW is not None)
         try:
             if self._file is None:
                 self._file = self._open(self._directory)
@@ -126,7 +126,7 @@ class EntryStore:
             "free the disk, or set latent_memory_bytes higher"
         )
 
-    def _read(self, row: Row) -> Entry:
+    def _read(self, row: StoredRow) -> LatentEntry:
         channels, height, width = row.shape_CHW
         of_mean, of_mask = channels * height * width, height * width
         count = 2 * of_mean + (of_mask if row.masked else 0)
@@ -134,13 +134,13 @@ class EntryStore:
         numbers = torch.from_numpy(
             np.frombuffer(self._mapped(row, count), np.float32, count, row.offset_bytes).copy()
         )
-        return Entry(
+        return LatentEntry(
             mean_CHW=numbers[:of_mean].view(row.shape_CHW),
             std_CHW=numbers[of_mean : 2 * of_mean].view(row.shape_CHW),
             mask_HW=numbers[2 * of_mean :].view(height, width) if row.masked else None,
         )
 
-    def _mapped(self, row: Row, count: int) -> mmap.mmap:
+    def _mapped(self, row: StoredRow, count: int) -> mmap.mmap:
         """A map that reaches to the end of the row."""
         end_bytes = row.offset_bytes + FLOAT_BYTES * count
         if self._file is None:

@@ -17,11 +17,11 @@ from torch import nn
 from giornata.diffusion import memory
 from giornata.diffusion.adapter_plan import UNET, chosen_layers, is_chosen, public_name, size_of, why_not_lean
 from giornata.diffusion.eight_bits import working_bytes
-from giornata.diffusion.memory import GIB, Precision, Worn, in_gib
+from giornata.diffusion.memory import GIB, ActivationPrecision, AdapterShape, in_gib
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer, layers_of
+from giornata.diffusion.unet_layers import PROMPT_TOKENS, Layer, LayerKind, layers_of
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
@@ -45,14 +45,14 @@ _ORDER = (Recompute.OFF, Recompute.SELECTIVE, Recompute.FULL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class MemoryPlan:
     """`rows`: how many pictures go through the model at once, with as many class pictures beside them, if any."""
 
     recompute: Recompute
     rows: int
 
     @classmethod
-    def asked_for(cls, spec: TrainSpec) -> "Footprint":
+    def asked_for(cls, spec: TrainSpec) -> "MemoryPlan":
         """All of a step at once, with the gradient checkpointing that the spec has."""
         rows = spec.train_batch_size * spec.gradient_accumulation_steps
         return cls(recompute=Recompute.of(spec.gradient_checkpointing), rows=rows)
@@ -62,14 +62,14 @@ class Footprint:
         return f"gradient checkpointing {self.recompute}, {self.rows} at a time"
 
 
-def ladder(spec: TrainSpec) -> tuple[Footprint, ...]:
+def fallbacks(spec: TrainSpec) -> tuple[MemoryPlan, ...]:
     """What the job may be laid out as: as asked for first, then ever smaller."""
-    rungs = [Footprint.asked_for(spec)]
-    rungs += [replace(rungs[0], rows=rows) for rows in _halved(rungs[0].rows, spec.train_batch_size)]
-    last = rungs[-1]
-    rungs += [replace(last, recompute=each) for each in _ORDER[_ORDER.index(last.recompute) + 1 :]]
-    rungs += [replace(rungs[-1], rows=rows) for rows in _halved(last.rows, 1)]
-    return tuple(rungs)
+    plans = [MemoryPlan.asked_for(spec)]
+    plans += [replace(plans[0], rows=rows) for rows in _halved(plans[0].rows, spec.train_batch_size)]
+    last = plans[-1]
+    plans += [replace(last, recompute=each) for each in _ORDER[_ORDER.index(last.recompute) + 1 :]]
+    plans += [replace(plans[-1], rows=rows) for rows in _halved(last.rows, 1)]
+    return tuple(plans)
 
 
 def _halved(rows: int, least: int) -> list[int]:
@@ -81,11 +81,11 @@ def _halved(rows: int, least: int) -> list[int]:
     return found
 
 
-def to_fingerprint(footprint: Footprint, spec: TrainSpec) -> dict[str, Any]:
+def to_fingerprint(memory_plan: MemoryPlan, spec: TrainSpec) -> dict[str, Any]:
     """An entry for the fingerprint when it is another than the spec asked for; empty otherwise."""
-    if footprint == Footprint.asked_for(spec):
+    if memory_plan == MemoryPlan.asked_for(spec):
         return {}
-    return {FINGERPRINT_KEY: {"gradient_checkpointing": footprint.recompute.value, "rows": footprint.rows}}
+    return {FINGERPRINT_KEY: {"gradient_checkpointing": memory_plan.recompute.value, "rows": memory_plan.rows}}
 
 
 def without_footprint(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,23 +93,23 @@ def without_footprint(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fingerprint.items() if name != FINGERPRINT_KEY}
 
 
-def from_fingerprint(fingerprint: Mapping[str, Any], spec: TrainSpec) -> Footprint:
+def from_fingerprint(fingerprint: Mapping[str, Any], spec: TrainSpec) -> MemoryPlan:
     """What the attempt that wrote a checkpoint used."""
     said = fingerprint.get(FINGERPRINT_KEY)
     if said is None:
-        return Footprint.asked_for(spec)
-    return Footprint(recompute=Recompute(said["gradient_checkpointing"]), rows=int(said["rows"]))
+        return MemoryPlan.asked_for(spec)
+    return MemoryPlan(recompute=Recompute(said["gradient_checkpointing"]), rows=int(said["rows"]))
 
 
-def smaller_of(one: Footprint, other: Footprint) -> Footprint:
+def smaller_of(one: MemoryPlan, other: MemoryPlan) -> MemoryPlan:
     """What is small enough for both."""
     recompute = max(one.recompute, other.recompute, key=_ORDER.index)
-    return Footprint(recompute=recompute, rows=min(one.rows, other.rows))
+    return MemoryPlan(recompute=recompute, rows=min(one.rows, other.rows))
 
 
-def below_on(rungs: Sequence[Footprint], footprint: Footprint) -> list[Footprint]:
+def below_on(plans: Sequence[MemoryPlan], memory_plan: MemoryPlan) -> list[MemoryPlan]:
     """What of a ladder is smaller than that, the largest first."""
-    return [rung for rung in rungs if rung != footprint and smaller_of(rung, footprint) == rung]
+    return [plan for plan in plans if plan != memory_plan and smaller_of(plan, memory_plan) == plan]
 
 
 CONTEXT_BYTES = int(0.75 * GIB)
@@ -124,7 +124,7 @@ FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MemoryBudget:
     """A device's memory, and what other processes hold of it."""
 
     total_bytes: int
@@ -141,29 +141,29 @@ class Room:
         return self.others_bytes > OTHERS_MATTER_BYTES
 
 
-RoomOf = Callable[[torch.device], Room | None]
+BudgetOf = Callable[[torch.device], MemoryBudget | None]
 """Looks at a device; None when its memory is not bounded in a way that could be told."""
 
 
-def room_of(device: torch.device) -> Room | None:
+def budget_of(device: torch.device) -> MemoryBudget | None:
     """The memory of a CUDA device; None for a CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     ours_bytes = torch.cuda.memory_reserved(device) + CONTEXT_BYTES
-    return Room(total_bytes=total_bytes, others_bytes=max(0, total_bytes - free_bytes - ours_bytes))
+    return MemoryBudget(total_bytes=total_bytes, others_bytes=max(0, total_bytes - free_bytes - ours_bytes))
 
 
-def unbounded(_: torch.device) -> Room | None:
+def unbounded(_: torch.device) -> MemoryBudget | None:
     """For when nothing is left to be trained."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class MemorySizes:
     """What a job takes, in bytes. `kept_bytes` and `unit_bytes` are of one picture, by gradient checkpointing;
-    `materials` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however many pictures go
-    through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out.
+    `sample_sets` is 2 with class pictures and 1 without. `multiplied_out_bytes` is of a step, however many pictures
+    go through the model at once, by gradient checkpointing; empty for adapters that are not multiplied out.
     `decoding_bytes` is what a picture takes that is drawn at the end."""
 
     weights_bytes: int
@@ -171,36 +171,36 @@ class Sizes:
     kept_bytes: dict[Recompute, int]
     unit_bytes: dict[Recompute, int]
     preparing_bytes: int
-    materials: int
+    sample_sets: int
     multiplied_out_bytes: dict[Recompute, int] = field(default_factory=dict)
     decoding_bytes: int = 0
 
-    def activation_bytes(self, footprint: Footprint) -> int:
+    def activation_bytes(self, memory_plan: MemoryPlan) -> int:
         """What is held between a forward pass and its backward pass."""
-        pictures, recompute = footprint.rows * self.materials, footprint.recompute
+        pictures, recompute = memory_plan.rows * self.sample_sets, memory_plan.recompute
         of_pictures = pictures * (self.kept_bytes[recompute] + self.unit_bytes[recompute])
         return of_pictures + self.multiplied_out_bytes.get(recompute, 0)
 
-    def training_bytes(self, footprint: Footprint) -> int:
+    def training_bytes(self, memory_plan: MemoryPlan) -> int:
         """The most that a step takes."""
-        return self.weights_bytes + self.trained_bytes + self.activation_bytes(footprint)
+        return self.weights_bytes + self.trained_bytes + self.activation_bytes(memory_plan)
 
-    def graphs_bytes(self, footprint: Footprint, graphs: int) -> int:
+    def graphs_bytes(self, memory_plan: MemoryPlan, graphs: int) -> int:
         """What CUDA graphs take beside plain passes: activations in a pool of their own, which all graphs share;
         copies of gradients, weights and moments while the first passes are checked; the graphs themselves."""
-        return self.activation_bytes(footprint) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
+        return self.activation_bytes(memory_plan) + 2 * self.trained_bytes + graphs * GRAPH_BYTES
 
-    def peak_bytes(self, footprint: Footprint) -> int:
+    def peak_bytes(self, memory_plan: MemoryPlan) -> int:
         """The most that the job takes in any of its phases."""
-        return max(self.training_bytes(footprint), self.weights_bytes + self.preparing_bytes)
+        return max(self.training_bytes(memory_plan), self.weights_bytes + self.preparing_bytes)
 
 
-def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
+def sizes_of(base: BaseModel, spec: TrainSpec) -> MemorySizes:
     """The sizes of a job on this base, by its shapes alone. Nothing is computed, and no adapter need be on it."""
     mixed = spec.mixed_precision == "bf16"
-    precision = Precision.of(mixed=mixed, lean=not why_not_lean(base, spec))
+    precision = ActivationPrecision.of(mixed=mixed, lean=not why_not_lean(base, spec))
     layers = layers_of(base.unet, spec.resolution, max_token_length=spec.max_token_length)
-    adapted = worn_on(layers, spec)
+    adapted = adapter_shapes(layers, spec)
     text_kept, text_trained, text_multiplied_out = _of_texts(base, spec, precision)
     unit_bytes = memory.largest_unit_bytes(layers, adapted, precision)
     trained = text_trained + sum(
@@ -213,14 +213,14 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     # a pass's copy of the weights, its gradient, and the same cast back
     cast_bytes = 2 * precision.half + FP32_BYTES if mixed else 0
     modules: tuple[nn.Module, ...] = (base.unet, base.vae, *base.text_encoders)
-    return Sizes(
+    return MemorySizes(
         weights_bytes=sum(held.nbytes for held in chain.from_iterable(_tensors(m) for m in modules))
         + working_bytes(base.unet),
         trained_bytes=int(trained * (FP32_BYTES * copies + cast_bytes)),
         kept_bytes={each: memory.kept_bytes(layers, adapted, precision, each) + text_kept for each in Recompute},
         unit_bytes={each: 0 if each is Recompute.OFF else unit_bytes for each in Recompute},
         preparing_bytes=_preparing_bytes(base, spec),
-        materials=2 if spec.with_prior_preservation else 1,
+        sample_sets=2 if spec.with_prior_preservation else 1,
         multiplied_out_bytes={
             each: memory.multiplied_out_bytes(layers, adapted, precision, each) + text_multiplied_out
             for each in Recompute
@@ -229,19 +229,19 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> Sizes:
     )
 
 
-def worn_on(layers: Iterable[Layer], spec: TrainSpec) -> dict[str, Worn]:
+def adapter_shapes(layers: Iterable[Layer], spec: TrainSpec) -> dict[str, AdapterShape]:
     """The adapters of a job on the layers of its UNet, by their names."""
     return {
         layer.name: _worn(f"{UNET}.{layer.name}", spec)
         for layer in layers
-        if layer.kind in {Kind.LINEAR, Kind.CONV}
+        if layer.kind in {LayerKind.LINEAR, LayerKind.CONV}
         and is_chosen(layer.name, spec.target_modules, spec.lora_unet_blocks)
     }
 
 
-def _worn(public_name: str, spec: TrainSpec) -> Worn:
+def _worn(public_name: str, spec: TrainSpec) -> AdapterShape:
     multiplied_out = spec.adapter_type is AdapterType.LOKR
-    return Worn(
+    return AdapterShape(
         rank=size_of(spec, public_name).rank,
         magnitudes=spec.use_dora,
         multiplied_out=multiplied_out,
@@ -249,7 +249,7 @@ def _worn(public_name: str, spec: TrainSpec) -> Worn:
     )
 
 
-def _of_texts(base: BaseModel, spec: TrainSpec, precision: Precision) -> tuple[int, int, int]:
+def _of_texts(base: BaseModel, spec: TrainSpec, precision: ActivationPrecision) -> tuple[int, int, int]:
     """Of text encoders that learn: what autograd keeps of a prompt, numbers that are trained, and what autograd keeps
     of adapters that are multiplied out. Gradients go through the encoders to new tokens too."""
     kept = trained = multiplied_out = 0
@@ -259,44 +259,44 @@ def _of_texts(base: BaseModel, spec: TrainSpec, precision: Precision) -> tuple[i
     if spec.train_text_encoder:
         for prefix, model in zip(base.family.encoder_names, base.text_encoders, strict=True):
             for name in chosen_layers(model, spec.text_encoder_target_modules):
-                layer, worn = model.get_submodule(name), _worn(public_name(prefix, name), spec)
-                kept += worn.kept_bytes(chunks * PROMPT_TOKENS, layer.out_features, precision.half)
-                trained += worn.trained(layer.in_features, layer.out_features)
+                layer, adapter_shape = model.get_submodule(name), _worn(public_name(prefix, name), spec)
+                kept += adapter_shape.kept_bytes(chunks * PROMPT_TOKENS, layer.out_features, precision.half)
+                trained += adapter_shape.trained(layer.in_features, layer.out_features)
                 weights = layer.in_features * layer.out_features
-                multiplied_out += weights * precision.half if worn.multiplied_out else 0
+                multiplied_out += weights * precision.half if adapter_shape.multiplied_out else 0
     return kept, trained, multiplied_out
 
 
-def fitted(spec: TrainSpec, sizes: Sizes, room: Room | None, largest: Footprint) -> Footprint:
-    """The largest footprint that fits, at most `largest`.
+def fitted(spec: TrainSpec, sizes: MemorySizes, budget: MemoryBudget | None, largest: MemoryPlan) -> MemoryPlan:
+    """The largest memory plan that fits, at most `largest`.
 
     Raises WorkloadFailed: NODE_TOO_SMALL when even the smallest does not; NODE_VRAM when it would, did not other
     processes hold the device's memory.
     """
-    if room is None:
+    if budget is None:
         return largest
-    rungs = (largest, *below_on(ladder(spec), largest))
-    chosen = next((rung for rung in rungs if sizes.peak_bytes(rung) <= room.usable_bytes), None)
+    plans = (largest, *below_on(fallbacks(spec), largest))
+    chosen = next((plan for plan in plans if sizes.peak_bytes(plan) <= budget.usable_bytes), None)
     if chosen is None:
-        raise _refusal(sizes, room, rungs[-1])
+        raise _refusal(sizes, budget, plans[-1])
     need_bytes = sizes.peak_bytes(chosen)
-    if room.taken_by_others and need_bytes > room.usable_bytes - room.others_bytes:
-        held = f"other processes hold {in_gib(room.others_bytes)} of {in_gib(room.total_bytes)} on the device"
+    if budget.taken_by_others and need_bytes > budget.usable_bytes - budget.others_bytes:
+        held = f"other processes hold {in_gib(budget.others_bytes)} of {in_gib(budget.total_bytes)} on the device"
         raise WorkloadFailed(Reason.NODE_VRAM, f"{held}, and the job is expected to take {in_gib(need_bytes)}")
     return chosen
 
 
-def why_not_drawn(sizes: Sizes, room: Room | None) -> str | None:
+def why_not_drawn(sizes: MemorySizes, budget: MemoryBudget | None) -> str | None:
     """What keeps the device from drawing a picture when the steps are done, if anything does. A job is never refused
     for it, nor made smaller: its files matter more than pictures of what they do."""
     need_bytes = sizes.weights_bytes + sizes.trained_bytes + sizes.decoding_bytes
-    if room is None or need_bytes <= room.usable_bytes:
+    if budget is None or need_bytes <= budget.usable_bytes:
         return None
-    needs, has = in_gib(need_bytes), in_gib(room.usable_bytes)
+    needs, has = in_gib(need_bytes), in_gib(budget.usable_bytes)
     return f"a picture is expected to take {needs}, and the device has room for {has}"
 
 
-def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
+def _refusal(sizes: MemorySizes, budget: MemoryBudget, smallest: MemoryPlan) -> WorkloadFailed:
     parts = (
         f"{in_gib(sizes.weights_bytes)} of weights",
         f"{in_gib(sizes.trained_bytes)} of adapter and optimizer",
@@ -304,7 +304,7 @@ def _refusal(sizes: Sizes, room: Room, smallest: Footprint) -> WorkloadFailed:
         f"{in_gib(sizes.preparing_bytes)} to encode pictures",
     )
     message = f"the job is expected to take {in_gib(sizes.peak_bytes(smallest))} at the least ({', '.join(parts)}; "
-    message += f"{smallest.in_words()}), and the device has room for {in_gib(room.usable_bytes)}"
+    message += f"{smallest.in_words()}), and the device has room for {in_gib(budget.usable_bytes)}"
     hint = "lower resolution or rank, set base_quantization, or use a larger GPU"
     fault = Fault(where="spec", message=message, hint=hint)
     return WorkloadFailed(Reason.NODE_TOO_SMALL, str(fault), (fault,))

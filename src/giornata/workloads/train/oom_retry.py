@@ -1,4 +1,4 @@
-"""Out of memory in the middle of a job: the same step once more with a smaller footprint, and then no more."""
+"""Repeats a step that ran out of memory, with a smaller memory plan, and then fails."""
 
 import gc
 from collections.abc import Callable
@@ -13,42 +13,42 @@ from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
-from giornata.workloads.train.fit import Footprint, below_on, ladder
 from giornata.workloads.train.graphs import Graphs
-from giornata.workloads.train.layout import SMALLER_FOOTPRINT, Layout
-from giornata.workloads.train.steps import Feed, Stepper
+from giornata.workloads.train.layout import SMALLER_FOOTPRINT, MemoryLayout
+from giornata.workloads.train.memory_budget import MemoryPlan, below_on, fallbacks
+from giornata.workloads.train.steps import PassFeed, Stepper
 
 ENOUGH = 0.5
 """There is one retry, so it must help: at most this part of the activations is to be left."""
 
 
-class Relief:
+class OomRetry:
     """Carries out steps, and makes room for them when need be.
 
     While losses and gradients are computed neither weights nor moments change: whatever was computed of the step is
     thrown away, and the step is done again from its beginning. Should memory give out in the optimizer, there are no
     activations left that could be made smaller, so that is not tried again.
 
-    `feeds` begins a feed at a step, with so many rows; `changed` is told of a new footprint before the step that uses
-    it. As a context manager it ends its feed. CUDA graphs hold memory of their own, so they are given up first, which
-    does not count as the retry.
+    `feeds` begins a feed at a step, with so many rows; `changed` hears of a new memory plan before the step that uses
+    the plan. As a context manager it ends its feed. CUDA graphs hold memory of their own, so they are given up first,
+    which does not count as the retry.
     """
 
     def __init__(
         self,
         stepper: Stepper,
-        layout: Layout,
-        feeds: Callable[[int, int], Feed],
+        layout: MemoryLayout,
+        feeds: Callable[[int, int], PassFeed],
         *,
         first_step: int,
         reporter: Reporter,
-        changed: Callable[[int, Footprint], None],
+        changed: Callable[[int, MemoryPlan], None],
         graphs: Graphs | None = None,
     ) -> None:
-        self._stepper, self._layout, self.footprint = stepper, layout, layout.footprint
+        self._stepper, self._layout, self.memory_plan = stepper, layout, layout.memory_plan
         self._reporter, self._changed = reporter, changed
         self._lowered, self._graphs = False, graphs
-        self._feeds, self._feed = feeds, feeds(first_step, layout.footprint.rows)
+        self._feeds, self._feed = feeds, feeds(first_step, layout.memory_plan.rows)
         self._waited_s = 0.0
 
     @property
@@ -94,35 +94,35 @@ class Relief:
         if self._lowered or smaller is None:
             raise self._too_large(step, said)
         self._lowered = True
-        data = {"step": step, "from": self.footprint.in_words(), "to": smaller.in_words(), "message": said[:500]}
+        data = {"step": step, "from": self.memory_plan.in_words(), "to": smaller.in_words(), "message": said[:500]}
         self._reporter.notice(SMALLER_FOOTPRINT, data)
         self._changed(step, smaller)
-        self.footprint = smaller
+        self.memory_plan = smaller
         self._begin_again(step)
         set_recompute(self._stepper.base.unet, smaller.recompute)
 
     def _begin_again(self, step: int) -> None:
         self._waited_s += self._feed.waited_s
         self._feed.__exit__(None, None, None)
-        self._feed = self._feeds(step, self.footprint.rows)
+        self._feed = self._feeds(step, self.memory_plan.rows)
 
-    def _smaller(self) -> Footprint | None:
+    def _smaller(self) -> MemoryPlan | None:
         """The first that is expected to leave at most half of the activations; else the smallest, if any."""
-        below = below_on(ladder(self._stepper.spec), self.footprint)
+        below = below_on(fallbacks(self._stepper.spec), self.memory_plan)
         sizes = self._layout.sizes
-        most_bytes = ENOUGH * sizes.activation_bytes(self.footprint)
-        enough = (rung for rung in below if sizes.activation_bytes(rung) <= most_bytes)
+        most_bytes = ENOUGH * sizes.activation_bytes(self.memory_plan)
+        enough = (plan for plan in below if sizes.activation_bytes(plan) <= most_bytes)
         return next(enough, below[-1] if below else None)
 
     def _too_large(self, step: int, said: str) -> WorkloadFailed:
-        need_bytes, room = self._layout.sizes.training_bytes(self.footprint), self._layout.room_now()
+        need_bytes, budget = self._layout.sizes.training_bytes(self.memory_plan), self._layout.budget_now()
         again = ", again with a smaller footprint" if self._lowered else ""
-        message = f"out of GPU memory in step {step + 1}{again} ({self.footprint.in_words()}): the job is expected to"
-        message += f" take {in_gib(need_bytes)}"
-        if room is not None:
-            message += f", and the device has {in_gib(room.total_bytes)}"
-            if room.taken_by_others:
-                message += f", of which other processes hold {in_gib(room.others_bytes)}"
+        message = f"out of GPU memory in step {step + 1}{again} ({self.memory_plan.in_words()}): "
+        message += f"the job is expected to take {in_gib(need_bytes)}"
+        if budget is not None:
+            message += f", and the device has {in_gib(budget.total_bytes)}"
+            if budget.taken_by_others:
+                message += f", of which other processes hold {in_gib(budget.others_bytes)}"
                 return WorkloadFailed(Reason.NODE_VRAM, f"{message}. {said}"[:3500])
         fault = Fault(where="spec", message=message, hint="lower resolution, train_batch_size or rank")
         return WorkloadFailed(Reason.BAD_SPEC, f"{fault}. {said}"[:3500], (fault,))

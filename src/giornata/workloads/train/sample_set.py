@@ -7,7 +7,7 @@ from PIL import Image
 
 from giornata.diffusion import pixels
 from giornata.diffusion.buckets import Size
-from giornata.diffusion.order import Role, Sample, by_content
+from giornata.diffusion.sample_order import Role, Sample, by_content
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile
@@ -18,7 +18,7 @@ Load = Callable[[Sample], Image.Image]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class SampleSet:
     """The samples of one role, sorted by content, and how to get at their pictures.
 
     `size` tells a picture's (height, width) without decoding it. `buckets` has the bucket of each picture, by its
@@ -34,7 +34,7 @@ class Material:
 
 def from_files(
     inputs: Iterable[InputFile], role: Role, prompt: str | None, *, keep_alpha: bool = False
-) -> tuple[Material, list[Fault]]:
+) -> tuple[SampleSet, list[Fault]]:
     """The input files of one role. A picture without a caption of its own gets `prompt`; a fault if there is none."""
     samples, faults = [], []
     for file in inputs:
@@ -56,17 +56,17 @@ def from_files(
                 resolution=file.resolution,
             )
         )
-    material = Material(
+    sample_set = SampleSet(
         role=role,
         samples=by_content(samples),
         load=lambda sample: pixels.decode(sample.path, keep_alpha=keep_alpha),
         size=lambda sample: pixels.upright_size(sample.path),
     )
-    return material, faults
+    return sample_set, faults
 
 
-def gather(inputs: Iterable[InputFile], spec: TrainSpec) -> tuple[Material, Material | None]:
-    """Instance and class material as the spec wants them; None when the base model has to draw the class pictures
+def load_samples(inputs: Iterable[InputFile], spec: TrainSpec) -> tuple[SampleSet, SampleSet | None]:
+    """Instance and class samples as the spec wants them; None when the base model has to draw the class pictures
     or there is no prior preservation. Raises WorkloadFailed(BAD_DATA) with every fault."""
     files = tuple(inputs)
     instances, faults = from_files(files, "instance", spec.instance_prompt, keep_alpha=spec.masked_loss)

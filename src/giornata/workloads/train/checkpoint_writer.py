@@ -11,7 +11,7 @@ import torch
 from giornata.diffusion.checkpoint import (
     ADAPTER,
     Header,
-    Snapshot,
+    TensorSnapshot,
     read_checkpoint,
     spec_sha256,
     told_spec,
@@ -23,15 +23,15 @@ from giornata.diffusion.lora import Adapters
 from giornata.diffusion.model_card import hashes_of
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.pace import Clock, diverged
 from giornata.workloads.train.sampling import Album, taken_up, to_keep
+from giornata.workloads.train.step_metrics import Clock, diverged
 from giornata.workloads.train.tracking import LOSSES, VALIDATED, losses_before, losses_to_keep
 
 ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
 
 
-class Learner(Protocol):
+class JobOptimizer(Protocol):
     """An optimizer, alone or in a slot; see giornata.diffusion.optimizer.AdapterOptimizer."""
 
     def step(self, step: int) -> float: ...
@@ -50,7 +50,7 @@ class Learner(Protocol):
     def scaled(self) -> torch.Tensor | None: ...
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes, announces and tidies up; one checkpoint at a time, in a thread of its own.
 
     `announced` is the step of the last checkpoint that the agent knows of, that of the resume included, and `newest`
@@ -85,7 +85,7 @@ class Keeper:
         self._writing: Future[float] | None = None
         self._written: list[Path] = []
 
-    def restore(self, path: Path, step: int, adapters: Adapters, optimizer: Learner) -> None:
+    def restore(self, path: Path, step: int, adapters: Adapters, optimizer: JobOptimizer) -> None:
         """Load weights, optimizer state, losses and sample images of the checkpoint of `step`. Raises WorkloadFailed
         as `read_checkpoint`."""
         checkpoint = read_checkpoint(
@@ -103,7 +103,7 @@ class Keeper:
         self.validated += tensors[VALIDATED].tolist() if VALIDATED in tensors else []
         self.album |= taken_up(tensors, self._spec)
 
-    def write(self, step: int, adapters: Adapters, optimizer: Learner) -> float:
+    def write(self, step: int, adapters: Adapters, optimizer: JobOptimizer) -> float:
         """Begin to write the state after `step` steps; returns for how many seconds that held the steps up.
 
         It is announced once it is durable. Raises what became of the one before, see `settle`.
@@ -111,7 +111,7 @@ class Keeper:
         began_s = self._clock()
         self.settle()
         logs = losses_to_keep(self._spec, self.losses, self.validated) | to_keep(self.album, self._spec, step)
-        snapshot = Snapshot(state_of(adapters, optimizer) | logs)
+        snapshot = TensorSnapshot(state_of(adapters, optimizer) | logs)
         held_up_s = self._clock() - began_s
         self.newest = step
         self._writing = self._thread.submit(self._write, self._header(step), snapshot, held_up_s)
@@ -159,7 +159,7 @@ class Keeper:
         if error is None:
             self.settle()
 
-    def _write(self, header: Header, snapshot: Snapshot, held_up_s: float) -> float:
+    def _write(self, header: Header, snapshot: TensorSnapshot, held_up_s: float) -> float:
         step, began_s = header.step, self._clock()
         tensors = snapshot.tensors()
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
@@ -191,7 +191,7 @@ def _last(history: tuple[dict[str, Any], ...]) -> Fingerprint:
     return found
 
 
-def state_of(adapters: Adapters, optimizer: Learner) -> dict[str, torch.Tensor]:
+def state_of(adapters: Adapters, optimizer: JobOptimizer) -> dict[str, torch.Tensor]:
     """Everything that the next step depends on besides its number: the tensors themselves, where they are."""
     weights = {ADAPTER + name: parameter.detach() for name, parameter in adapters.parameters.items()}
     return weights | optimizer.state()

@@ -37,7 +37,7 @@ def by_content(samples: Iterable[Sample]) -> tuple[Sample, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SampleOrder:
     """An endless sequence over `count` places: each epoch holds every place once, in an order of its own.
 
     `role` keeps the orders of instance and class pictures, and of their buckets, apart.
@@ -72,7 +72,7 @@ def _epoch(seed: int, role: str, epoch: int, count: int) -> tuple[int, ...]:
 
 # Which pictures share a micro-batch when not all are of one size: a function of the seed and of the batch's number.
 #
-# Every bucket is an endless sequence of its own (see `giornata.diffusion.order`), cut into batches of `batch`
+# Every bucket is an endless sequence of its own (see `giornata.diffusion.sample_order`), cut into batches of `batch`
 # pictures. By the end of epoch e (from 0) bucket b has had ceil((e + 1) · n_b / batch) batches, n_b being its
 # pictures, repeats counted: so it has shown each of them e + 1 times, and less than one batch more. What does not
 # fill a batch is filled from the bucket's next round, and taken off the following epochs. Hence every batch is full
@@ -99,7 +99,7 @@ class BucketOrder:
         epoch = self._epoch_of(number)
         bucket, turn = self._plan(epoch)[number - self._start(epoch)]
         (height, width), indices = self.members[bucket]
-        order = Order(seed=self.seed, role=f"{self.role}/{height}x{width}", count=len(indices))
+        order = SampleOrder(seed=self.seed, role=f"{self.role}/{height}x{width}", count=len(indices))
         return [indices[place] for place in order.batch_at(turn, self.batch)]
 
     def _epoch_of(self, number: int) -> int:

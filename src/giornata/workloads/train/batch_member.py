@@ -14,19 +14,19 @@ from giornata.diffusion import captions
 from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.objective import NoisyBatch, Objective
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slot
+from giornata.diffusion.slots import AdapterSlot
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome
-from giornata.workloads.train.attempt import Attempt
+from giornata.workloads.train.attempt import TrainingAttempt
+from giornata.workloads.train.checkpoint_writer import CheckpointWriter
 from giornata.workloads.train.graphs import Graphs
-from giornata.workloads.train.keeping import Keeper
-from giornata.workloads.train.pace import Meter, Pace
 from giornata.workloads.train.preparation import Prepared
-from giornata.workloads.train.steps import Feed
+from giornata.workloads.train.step_metrics import CheckpointCadence, StepMeter
+from giornata.workloads.train.steps import PassFeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class MemberBatch:
     """A job's part of one batch. `embedding` is None when the text encoders learn: they run for all jobs together."""
 
     batch: NoisyBatch
@@ -36,23 +36,23 @@ class Rows:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Seat:
+class BatchMember:
     """A job in a slot. `step` counts its optimizer steps that are done, `micro` the micro-batches since; `begun` is
     whether it has been in a batch.
 
-    `threads` closes the feed and the keeper, which have one each, and `live`, where trackers hear of the steps.
+    `threads` closes the feed and the writer, which have one each, and `live`, where trackers hear of the steps.
     """
 
-    attempt: Attempt
+    attempt: TrainingAttempt
     prepared: Prepared
-    feed: Feed
+    feed: PassFeed
     embeddings: EmbeddingCache | None
-    slot: Slot
+    slot: AdapterSlot
     optimizer: SlotOptimizer
-    keeper: Keeper
+    writer: CheckpointWriter
     objective: Objective
-    pace: Pace
-    meter: Meter
+    pace: CheckpointCadence
+    meter: StepMeter
     graphs: Graphs
     live: ExitStack
     threads: ExitStack
@@ -71,11 +71,11 @@ class Seat:
         """Whether all of its steps are made."""
         return self.step >= self.spec.max_train_steps
 
-    def rows(self) -> Rows:
+    def rows(self) -> MemberBatch:
         """What it has for the next batch; as a job that trains alone would draw it."""
         ready = self.feed.take()
         batch, texts = ready.batch.to(self.attempt.base.device), ready.captions
-        return Rows(
+        return MemberBatch(
             batch=batch,
             shown_BCHW=self.objective.shown(batch),
             texts=texts,
@@ -99,9 +99,9 @@ class Seat:
     def note(self, composition: dict[str, Any]) -> None:
         """Before a batch that the job is in: write down what its bits depend on besides what it brought along."""
         if self.begun:
-            self.keeper.changed(self.step, self.keeper.fingerprint | composition)
+            self.writer.changed(self.step, self.writer.fingerprint | composition)
         else:
-            self.attempt.begin(self.prepared, self.keeper, **composition)
+            self.attempt.begin(self.prepared, self.writer, **composition)
         self.begun = True
 
     def learn(self, loss: torch.Tensor) -> None:
@@ -117,20 +117,20 @@ class Seat:
         self.meter.add(self.step, learning_rate=rate, loss=loss, scaled=self.optimizer.scaled)
         self.micro = 0
         self.losses.clear()
-        self.pace.written(self.keeper.look())
-        self.attempt.obey(self.step, self.save, due=self.is_done or self.pace.due(self.step), keeper=self.keeper)
+        self.pace.written(self.writer.look())
+        self.attempt.obey(self.step, self.save, due=self.is_done or self.pace.due(self.step), writer=self.writer)
 
     def save(self, step: int) -> None:
         """Write a checkpoint."""
         self.meter.flush()
-        self.pace.begun(self.keeper.write(step, self.slot.adapters, self.optimizer))
+        self.pace.begun(self.writer.write(step, self.slot.adapters, self.optimizer))
         self.meter.resume()
 
     def finish(self) -> Outcome:
         """Write the files."""
         self.live.close()
-        self.keeper.settle()
-        return self.attempt.finish(self.slot.adapters, self.optimizer, self.keeper, self.prepared, self.graphs)
+        self.writer.settle()
+        return self.attempt.finish(self.slot.adapters, self.optimizer, self.writer, self.prepared, self.graphs)
 
     def close(self, error: BaseException | None) -> None:
         """End its threads. With an error nothing more is said of a checkpoint that could not be written."""

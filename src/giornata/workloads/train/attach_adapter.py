@@ -11,13 +11,13 @@ from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.slot_optimizer import FlatRows, SlotOptimizer
-from giornata.diffusion.slots import Slot, Slots
+from giornata.diffusion.slots import AdapterSlot, AdapterSlots
 from giornata.diffusion.tokens import NewTokens, add_tokens
 from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.keeping import Learner
+from giornata.workloads.train.checkpoint_writer import JobOptimizer
 from giornata.workloads.train.steps import optimizer_of
 
 LAYER = "lora_layer"
@@ -44,10 +44,10 @@ def layer_entries(layer: str, spec: TrainSpec) -> dict[str, str]:
 
 
 @contextmanager
-def wearing(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[tuple[Adapters, Learner]]:
+def attach_adapter(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[tuple[Adapters, JobOptimizer]]:
     """As they are before the first step, and gone afterwards. Raises WorkloadFailed as `add_adapters`, `add_tokens`
     and `load_init_lora`."""
-    with add_tokens(base, spec) as tokens, _put_on(base, spec) as (put_on, slot):
+    with add_tokens(base, spec) as tokens, _attached(base, spec) as (put_on, slot):
         if starts_from_file(spec, start):
             load_init_lora(base, spec, start.inputs, put_on)
         adapters = replace(put_on, parameters=put_on.parameters | tokens.rows)
@@ -55,7 +55,7 @@ def wearing(base: BaseModel, spec: TrainSpec, start: Start) -> Iterator[tuple[Ad
 
 
 @contextmanager
-def _put_on(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, Slot | None]]:
+def _attached(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, AdapterSlot | None]]:
     """The adapter, and the slot that it has in the lean layers: one for every layer that they can carry. The others
     have peft's layers."""
     lean = lean_layers(base, spec)
@@ -65,19 +65,19 @@ def _put_on(base: BaseModel, spec: TrainSpec) -> Iterator[tuple[Adapters, Slot |
         return
     others = {each.public for each in adapted_layers(base, spec)} - {each.public for each in lean}
     with ExitStack() as stack:
-        slots = stack.enter_context(Slots(base, spec, count=1, layers=lean))
+        slots = stack.enter_context(AdapterSlots(base, spec, count=1, layers=lean))
         apart = {}
         if others:
             apart = stack.enter_context(add_adapters(base, spec, others, dropping=slots.dropping)).parameters
-        slot = slots.sit(0, spec)
+        slot = slots.assign(0, spec)
         slots.set_width(1)
         every = slot.adapters.parameters | apart
         yield replace(slot.adapters, parameters={name: every[name] for name in sorted(every)}), slot
 
 
 def _optimizer(
-    put_on: Adapters, adapters: Adapters, spec: TrainSpec, tokens: NewTokens, slot: Slot | None
-) -> Learner:
+    put_on: Adapters, adapters: Adapters, spec: TrainSpec, tokens: NewTokens, slot: AdapterSlot | None
+) -> JobOptimizer:
     """Over whole rows where that makes no difference; over the adapter's tensors where it would: 8-bit AdamW and
     Adafactor look at a tensor as a whole."""
     if KINDS[spec.optimizer].on_rows:
