@@ -33,7 +33,7 @@ def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side
     from giornata.diffusion import regional
     from giornata.diffusion.determinism import fix_determinism
     from giornata.diffusion.slot_optimizer import SlotOptimizer
-    from giornata.diffusion.slots import Slots
+    from giornata.diffusion.slots import AdapterSlots
     from giornata.protocol.specs import TrainSpec
 
     fix_determinism(1)
@@ -42,8 +42,8 @@ def child(way: str, size: str, directory: Path, *, rounds: int, batch: int, side
     base: Any = SimpleNamespace(unet=unet, text_encoders=(), device=unet.device, dtype=unet.dtype)
     spec = TrainSpec(model="x", dataset="ds_1", seed=1)  # type: ignore[call-arg]
     with ExitStack() as stack:
-        slots = stack.enter_context(Slots(base, spec, count=1))
-        optimizers = [SlotOptimizer(slots.sit(0, spec), spec)]
+        slots = stack.enter_context(AdapterSlots(base, spec, count=1))
+        optimizers = [SlotOptimizer(slots.assign(0, spec), spec)]
         slots.set_width(1)
         step = _step(unet, slots, optimizers, batch=batch, side=side)
         if way != "plain":

@@ -25,7 +25,7 @@ from giornata.diffusion.captions import Embedding
 from giornata.diffusion.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.objective import answer
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.protocol.specs import TrainSpec
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -119,8 +119,8 @@ def _rounds_s(
             TrainSpec(model="x", dataset="ds_1", seed=number, rank=16 - number)  # type: ignore[call-arg]
             for number in range(adapters)
         ]
-        slots = stack.enter_context(Slots(base, specs[0], count=adapters, rank=16))
-        optimizers = [SlotOptimizer(slots.sit(number, spec), spec) for number, spec in enumerate(specs)]
+        slots = stack.enter_context(AdapterSlots(base, specs[0], count=adapters, rank=16))
+        optimizers = [SlotOptimizer(slots.assign(number, spec), spec) for number, spec in enumerate(specs)]
         slots.set_width(adapters)
         step = _step(unet, slots, optimizers, batch=batch, side=side)
         for number in range(2):
@@ -134,7 +134,7 @@ def _rounds_s(
 
 
 def _step(
-    unet: UNet2DConditionModel, slots: Slots, optimizers: Sequence[SlotOptimizer], *, batch: int, side: int
+    unet: UNet2DConditionModel, slots: AdapterSlots, optimizers: Sequence[SlotOptimizer], *, batch: int, side: int
 ) -> Callable[[int], None]:
     device, draw = unet.device, torch.Generator().manual_seed(0)
     noisy_BCHW = torch.randn((batch, 4, side, side), generator=draw).to(device=device, dtype=unet.dtype)

@@ -19,7 +19,7 @@ import torch
 from rig import medium_model
 from rig.figures import conclude, machine, spread, spread_words
 
-from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.captions import Embedding
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.lora import Adapters, add_adapters
@@ -29,9 +29,9 @@ from giornata.diffusion.randomness import normal
 from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.keeping import Learner
+from giornata.workloads.train.attach_adapter import LEAN, PEFT, attach_adapter
+from giornata.workloads.train.checkpoint_writer import JobOptimizer
 from giornata.workloads.train.steps import optimizer_of
-from giornata.workloads.train.wearing import LEAN, PEFT, wearing
 
 BUILDERS: Mapping[str, Callable[[Path], Path]] = {"tiny": build_tiny_model, "medium": medium_model.build}
 PRIOR = {"with_prior_preservation": True, "prior_prediction": True, "class_prompt": "a toy"}
@@ -47,18 +47,18 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 @contextmanager
-def worn(base: BaseModel, spec: TrainSpec, layer: str, folder: Path) -> Iterator[tuple[Adapters, Learner]]:
+def swapped_in(base: BaseModel, spec: TrainSpec, layer: str, folder: Path) -> Iterator[tuple[Adapters, JobOptimizer]]:
     """The adapter on the base, and its optimizer."""
     if layer == PEFT:
         with add_adapters(base, spec) as adapters:
             yield adapters, optimizer_of(adapters, spec)
         return
     start = Start(attempt="at_1", job="jb_1", kind="train", spec={}, directory=folder)
-    with wearing(base, spec, start) as found:
+    with attach_adapter(base, spec, start) as found:
         yield found
 
 
-def step_of(base: BaseModel, spec: TrainSpec, adapters: Adapters, optimizer: Learner) -> Callable[[int], None]:
+def step_of(base: BaseModel, spec: TrainSpec, adapters: Adapters, optimizer: JobOptimizer) -> Callable[[int], None]:
     """One picture at 64 px; with prior prediction it is looked at twice, and once more without the adapter."""
     rows = 2 if spec.prior_prediction else 1
     latents_BCHW = normal(0, "latents", shape=(rows, 4, 8, 8)).to(base.dtype)
@@ -82,7 +82,7 @@ def step_of(base: BaseModel, spec: TrainSpec, adapters: Adapters, optimizer: Lea
 
 def step_ms(base: BaseModel, spec: TrainSpec, layer: str, folder: Path, *, steps: int) -> float:
     """CPU milliseconds of this process for each of `steps` steps, after two that are not counted."""
-    with worn(base, spec, layer, folder) as (adapters, optimizer):
+    with swapped_in(base, spec, layer, folder) as (adapters, optimizer):
         step = step_of(base, spec, adapters, optimizer)
         step(0)
         step(1)

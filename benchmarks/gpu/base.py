@@ -15,8 +15,7 @@ from transformers import CLIPTokenizer
 from giornata.diffusion.families import SDXL
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.models import BaseModel, vae_dtype
-from giornata.diffusion.tiny_model import build_tiny_model
-from giornata.diffusion.tiny_parts import PAD_TOKENS
+from giornata.diffusion.tiny_model import PAD_TOKENS, build_tiny_model
 from giornata.protocol.specs import TrainSpec, model_key
 
 Loader = Callable[..., BaseModel]

@@ -13,11 +13,10 @@ import numpy as np
 from PIL import Image
 from rig.figures import spread
 
-from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import sizes_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.interface import Outcome, Wish
+from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 from gpu.base import Built, layout_of
 from gpu.settings import Settings
@@ -129,7 +128,7 @@ class Hall:
         """What the tensors of the job are expected to take at their most, by fit.py; the base was built before."""
         if self.built.base is None:
             raise RuntimeError("no base was built yet")
-        return sizes_of(self.built.base, spec).training_bytes(Footprint.asked_for(spec))
+        return sizes_of(self.built.base, spec).training_bytes(MemoryPlan.asked_for(spec))
 
     def _start(self, spec: TrainSpec) -> Start:
         number = next(self._numbers)

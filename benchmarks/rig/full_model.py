@@ -14,7 +14,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.single_file import LAYOUTS
-from giornata.diffusion.tiny_parts import PAD_TOKENS, place_model
+from giornata.diffusion.tiny_model import PAD_TOKENS, place_model
 
 LAYOUT = LAYOUTS / "sdxl"
 DTYPE = torch.bfloat16

@@ -24,10 +24,10 @@ from giornata.diffusion.models import load_base
 from giornata.diffusion.shapes.evaluate import draw_prompts, load
 from giornata.diffusion.shapes.pictures import TRAINED, caption_of, captioned
 from giornata.diffusion.tokens import words_of
-from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
+from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.workload import TrainWorkload
 from rig.lessons import COMMON, LESSONS, PROMPT, Lesson
 
@@ -120,7 +120,7 @@ class School:
         took_s = time.monotonic() - began_s
         start, heard = jobs[0]
         spec = TrainSpec.model_validate(start.spec)
-        return worn(self.model, spec, heard), prompt_of(spec), took_s
+        return swapped_in(self.model, spec, heard), prompt_of(spec), took_s
 
     def _start(self, lesson: Lesson, subject: str, seed: int) -> tuple[Start, Listener]:
         self.started += 1
@@ -184,7 +184,7 @@ def prompt_of(spec: TrainSpec) -> str:
     return prompt
 
 
-def worn(model: Path, spec: TrainSpec, heard: Listener) -> StableDiffusionXLPipeline:
+def swapped_in(model: Path, spec: TrainSpec, heard: Listener) -> StableDiffusionXLPipeline:
     """A pipeline with what the job made."""
     pipeline = load(model)
     if spec.adapter_type is AdapterType.LOKR:

@@ -24,16 +24,17 @@ def flops_per_image(work: Work) -> int:
     import torch
     from diffusers import UNet2DConditionModel
 
-    from giornata.diffusion.flops import training_flops
-    from giornata.diffusion.unet_layers import layers_of
+    from giornata.diffusion.unet_layers import layers_of, training_flops
     from giornata.protocol.specs import TrainSpec
-    from giornata.workloads.train.fit import worn_on
+    from giornata.workloads.train.memory_budget import adapter_shapes
 
     spec = TrainSpec.model_validate(spec_of(work, seed=0))
     with torch.device("meta"):
         unet = UNet2DConditionModel.from_config(UNet2DConditionModel.load_config(Path(work.model) / "unet"))
     layers = layers_of(unet, work.resolution)
-    return training_flops(layers, {name: worn.rank for name, worn in worn_on(layers, spec).items()})
+    return training_flops(
+        layers, {name: adapter_shape.rank for name, adapter_shape in adapter_shapes(layers, spec).items()}
+    )
 
 
 def facts_of(

@@ -10,7 +10,7 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 
 from giornata.diffusion.determinism import fix_determinism
 from giornata.diffusion.tiny_model import build_tiny_model
-from giornata.engine.workload import Outcome, Wish
+from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 torch = pytest.importorskip("torch")

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.determinism import fix_determinism
-from giornata.engine.workload import Wish
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 torch = pytest.importorskip("torch")

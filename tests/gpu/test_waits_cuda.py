@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
+from giornata.diffusion.checkpoint import TensorSnapshot
 from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.snapshot import Snapshot
 from giornata.diffusion.tiny_model import build_tiny_model
-from giornata.engine.workload import Wish
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 torch = pytest.importorskip("torch")
@@ -60,7 +60,7 @@ def test_steps_run_ahead_of_the_device(name: str, tmp_path: Path) -> None:
 def test_a_snapshot_is_of_its_moment() -> None:
     numbers = torch.arange(2**24, device="cuda", dtype=torch.float32)
     expected = numbers.cpu().clone()
-    snapshot = Snapshot({"one": numbers, "other": numbers[:10]})
+    snapshot = TensorSnapshot({"one": numbers, "other": numbers[:10]})
     for _ in range(50):
         numbers.mul_(2.0)
     found = snapshot.tensors()

@@ -22,7 +22,7 @@ LoraPath = Annotated[Path, typer.Argument(metavar="FILE", help="A .safetensors f
 OutPath = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
 
 
-class Dtype(StrEnum):
+class FileDtype(StrEnum):
     """Precision of the numbers in the file."""
 
     FLOAT32 = "float32"
@@ -30,7 +30,7 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-class Method(StrEnum):
+class ResizeMethod(StrEnum):
     """How each layer's rank is found."""
 
     FIXED = "fixed"
@@ -39,7 +39,7 @@ class Method(StrEnum):
     SV_FRO = "sv_fro"
 
 
-DtypeOption = Annotated[Dtype | None, typer.Option(help="Default: as the file has it.", show_default=False)]
+DtypeOption = Annotated[FileDtype | None, typer.Option(help="Default: as the file has it.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 def inspect(file: LoraPath, as_json: JsonFlag = False) -> None:
     """Say what a file holds, and what it was made of."""
     with reporting(as_json) as out:
-        report = _tool(["inspect", str(file)])
+        report = _tool({"command": "inspect", "file": str(file)})
         for name, value in _inspection(report):
             out.say(f"{name:<14}{value}")
         out.result(report)
@@ -65,8 +65,8 @@ def resize(
         int, typer.Option(metavar="N", min=1, max=4096, help="The highest rank of a layer.", show_default=False)
     ],
     method: Annotated[
-        Method, typer.Option(help="sv_*: as many singular values as --target asks for, --rank at most.")
-    ] = Method.FIXED,
+        ResizeMethod, typer.Option(help="sv_*: as many singular values as --target asks for, --rank at most.")
+    ] = ResizeMethod.FIXED,
     target: Annotated[
         float | None,
         typer.Option(
@@ -86,10 +86,10 @@ def resize(
     """
     with reporting(as_json) as out:
         _refuse([*_resize_faults(method, target, alpha), *_output_faults(output, force)])
-        more = [] if target is None else ["--target", str(target)]
-        more += [] if alpha is None else ["--alpha", str(alpha)]
-        words = ["resize", str(file), str(output), "--rank", str(rank), "--method", method, *more, *_dtype(dtype)]
-        report = _tool(words)
+        cut = {"rank": rank, "method": method, "target": target or 0.0}
+        report = _tool(
+            {"command": "resize", "file": str(file), "out": str(output), **cut, "alpha": alpha, "dtype": dtype}
+        )
         _say_written(out, report, before=report["ranks_before"])
         out.result(report)
 
@@ -118,9 +118,7 @@ def merge(
     with reporting(as_json) as out:
         weighted = [_weighted(each) for each in files]
         _refuse([*_merge_faults(weighted), *_output_faults(output, force)])
-        named = [word for path, weight in weighted for word in ("--file", path, f"--weight={weight!r}")]
-        cut = [] if rank is None else ["--rank", str(rank)]
-        report = _tool(["merge", str(output), *named, *cut, *_dtype(dtype)])
+        report = _tool({"command": "merge", "files": weighted, "out": str(output), "rank": rank, "dtype": dtype})
         _say_written(out, report)
         out.result(report)
 
@@ -137,14 +135,14 @@ def _weighted(word: str) -> tuple[str, float]:
         return word, 1.0
 
 
-def _resize_faults(method: Method, target: float | None, alpha: float | None) -> list[Fault]:
+def _resize_faults(method: ResizeMethod, target: float | None, alpha: float | None) -> list[Fault]:
     faults = []
-    if (method is Method.FIXED) != (target is None):
+    if (method is ResizeMethod.FIXED) != (target is None):
         message = "means nothing with --method fixed" if target is not None else f"is missing for --method {method}"
         faults.append(Fault(where="--target", message=message, hint="such as: --method sv_fro --target 0.9"))
-    elif target is not None and method is Method.SV_RATIO and not target >= 1:
+    elif target is not None and method is ResizeMethod.SV_RATIO and not target >= 1:
         faults.append(Fault(where="--target", message="is below 1", hint="10 keeps values down to a tenth"))
-    elif target is not None and method is not Method.SV_RATIO and not 0 < target <= 1:
+    elif target is not None and method is not ResizeMethod.SV_RATIO and not 0 < target <= 1:
         faults.append(Fault(where="--target", message="is not between 0 and 1", hint="0.9 keeps 90 %"))
     if alpha is not None and not (alpha > 0 and math.isfinite(alpha)):
         faults.append(Fault(where="--alpha", message="is not above 0", hint="leave it out to keep the strength"))
@@ -178,19 +176,15 @@ def _refuse(faults: Sequence[Fault]) -> None:
         raise InvalidInput(faults)
 
 
-def _dtype(dtype: Dtype | None) -> list[str]:
-    return [] if dtype is None else ["--dtype", dtype]
-
-
 # ---- the tool, and what it says ----
 
 
-def _tool(words: Sequence[str]) -> dict[str, Any]:
-    """Run it in a process of its own, and read its report. Raises InvalidInput with the faults in that."""
+def _tool(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the tool in a process of its own, and read its report. Raises InvalidInput with the faults in that."""
     with tempfile.TemporaryDirectory(prefix="giornata-") as folder:
         path = Path(folder) / "report.json"
         try:
-            run_model_code("giornata.diffusion.lora_tool", ["--report", str(path), *words])
+            run_model_code("giornata.diffusion.lora_tool", [str(path), json.dumps(request)])
         except GiornataError:
             if not path.is_file():
                 raise

@@ -15,8 +15,13 @@ from typing import TypeVar
 
 from torch import nn
 
+from giornata.diffusion.batched_lora import BatchedLoraLinear
+from giornata.diffusion.eight_bits import EightBitLinear
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.tokens import learning_steps
 from giornata.domain.errors import Fault
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.adapter import AdapterType
 
 V = TypeVar("V")
 ADAPTABLE = (nn.Linear, nn.Conv2d)
@@ -24,14 +29,14 @@ _BLOCK = re.compile(r"((?:(?:down|up)_blocks\.\d+|mid_block)(?:\.[a-z]+\.\d+)?)\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class AdapterSize:
     """Rank, and the alpha that divided by the rank gives the layer's scale, as every loader computes it."""
 
     rank: int
     alpha: float
 
 
-def size_of(spec: TrainSpec, layer: str) -> Size:
+def size_of(spec: TrainSpec, layer: str) -> AdapterSize:
     """The size of one layer's adapter.
 
     Alpha defaults to the spec's rank, also where a pattern gives the layer another rank, as with peft and kohya.
@@ -42,7 +47,7 @@ def size_of(spec: TrainSpec, layer: str) -> Size:
     return _size(spec, rank, matching(spec.alpha_pattern, layer, _alpha(spec)))
 
 
-def usual_size(spec: TrainSpec) -> Size:
+def usual_size(spec: TrainSpec) -> AdapterSize:
     """The size of layers that no pattern means."""
     return _size(spec, spec.rank, _alpha(spec))
 
@@ -51,8 +56,8 @@ def _alpha(spec: TrainSpec) -> float:
     return float(spec.rank) if spec.alpha is None else spec.alpha
 
 
-def _size(spec: TrainSpec, rank: int, alpha: float) -> Size:
-    return Size(rank=rank, alpha=alpha * math.sqrt(rank) if spec.use_rslora else alpha)
+def _size(spec: TrainSpec, rank: int, alpha: float) -> AdapterSize:
+    return AdapterSize(rank=rank, alpha=alpha * math.sqrt(rank) if spec.use_rslora else alpha)
 
 
 def matching(patterns: Mapping[str, V], layer: str, default: V) -> V:
@@ -88,7 +93,7 @@ def exactly(names: Iterable[str]) -> str:
     return "^(?:" + "|".join(re.escape(name) for name in sorted(names)) + ")" if names else "(?!)"
 
 
-def peft_patterns(sizes: Mapping[str, Size], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
+def peft_patterns(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> tuple[dict[str, int], dict[str, float]]:
     """peft's `rank_pattern` and `alpha_pattern` for layers, by their names in the model, that are not as most are.
 
     One pattern to a value: peft asks each pattern about each layer, and a pattern to a layer takes minutes.
@@ -202,3 +207,134 @@ def suffix(name: str) -> str:
     while start > 0 and (parts[start].isdigit() or (parts[start] == "proj" and parts[start - 1].isdigit())):
         start -= 1
     return ".".join(parts[start:])
+
+
+# ---- The layers that a job's adapter is put on, and which of them the lean layer can carry
+
+CARRIED = (nn.Linear, EightBitLinear, BatchedLoraLinear)
+"""What the lean layer takes the place of, and itself. Not what is derived from these: that does something more."""
+UNET = "unet"
+# Newer versions of transformers dropped this level from one of the two encoders. Names must not depend on it.
+TEXT_ROOT = "text_model."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptedLayer:
+    """One layer. `name` is its name in `model`, `public` that in the keys of `giornata.diffusion.lora.Adapters`."""
+
+    model: nn.Module
+    name: str
+    public: str
+    layer: nn.Module
+
+    def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
+        """Of A and B, by these letters, of a LoRA on a linear layer."""
+        if not isinstance(self.layer, nn.Linear):
+            raise TypeError(f"{self.public} is not linear")
+        return {"A": (rank, self.layer.in_features), "B": (self.layer.out_features, rank)}
+
+
+def adapted_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
+    """All of them, in the models' order; those of the UNet first."""
+    chosen = [(UNET, base.unet, chosen_layers(base.unet, spec.target_modules, spec.lora_unet_blocks))]
+    if spec.train_text_encoder:
+        named = zip(base.family.encoder_names, base.text_encoders, strict=True)
+        chosen += [(prefix, each, chosen_layers(each, spec.text_encoder_target_modules)) for prefix, each in named]
+    return tuple(
+        AdaptedLayer(model=model, name=name, public=public_name(prefix, name), layer=model.get_submodule(name))
+        for prefix, model, names in chosen
+        for name in names
+    )
+
+
+def public_name(prefix: str, key: str) -> str:
+    """`unet.<key>` or `text_encoder….text_model.<key>`."""
+    if prefix != UNET and not key.startswith(TEXT_ROOT):
+        key = TEXT_ROOT + key
+    return f"{prefix}.{key}"
+
+
+def why_not_lean(base: BaseModel, spec: TrainSpec) -> tuple[str, ...]:
+    """Every reason why layers of the job's adapter need peft's layers; empty when the lean layer
+    (`giornata.diffusion.batched_lora`) can carry all. The adapter and the base decide, and nothing else of the job.
+
+    The lean layer is the product of two matrices on a linear layer. LoKr has other factors, DoRA the norm of the
+    whole weight, and the A of a convolution is a convolution.
+    """
+    others = {suffix(each.name) for each in adapted_layers(base, spec) if type(each.layer) not in CARRIED}
+    return (*_why_none_is_lean(spec), *(f"{name} is not a plain linear layer" for name in sorted(others)))
+
+
+def lean_layers(base: BaseModel, spec: TrainSpec) -> tuple[AdaptedLayer, ...]:
+    """Those of the adapted layers that the lean layer can carry."""
+    if _why_none_is_lean(spec):
+        return ()
+    return tuple(each for each in adapted_layers(base, spec) if type(each.layer) in CARRIED)
+
+
+def _why_none_is_lean(spec: TrainSpec) -> list[str]:
+    reasons = [] if spec.adapter_type is AdapterType.LORA else [f"adapter_type {spec.adapter_type}"]
+    return reasons + (["use_dora"] if spec.use_dora else [])
+
+
+def lean_shapes(base: BaseModel, spec: TrainSpec) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of an adapter that the lean layer can carry, by their names in `Adapters`."""
+    return {
+        f"{each.public}.lora_{letter}.weight": shape
+        for each in adapted_layers(base, spec)
+        for letter, shape in each.shapes(size_of(spec, each.public).rank).items()
+    }
+
+
+# At which rate each tensor of a job learns, and until which step: a function of the spec and the tensor's name.
+
+TEXT, TOKENS = "text_encoders", "tokens"
+ENCODERS = ("text_encoder", "text_encoder_2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRate:
+    """What tensors of one group share. `kind` is "unet", "text_encoders" or "tokens"; they learn in the first
+    `stop_step` steps, None: in all."""
+
+    kind: str
+    learning_rate: float
+    stop_step: int | None = None
+
+
+def rate_of(spec: TrainSpec, name: str) -> LearningRate:
+    """The rate of a tensor, by its name in `giornata.diffusion.lora.Adapters`. A rate of 0 learns in no step: its
+    gradient counts in no norm, and nothing moves it."""
+    prefix, _, layer = name.partition(".")
+    if prefix == TOKENS:
+        return LearningRate(kind=TOKENS, learning_rate=spec.text_encoder_lr, stop_step=learning_steps(spec))
+    if prefix == UNET:
+        blocks = [block for block in spec.block_learning_rates if lies_in(layer, block)]
+        rate = spec.block_learning_rates[max(blocks, key=len)] if blocks else spec.learning_rate
+        return LearningRate(kind=UNET, learning_rate=rate, stop_step=None if rate > 0 else 0)
+    rates = spec.text_encoder_learning_rates
+    rate = spec.text_encoder_lr if rates is None else rates[ENCODERS.index(prefix)]
+    return LearningRate(kind=TEXT, learning_rate=rate, stop_step=spec.stop_text_encoder_training if rate > 0 else 0)
+
+
+def by_rate(spec: TrainSpec, names: Iterable[str]) -> dict[LearningRate, list[str]]:
+    """The names in groups of one rate, in the order of the first of each."""
+    found: dict[LearningRate, list[str]] = {}
+    for name in names:
+        found.setdefault(rate_of(spec, name), []).append(name)
+    return found
+
+
+def segments_of(spec: TrainSpec, places: Iterable[tuple[str, int, int]]) -> dict[str, tuple[LearningRate, int, int]]:
+    """Pieces of a row that learn at one rate, as (rate, start, end), by names without a dot: the kind, and from the
+    second piece of a kind on a number too. `places` are (name of a tensor, start, end), one after the other."""
+    pieces: list[tuple[LearningRate, int, int]] = []
+    for name, start, end in places:
+        rate = rate_of(spec, name)
+        begin = pieces.pop()[1] if pieces and pieces[-1][0] == rate else start
+        pieces.append((rate, begin, end))
+    found: dict[str, tuple[LearningRate, int, int]] = {}
+    for number, piece in enumerate(pieces):
+        kind = piece[0].kind
+        found[f"{kind}@{number}" if kind in found else kind] = piece
+    return found

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import torch
 
-from giornata.diffusion import dora
-from giornata.diffusion.adapted_layers import UNET, public_name
-from giornata.diffusion.adapter_plan import layers_of, size_of
+from giornata.diffusion.adapter_plan import UNET, layers_of, public_name, size_of
+from giornata.diffusion.dora import measure_magnitudes
 from giornata.diffusion.kohya_file import MAGNITUDE, split_name
 from giornata.diffusion.lora import ADAPTER, Adapters
-from giornata.diffusion.lora_file import ReadLora, read_lora
+from giornata.diffusion.lora_file import ReadLora, for_model, read_lora
 from giornata.diffusion.models import BaseModel
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.specs import TrainSpec
@@ -37,7 +36,7 @@ def start_from(path: Path, base: BaseModel, spec: TrainSpec, adapters: Adapters)
     adapters.load(weights)
     if spec.use_dora:
         for model in adapters.models:
-            dora.measure(model, ADAPTER)
+            measure_magnitudes(model, ADAPTER)
         measured = adapters.tensors()
         lengths = {name: value.float() for name, value in read.tensors.items() if name.endswith(MAGNITUDE)}
         adapters.load(measured | lengths)
@@ -50,7 +49,8 @@ def check_start(path: Path, base: BaseModel, shapes: Shapes) -> None:
 
 def _read(path: Path, base: BaseModel, shapes: Shapes) -> ReadLora:
     depth = base.unet.config.layers_per_block
-    read = read_lora(path, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
+    file = read_lora(path, where=WHERE)
+    read = for_model(file, public_layers(base), layers_per_block=depth, where=WHERE, family=base.family)
     if faults := fit_faults(read, shapes):
         raise InvalidInput(faults)
     return read

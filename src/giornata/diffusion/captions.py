@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from giornata.diffusion.families import SDXL, Family
-from giornata.diffusion.order import Role
 from giornata.diffusion.randomness import permutation, uniform
+from giornata.diffusion.sample_order import Role
 from giornata.domain import caption_length
 from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
@@ -123,7 +123,7 @@ def _moved(tokens_BL: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class CaptionAugmentation:
     """How a subject's captions are said: functions of (seed, step, micro-batch, place). Class pictures' stay as they
     are, for they say what is to be kept.
 

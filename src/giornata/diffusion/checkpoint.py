@@ -12,9 +12,7 @@
 The one metadata key keeps the bytes a function of the content (safetensors writes several keys in no fixed order).
 """
 
-import hashlib
-import json
-import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,20 +20,24 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
 from giornata.diffusion.determinism import Fingerprint
 from giornata.diffusion.families import SDXL
-from giornata.diffusion.order import Sample
+from giornata.diffusion.sample_order import Sample
+from giornata.diffusion.tensor_file import (
+    UnreadableTensorFile,
+    json_sha256,
+    read_file_header,
+    read_tensors,
+    write_tensor_file,
+)
 from giornata.domain.dataset import usage_words
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec
 
 FORMAT = 1
-METADATA_KEY = "giornata"
 ADAPTER = "adapter."
 NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
@@ -46,7 +48,7 @@ class Header:
 
     `fingerprint` is that of the attempt that wrote it; `history` lists each other one that the weights went
     through, in order: [{"from_step": 0, "fingerprint": {…}}, …], the present one last. `base_sha256` is what
-    giornata.diffusion.base_digest says of the base model; empty in checkpoints of before there was such a thing.
+    giornata.diffusion.weights_digest says of the base model; empty in checkpoints of before there was such a thing.
     `family` is the base model's, which not every spec tells.
     """
 
@@ -62,7 +64,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class LoadedCheckpoint:
     """A checkpoint that was read and found whole. Names in `tensors` are those of the file."""
 
     header: Header
@@ -76,12 +78,12 @@ def told_spec(spec: TrainSpec) -> dict[str, Any]:
 
 def spec_sha256(spec: TrainSpec) -> str:
     """Hash of the whole spec, but for the files' name."""
-    return _sha256_of(told_spec(spec))
+    return json_sha256(told_spec(spec))
 
 
 def data_sha256(samples: Iterable[Sample]) -> str:
     """Hash of what is trained on: contents, captions, roles, repeats, resolutions; in no order and under no name."""
-    return _sha256_of(
+    return json_sha256(
         sorted(
             [sample.role, sample.sha256, sample.caption, *usage_words(sample.repeats, sample.resolution)]
             for sample in samples
@@ -91,23 +93,18 @@ def data_sha256(samples: Iterable[Sample]) -> str:
 
 def write_checkpoint(path: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write aside, sync, rename, sync the folder: under `path` there is a whole checkpoint or none."""
-    content = {name: tensor.detach().to(device="cpu").contiguous() for name, tensor in sorted(tensors.items())}
-    aside = path.with_name(path.name + ".part")
-    save_file(content, aside, metadata={METADATA_KEY: canonical_json(asdict(header))})
-    _sync(aside)
-    aside.replace(path)
-    _sync(path.parent)
+    write_tensor_file(path, asdict(header), tensors, durable=True)
 
 
 def read_header(path: Path) -> Header:
     """The header alone. Raises WorkloadFailed(CRASHED) when the file is not a checkpoint."""
     try:
-        with safe_open(path, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-        fields = json.loads(metadata[METADATA_KEY])
+        fields = read_file_header(path)
         fields["history"] = tuple(fields["history"])
         header = Header(**fields)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except UnreadableTensorFile as error:
+        raise _unreadable(path, f"it is not a whole checkpoint ({error})") from error
+    except (KeyError, TypeError) as error:
         raise _unreadable(path, f"it is not a whole checkpoint ({type(error).__name__}: {error})") from error
     if header.format != FORMAT:
         raise _unreadable(path, f"its format is {header.format}, and this version reads {FORMAT}")
@@ -122,7 +119,7 @@ def read_checkpoint(
     data_hash: str,
     wanted: Mapping[str, torch.Tensor],
     welcome: Mapping[str, torch.Tensor] = NOTHING,
-) -> Checkpoint:
+) -> LoadedCheckpoint:
     """A checkpoint of this very job. `wanted` are tensors of the names, shapes and dtypes that it has to have, and
     `welcome` those that it may lack, because earlier versions did not write them.
 
@@ -133,14 +130,13 @@ def read_checkpoint(
     header = read_header(path)
     faults = header_faults(header, step=step, spec=spec, data_hash=data_hash)
     try:
-        with safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a mapping)
+        _, tensors = read_tensors(path)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, f"its tensors cannot be read ({error})") from error
     there = {name: like for name, like in welcome.items() if name in tensors}
     faults += _tensor_faults(tensors, {**wanted, **there})
     refuse(path, faults)
-    return Checkpoint(header=header, tensors=tensors)
+    return LoadedCheckpoint(header=header, tensors=tensors)
 
 
 def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str) -> list[Fault]:
@@ -148,7 +144,7 @@ def header_faults(header: Header, *, step: int, spec: TrainSpec, data_hash: str)
     # A field that this version knows and that one did not yet means there what it means by default here.
     ours, theirs = told_spec(spec), _defaults() | header.spec
     faults = []
-    if theirs != ours or _sha256_of(header.spec) != header.spec_sha256:
+    if theirs != ours or json_sha256(header.spec) != header.spec_sha256:
         changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         message = "the checkpoint was made under another spec" + (f": {', '.join(changed)} differ" if changed else "")
         faults.append(Fault(where="resume.spec_sha256", message=message, hint="resume only the job that wrote it"))
@@ -179,11 +175,6 @@ def _defaults() -> dict[str, Any]:
     return {name: value for name, value in told_spec(spec).items() if name not in required}
 
 
-def canonical_json(value: Any) -> str:
-    """JSON with one spelling per value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
 def _tensor_faults(tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> list[Fault]:
     faults = [Fault(where=name, message="is missing") for name in sorted(wanted.keys() - tensors.keys())]
     faults += [Fault(where=name, message="is unknown") for name in sorted(tensors.keys() - wanted.keys())]
@@ -208,13 +199,51 @@ def refuse(path: Path, faults: list[Fault], reason: Reason = Reason.BAD_SPEC) ->
         raise WorkloadFailed(reason, f"cannot resume from {path.name}: {in_short(faults)}", tuple(faults))
 
 
-def _sha256_of(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
+# ---- Tensors as they are at one moment, brought to the CPU while work goes on
+#
+# All tensors of a kind are joined into one, so that a copy off a GPU is one transfer rather than thousands. On CUDA
+# it goes to pinned memory on a stream of its own: whoever took the snapshot may change the originals at once.
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Tensors of one device and dtype, one after the other in `flat_N`; `copied` tells when they have arrived."""
+
+    shapes: Mapping[str, torch.Size]
+    flat_N: torch.Tensor
+    copied: torch.cuda.Event | None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        pieces = self.flat_N.split([shape.numel() for shape in self.shapes.values()])
+        return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+
+class TensorSnapshot:
+    """Copies of tensors, on their way to the CPU."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        kinds: dict[tuple[torch.device, torch.dtype], dict[str, torch.Tensor]] = defaultdict(dict)
+        for name, tensor in tensors.items():
+            kinds[tensor.device, tensor.dtype][name] = tensor.detach()
+        self._parts = [_part(named) for named in kinds.values()]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of them, on the CPU, by name. Waits until they are there."""
+        return {name: tensor for part in self._parts for name, tensor in part.tensors().items()}
+
+
+def _part(named: Mapping[str, torch.Tensor]) -> _Part:
+    shapes = {name: tensor.shape for name, tensor in named.items()}
+    flat_N = torch.cat([tensor.reshape(-1) for tensor in named.values()])
+    if not flat_N.is_cuda:
+        return _Part(shapes=shapes, flat_N=flat_N, copied=None)
+    aside = torch.cuda.Stream(flat_N.device)
+    aside.wait_stream(torch.cuda.current_stream(flat_N.device))
+    with torch.cuda.stream(aside):
+        host_N = torch.empty(flat_N.shape, dtype=flat_N.dtype, pin_memory=True)
+        host_N.copy_(flat_N, non_blocking=True)
+        flat_N.record_stream(aside)
+        copied = aside.record_event()
+    return _Part(shapes=shapes, flat_N=host_N, copied=copied)

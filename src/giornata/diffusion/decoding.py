@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from giornata.diffusion import heif  # noqa: F401  (importing it makes Pillow read HEIC)
-from giornata.diffusion.colours import has_alpha, in_srgb, over_white
+from giornata.pictures.inspector.display import has_alpha, in_srgb, over_white  # makes Pillow read HEIC
 
 _ORIENTATION_TAG = 0x0112
 _PNG = b"\x89PNG\r\n\x1a\n"

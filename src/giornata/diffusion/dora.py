@@ -52,14 +52,14 @@ def norms(base_layer: nn.Module, lora_A: nn.Module, lora_B: nn.Module, scaling: 
         return torch.linalg.vector_norm(weight.float().flatten(1) + scaling * delta_OI, dim=1)
 
 
-def adopt(model: nn.Module, adapter: str) -> None:
+def adopt_magnitudes(model: nn.Module, adapter: str) -> None:
     """Replace peft's DoRA layers of this adapter."""
     for layer in dora_layers(model, adapter):
         layer.lora_magnitude_vector[adapter] = Magnitude(layer.lora_magnitude_vector[adapter])
 
 
 @torch.no_grad()
-def measure(model: nn.Module, adapter: str) -> None:
+def measure_magnitudes(model: nn.Module, adapter: str) -> None:
     """Set each magnitude to the length that the weights have now: the layer then gives W + s·B·A exactly."""
     for layer in dora_layers(model, adapter):
         vector = layer.lora_magnitude_vector[adapter].weight

@@ -33,7 +33,7 @@ KEPT_WHOLE = frozenset({"conv_in", "conv_out", "time_embedding", "add_embedding"
 """The parts of a UNet through which everything goes, and which are small."""
 
 
-class Held(nn.Module):
+class EightBitWeight(nn.Module):
     """A weight in 8 bits. `numbers` has the weight's shape, `scale` is float32, (O, 1) or (O, 1, 1, 1)."""
 
     numbers: torch.Tensor
@@ -67,7 +67,7 @@ class EightBitLinear(nn.Linear):
     def __init__(self, original: nn.Linear, kind: BaseQuantization) -> None:
         nn.Module.__init__(self)  # not Linear's, which would make weights of its own
         self.in_features, self.out_features = original.in_features, original.out_features
-        self.held, self.bias = Held(original.weight, kind), original.bias
+        self.held, self.bias = EightBitWeight(original.weight, kind), original.bias
         self.train(original.training)
 
     @property
@@ -91,7 +91,7 @@ class EightBitConv2d(nn.Conv2d):
         nn.Module.__init__(self)
         for name in nn.Conv2d.__constants__:
             setattr(self, name, getattr(original, name))
-        self.held, self.bias = Held(original.weight, kind), original.bias
+        self.held, self.bias = EightBitWeight(original.weight, kind), original.bias
         self.train(original.training)
 
     @property
@@ -153,7 +153,7 @@ def held_base(base: BaseModel, kind: BaseQuantization, device: torch.device) -> 
 
 def working_bytes(unet: nn.Module) -> int:
     """What the largest weight takes on a GPU while it is wide, in the job's precision. 0 without 8 bits."""
-    held = (module for module in unet.modules() if isinstance(module, Held))
+    held = (module for module in unet.modules() if isinstance(module, EightBitWeight))
     return max((each.numbers.numel() * each.dtype.itemsize for each in held), default=0)
 
 

@@ -15,24 +15,16 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
-from giornata.diffusion.ema import EMA
 from giornata.diffusion.families import SDXL, Family, family_named
-from giornata.diffusion.formats import (
-    EMBEDDINGS_FILE_NAME,
-    FILE_NAMES,
-    Dtype,
-    Format,
-    write_embeddings,
-    write_lora,
-)
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
+from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK, layers_per_block_of
+from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES, Dtype, Format, write_embeddings, write_lora
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.model_card import hashes_of
-from giornata.domain.errors import Fault, InvalidInput
-from giornata.engine.workload import WorkloadFailed
+from giornata.diffusion.optimizer import EMA
+from giornata.diffusion.tensor_file import METADATA_KEY, read_file_header
+from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
-METADATA_KEY = "giornata"
 ADAPTER = "adapter."
 HINT = "give a checkpoint that a training job wrote"
 
@@ -89,8 +81,7 @@ def family_of_checkpoint(checkpoint: Path) -> Family:
 
     Raises InvalidInput for one that is not known here.
     """
-    with safe_open(checkpoint, framework="pt") as opened:
-        name = json.loads((opened.metadata() or {})[METADATA_KEY]).get("family", SDXL.name)
+    name = read_file_header(checkpoint).get("family", SDXL.name)
     try:
         return family_named(name)
     except KeyError as error:
@@ -100,8 +91,7 @@ def family_of_checkpoint(checkpoint: Path) -> Family:
 
 def _origin(checkpoint: Path, spec: TrainSpec) -> dict[str, str]:
     """The hashes that the job's own files have; those that an older checkpoint does not know are left out."""
-    with safe_open(checkpoint, framework="pt") as opened:
-        header = json.loads((opened.metadata() or {})[METADATA_KEY])
+    header = read_file_header(checkpoint)
     known = {key: header.get(key) or "" for key in ("data_sha256", "base_sha256")}
     return {key: value for key, value in hashes_of(spec, **known).items() if value}
 

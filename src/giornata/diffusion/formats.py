@@ -11,7 +11,6 @@ LoKr not at all; of kohya files also no text encoder whose attention is adapted 
 the names apart. Such kohya files are right for those who read them by kohya's names, and are read back so.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,13 +27,12 @@ from safetensors.torch import load as load_bytes
 
 from giornata.diffusion.adapter_plan import exactly, peft_patterns
 from giornata.diffusion.families import SDXL, Family
-from giornata.diffusion.kohya_file import ALPHA, from_kohya, layer_of, to_kohya
+from giornata.diffusion.kohya_file import ALPHA, kohya_layers, kohya_parts, layer_of, split_name, to_kohya
 from giornata.diffusion.lora_facts import LoraFacts, kohya_metadata
-from giornata.diffusion.safefile import data_of, safetensors_bytes, write_durably
+from giornata.diffusion.tensor_file import data_sha256, safetensors_bytes, write_durably
 from giornata.diffusion.tokens import BUNDLE, apart, bundle
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.training.file_names import embeddings_file, lora_file
 
 Format = Literal["kohya", "diffusers"]
@@ -77,8 +75,7 @@ def write_kohya(
     content = to_kohya(tensors, facts)
     alphas = {name: content.pop(name) for name in list(content) if name.endswith(ALPHA)}
     content = _cast(content, dtype) | alphas | bundle(_cast(rows, dtype), facts.spec)
-    data = data_of(safetensors_bytes(content, {}))
-    metadata = kohya_metadata(facts, data_sha256=hashlib.sha256(data).hexdigest(), convolutions=_kernels(tensors))
+    metadata = kohya_metadata(facts, data_sha256=data_sha256(content), convolutions=_kernels(tensors))
     return _write(path, content, {**metadata, **(extra or {})}, tensors, facts, kohya=not _diffusers_reads(tensors))
 
 
@@ -169,9 +166,9 @@ def _write(
     adapter = {name: tensor for name, tensor in read.items() if not name.startswith(BUNDLE)}
     depth, family = facts.layers_per_block, facts.family
     if kohya:
-        layers = {layer_of(name) for name in tensors}
-        arrived = from_kohya(adapter, layers, layers_per_block=depth, family=family)
-        wrong += sorted(arrived.tensors.keys() ^ tensors.keys())
+        layers = kohya_layers((layer_of(name) for name in tensors), layers_per_block=depth, family=family)
+        split = [split_name(name) for name in kohya_parts(adapter)[0]]
+        wrong += sorted({layers.get(layer, layer) + part for layer, part in split} ^ tensors.keys())
     else:
         wrong += lost_tensors(adapter, tensors, layers_per_block=depth, family=family)
     if wrong:

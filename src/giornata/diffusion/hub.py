@@ -5,33 +5,123 @@ the hub, or from getting whole files, is not (NODE_DOWNLOAD): another machine ma
 """
 
 import errno
+import fcntl
 import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import huggingface_hub
+from huggingface_hub import CachedRepoInfo, CacheNotFound, HFCacheInfo, scan_cache_dir
+from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import (
     HFValidationError,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-
-# The root of the errors of whichever HTTP library the hub's client uses; that has changed twice.
 from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
 from pydantic import SecretStr
 
 from giornata.diffusion.families import family_of_index
-from giornata.diffusion.hub_cache import HubCache
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.training.model_names import HubFile
+
+# ---- Keeps the hub's cache on this machine within a bound: what was used longest ago goes first
+#
+# Only repositories that a node brought here are counted and removed. Each has a mark beside the cache, whose time is
+# that of its last use; what was there before (somebody's own models in the same cache) has none and is never touched.
+# A mark is locked while the repository is read, so nobody removes what another engine is just loading. The cache is
+# read and changed by huggingface_hub's own tools.
+
+MARKS = ".giornata"
+
+
+@dataclass(slots=True, kw_only=True)
+class HubCache:
+    """The cache in `directory`. `bound_bytes` None: no bound. Close it when what was fetched has been read."""
+
+    directory: Path = Path(HF_HUB_CACHE)
+    bound_bytes: int | None = None
+    _held: dict[str, IO[bytes]] = field(default_factory=dict)
+
+    def using(self, repository: str) -> None:
+        """Say, before it is fetched, that a repository is about to be read: nobody removes it until `close`."""
+        mark = self._mark(repository)
+        if repository in self._held or (self._folder(repository).exists() and not mark.exists()):
+            return
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        file = mark.open("ab")
+        fcntl.flock(file, fcntl.LOCK_SH)
+        mark.touch()
+        self._held[repository] = file
+
+    def trim(self) -> list[str]:
+        """Remove what was used longest ago until the rest is within the bound; the names of what went.
+
+        What is in use stays, here or in another process, even if the bound is exceeded.
+        """
+        if self.bound_bytes is None:
+            return []
+        try:
+            found = scan_cache_dir(self.directory)
+        except CacheNotFound:
+            return []
+        ours = [repo for repo in found.repos if repo.repo_type == "model" and self._mark(repo.repo_id).exists()]
+        ours.sort(key=lambda repo: self._mark(repo.repo_id).stat().st_mtime_ns)
+        size_bytes, gone = sum(repo.size_on_disk for repo in ours), []
+        for repo in ours:
+            if size_bytes <= self.bound_bytes:
+                break
+            if self._remove(found, repo):
+                size_bytes -= repo.size_on_disk
+                gone.append(repo.repo_id)
+        return gone
+
+    def close(self) -> None:
+        """What was in use may go."""
+        while self._held:
+            self._held.popitem()[1].close()
+
+    def _remove(self, found: HFCacheInfo, repo: CachedRepoInfo) -> bool:
+        if repo.repo_id in self._held:
+            return False
+        mark = self._mark(repo.repo_id)
+        with _alone(mark) as mine:
+            if mine:
+                # Copies of a repository have the same commits: of this one alone they are to go.
+                alone = replace(found, repos=frozenset({repo}))
+                alone.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+                mark.unlink(missing_ok=True)
+            return mine
+
+    def _folder(self, repository: str) -> Path:
+        return self.directory / f"models--{repository.replace('/', '--')}"
+
+    def _mark(self, repository: str) -> Path:
+        return self.directory / MARKS / self._folder(repository).name
+
+
+@contextmanager
+def _alone(mark: Path) -> Iterator[bool]:
+    """Whether nobody else holds the mark; nobody can take it inside."""
+    with mark.open("ab") as file:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+            return
+        yield False
+
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT})
 
 
-class Hub(Protocol):
+class ModelHub(Protocol):
     """Where models come from. All raise what `huggingface_hub` raises."""
 
     def pipeline(self, name: str, *, revision: str | None, variant: str | None) -> Path:
@@ -90,7 +180,7 @@ class HuggingFaceHub:
         return path
 
 
-def fetched_pipeline(hub: Hub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
+def fetched_pipeline(hub: ModelHub, name: str, *, revision: str | None, variant: str | None, field: str) -> Path:
     """The folder of `name`, from the hub. Raises WorkloadFailed, BAD_SPEC or NODE_DOWNLOAD."""
     try:
         return hub.pipeline(name, revision=revision, variant=variant)
@@ -98,7 +188,7 @@ def fetched_pipeline(hub: Hub, name: str, *, revision: str | None, variant: str 
         raise download_failed(name, revision, variant, field, error) from error
 
 
-def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
+def fetched_vae(hub: ModelHub, name: str, *, field: str) -> Path:
     """As `fetched_pipeline`, for an autoencoder of its own."""
     try:
         return hub.vae(name)
@@ -106,7 +196,7 @@ def fetched_vae(hub: Hub, name: str, *, field: str) -> Path:
         raise download_failed(name, None, None, field, error) from error
 
 
-def fetched_file(hub: Hub, file: HubFile, *, revision: str | None, field: str) -> Path:
+def fetched_file(hub: ModelHub, file: HubFile, *, revision: str | None, field: str) -> Path:
     """As `fetched_pipeline`, for a single file."""
     try:
         return hub.file(file.repository, file.file, revision=revision)
@@ -139,3 +229,56 @@ def download_failed(
             return WorkloadFailed(Reason.NODE_DISK, f"{what} could not be kept on disk: {error}")
         return WorkloadFailed(Reason.NODE_DOWNLOAD, f"{what} could not be fetched from the hub: {error}")
     return WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
+
+
+# ---- Whether a model still arrives from the hub: its client says nothing while gigabytes come in
+
+LOOK_EVERY_S = 5.0
+BLOCK_BYTES = 512  # POSIX: st_blocks counts these, whatever the file system's own are
+
+
+class Arrival:
+    """What has arrived in some directories, by the room that their files really take: some are made full size at
+    once."""
+
+    def __init__(self, *directories: Path) -> None:
+        self._directories = directories
+        self._bytes = self._count()
+
+    def moved(self) -> bool:
+        """Whether anything has come, or gone, since this was last asked."""
+        before, self._bytes = self._bytes, self._count()
+        return before != self._bytes
+
+    def _count(self) -> int:
+        # os.walk passes over folders that go while it looks, as the client's temporary ones do; Path.rglob raises.
+        walks = (os.walk(directory) for directory in self._directories)
+        return sum(_bytes_at(Path(folder, name)) for walk in walks for folder, _, names in walk for name in names)
+
+
+@contextmanager
+def arriving(cache: Path, told: Callable[[], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
+    """Within, `told` is called from a thread whenever the hub's cache has changed in the last seconds: in it, or in
+    the chunks beside it that newer clients put files together from."""
+    arrival, over = Arrival(cache, cache.parent / "xet"), threading.Event()
+
+    def look() -> None:
+        with suppress(OSError):  # the agent is gone, and the engine goes too
+            while not over.wait(every_s):
+                if arrival.moved():
+                    told()
+
+    watching = threading.Thread(target=look, name="hub-arrival", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+
+
+def _bytes_at(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * BLOCK_BYTES
+    except OSError:
+        return 0  # renamed or removed meanwhile

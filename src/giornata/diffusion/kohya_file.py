@@ -11,7 +11,6 @@ alphas, diffusers 0.42 finds those of attention under no name that it knows; so 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -34,15 +33,6 @@ ALPHA = ".alpha"
 LORA = (".lora_A.weight", ".lora_B.weight")
 SCALED = (".lora_B.weight", ".lokr_w1")
 MAGNITUDE = ".lora_magnitude_vector"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KohyaWeights:
-    """What was read: tensors by our names, the alpha of each layer that has one, and keys that mean nothing here."""
-
-    tensors: dict[str, torch.Tensor]
-    alphas: dict[str, float]
-    strange: list[str]
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -77,29 +67,28 @@ def to_kohya(tensors: Mapping[str, torch.Tensor], facts: LoraFacts) -> dict[str,
     return content
 
 
-def from_kohya(
-    content: Mapping[str, torch.Tensor], layers: Iterable[str], *, layers_per_block: int, family: Family = SDXL
-) -> KohyaWeights:
-    """The weights in a kohya file for a model with these layers, by their public names.
+def kohya_parts(
+    content: Mapping[str, torch.Tensor],
+) -> tuple[dict[str, torch.Tensor], dict[str, float], dict[str, torch.Tensor]]:
+    """Split a kohya file: (tensors by the file's layers and our parts, alphas by layer, tensors that are neither)."""
+    tensors, alphas, others = {}, {}, {}
+    for key, tensor in content.items():
+        layer, dot, rest = key.partition(".")
+        part = OURS.get(dot + rest)
+        if dot + rest == ALPHA and tensor.numel() == 1:
+            alphas[layer] = float(tensor.item())
+        elif part is not None:
+            tensors[layer + part] = _lying(tensor) if part == MAGNITUDE else tensor
+        else:
+            others[key] = tensor
+    return tensors, alphas, others
+
+
+def kohya_layers(layers: Iterable[str], *, layers_per_block: int, family: Family = SDXL) -> dict[str, str]:
+    """Map the names that a kohya file may have for these layers to the layers' public names.
 
     Layers may be named after Stability's blocks, as kohya does, or after diffusers' with underscores.
     """
-    names = _layers_by_kohya_name(layers, layers_per_block=layers_per_block, family=family)
-    tensors, alphas, strange = {}, {}, []
-    for key, tensor in content.items():
-        target, dot, rest = key.partition(".")
-        layer, part = names.get(target), dot + rest
-        if layer is not None and part == ALPHA and tensor.numel() == 1:
-            alphas[layer] = float(tensor.item())
-        elif layer is not None and part in OURS:
-            ours = OURS[part]
-            tensors[layer + ours] = _lying(tensor) if ours == MAGNITUDE else tensor
-        else:
-            strange.append(key)
-    return KohyaWeights(tensors=tensors, alphas=alphas, strange=strange)
-
-
-def _layers_by_kohya_name(layers: Iterable[str], *, layers_per_block: int, family: Family) -> dict[str, str]:
     found = {}
     for layer in layers:
         prefix, _, name = layer.partition(".")

@@ -17,7 +17,7 @@ import torch
 
 from giornata.diffusion import memory, pixels
 from giornata.diffusion.buckets import Size
-from giornata.diffusion.entry_store import Entry
+from giornata.diffusion.latent_store import LatentEntry
 
 MOST_ROWS = 8
 """Where a batch gains no more; a guess, for no GPU was at hand."""
@@ -60,7 +60,7 @@ class LatentBatches:
         """How many pictures of this size are encoded together."""
         return 1 if self._alone.get(size, False) else self._rows_of(size)
 
-    def encode(self, pictures_HWC: Sequence[np.ndarray]) -> list[Entry]:
+    def encode(self, pictures_HWC: Sequence[np.ndarray]) -> list[LatentEntry]:
         """Entries of at most `rows` pictures of one size, uint8."""
         size = (int(pictures_HWC[0].shape[0]), int(pictures_HWC[0].shape[1]))
         rows = self.rows(size)
@@ -74,7 +74,7 @@ class LatentBatches:
                 self._alone[size] = not (equal and torch.equal(other_std_BCHW, std_BCHW.roll(1, 0)))
             if not self._alone[size]:
                 return [
-                    Entry(mean_CHW=mean_BCHW[place].clone(), std_CHW=std_BCHW[place].clone())
+                    LatentEntry(mean_CHW=mean_BCHW[place].clone(), std_CHW=std_BCHW[place].clone())
                     for place in range(len(pictures_HWC))
                 ]
         return [encode(self._vae, picture_HWC) for picture_HWC in pictures_HWC]
@@ -83,10 +83,10 @@ class LatentBatches:
         return posterior(self._vae, pixels_BCHW)
 
 
-def encode(vae: Any, pixels_HWC: np.ndarray) -> Entry:
+def encode(vae: Any, pixels_HWC: np.ndarray) -> LatentEntry:
     """Mean and standard deviation of the VAE's posterior, for one rectangle of uint8 pixels."""
     mean_BCHW, std_BCHW = posterior(vae, pixels.to_model_range(pixels_HWC))
-    return Entry(mean_CHW=mean_BCHW[0], std_CHW=std_BCHW[0])
+    return LatentEntry(mean_CHW=mean_BCHW[0], std_CHW=std_BCHW[0])
 
 
 @torch.no_grad()

@@ -22,14 +22,23 @@ import numpy as np
 import torch
 from PIL import Image
 
-from giornata.diffusion import masks, pixels, randomness
+from giornata.diffusion import pixels, randomness
 from giornata.diffusion.buckets import Size, bucket_sizes, target_size
-from giornata.diffusion.entry_store import Entry, EntryStore
 from giornata.diffusion.latent_batches import LatentBatches, RowsOf, one_row
-from giornata.diffusion.pixels import Placement
+from giornata.diffusion.latent_store import LatentEntry, LatentStore
+from giornata.diffusion.pixels import CropPlacement
 from giornata.protocol.specs import TrainSpec
 
-__all__ = ["CROP_VARIANTS", "Crop", "Entry", "EntryKey", "Framing", "LatentCache", "View", "sample"]
+__all__ = [
+    "CROP_VARIANTS",
+    "CropPolicy",
+    "CropView",
+    "CroppedPixels",
+    "LatentCache",
+    "LatentEntry",
+    "LatentKey",
+    "sample",
+]
 
 CROP_VARIANTS = 4
 
@@ -38,7 +47,7 @@ Tick = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class CropView:
     """How a picture is looked at in one draw: which of its crops, whether mirrored, and at which resolution in pixels
     (None: the job's)."""
 
@@ -49,7 +58,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryKey:
+class LatentKey:
     """Everything that an encoding depends on. Equal keys share one entry."""
 
     picture_sha256: str
@@ -61,18 +70,18 @@ class EntryKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crop:
+class CroppedPixels:
     """A view cut out of its picture, ready for the VAE. Views with equal keys share their pixels."""
 
-    view: View
-    key: EntryKey
-    placement: Placement
+    view: CropView
+    key: LatentKey
+    placement: CropPlacement
     pixels_HWC: np.ndarray
     mask_HW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framing:
+class CropPolicy:
     """How the job wants its pictures cut. All crops are functions of (seed, picture, crop number).
 
     Without `buckets` every picture becomes a square. With `no_upscale_steps` no picture is enlarged: its bucket is
@@ -132,27 +141,27 @@ class Framing:
             no_upscale_steps=self.no_upscale_steps,
         )
 
-    def draw(self, picture_sha256: str, purpose: str, *counters: int, resolution: int | None = None) -> View:
+    def draw(self, picture_sha256: str, purpose: str, *counters: int, resolution: int | None = None) -> CropView:
         """The view of one draw, named by `purpose` and `counters`, of a picture with this resolution of its own."""
         crop = flip = 0
         if not self.center_crop:
             crop = randomness.integer(self.seed, f"crop/{purpose}", *counters, low=0, high=CROP_VARIANTS)
         if self.random_flip:
             flip = randomness.integer(self.seed, f"flip/{purpose}", *counters, low=0, high=2)
-        return View(picture_sha256=picture_sha256, crop=crop, flip=bool(flip), resolution=self.lesser(resolution))
+        return CropView(picture_sha256=picture_sha256, crop=crop, flip=bool(flip), resolution=self.lesser(resolution))
 
-    def views(self, picture_sha256: str, resolution: int | None = None) -> list[View]:
+    def views(self, picture_sha256: str, resolution: int | None = None) -> list[CropView]:
         """Every view that `draw` can return for a picture."""
         crops = range(1 if self.center_crop else CROP_VARIANTS)
         flips = (False, True) if self.random_flip else (False,)
         lesser = self.lesser(resolution)
         return [
-            View(picture_sha256=picture_sha256, crop=crop, flip=flip, resolution=lesser)
+            CropView(picture_sha256=picture_sha256, crop=crop, flip=flip, resolution=lesser)
             for crop in crops
             for flip in flips
         ]
 
-    def place(self, view: View, *, original: tuple[int, int], resized: tuple[int, int]) -> Placement:
+    def place(self, view: CropView, *, original: tuple[int, int], resized: tuple[int, int]) -> CropPlacement:
         """Where a view lies on a picture of these sizes (height, width)."""
         at = None
         if not self.center_crop:
@@ -171,15 +180,15 @@ class LatentCache:
         *,
         vae: Any,
         vae_key: str,
-        framing: Framing,
-        entries: EntryStore | None = None,
+        crop_policy: CropPolicy,
+        entries: LatentStore | None = None,
         rows_of: RowsOf = one_row,
     ) -> None:
-        self._vae, self._vae_key, self._framing = vae, vae_key, framing
-        self._entries = EntryStore() if entries is None else entries
+        self._vae, self._vae_key, self._framing = vae, vae_key, crop_policy
+        self._entries = LatentStore() if entries is None else entries
         self._batches = LatentBatches(vae, rows_of)
-        self._views: dict[View, tuple[EntryKey, Placement]] = {}
-        self._waiting: dict[Size, dict[EntryKey, list[tuple[Crop, Tick]]]] = defaultdict(dict)
+        self._views: dict[CropView, tuple[LatentKey, CropPlacement]] = {}
+        self._waiting: dict[Size, dict[LatentKey, list[tuple[CroppedPixels, Tick]]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -189,15 +198,15 @@ class LatentCache:
         """How many different crops wait until a batch of their size is full."""
         return sum(map(len, self._waiting.values()))
 
-    def crops(self, image: Image.Image, views: Iterable[View]) -> list[Crop]:
+    def crops(self, image: Image.Image, views: Iterable[CropView]) -> list[CroppedPixels]:
         """These views of one decoded picture. Changes nothing: another thread may call it."""
-        colours, alpha = masks.split(image)
+        colours, alpha = pixels.split_alpha(image)
         original, views = (image.height, image.width), list(views)
         resized = {
             resolution: pixels.resize(colours, self._framing.target(original, resolution))
             for resolution in {view.resolution for view in views}
         }
-        found: dict[EntryKey, Crop] = {}
+        found: dict[LatentKey, CroppedPixels] = {}
         crops = []
         for view in views:
             placement = self._place(image, view)
@@ -205,11 +214,13 @@ class LatentCache:
             if key not in found:
                 mask_HW = None if alpha is None else self._mask(alpha, placement)
                 pixels_HWC = pixels.cut(resized[view.resolution], placement)
-                found[key] = Crop(view=view, key=key, placement=placement, pixels_HWC=pixels_HWC, mask_HW=mask_HW)
+                found[key] = CroppedPixels(
+                    view=view, key=key, placement=placement, pixels_HWC=pixels_HWC, mask_HW=mask_HW
+                )
             crops.append(replace(found[key], view=view))
         return crops
 
-    def add(self, crops: Iterable[Crop], tick: Tick = lambda: None) -> None:
+    def add(self, crops: Iterable[CroppedPixels], tick: Tick = lambda: None) -> None:
         """Encode these crops, as soon as there are enough of their size. `tick` is called for each once it is in."""
         for crop in crops:
             if crop.key in self._entries:
@@ -248,7 +259,7 @@ class LatentCache:
         self, image: Image.Image, picture_sha256: str, resolutions: Iterable[int | None] = (None,)
     ) -> bool:
         """Whether the picture has a mask of which no view shows anything at one of these resolutions of its own."""
-        _, alpha = masks.split(image)
+        _, alpha = pixels.split_alpha(image)
         if alpha is None:
             return False
         return any(
@@ -256,31 +267,31 @@ class LatentCache:
             for views in (self._framing.views(picture_sha256, each) for each in resolutions)
         )
 
-    def put(self, view: View, placement: Placement, entry: Entry) -> None:
+    def put(self, view: CropView, placement: CropPlacement, entry: LatentEntry) -> None:
         """Take over what was encoded before. Entries of equal views are shared."""
         key = self._key(view, placement)
         if key not in self._entries:
             self._entries[key] = entry
         self._views[view] = key, placement
 
-    def __contains__(self, view: View) -> bool:
+    def __contains__(self, view: CropView) -> bool:
         return view in self._views
 
-    def __getitem__(self, view: View) -> tuple[Entry, Placement]:
+    def __getitem__(self, view: CropView) -> tuple[LatentEntry, CropPlacement]:
         key, placement = self._views[view]
         return self._entries[key], placement
 
-    def _place(self, image: Image.Image, view: View) -> Placement:
+    def _place(self, image: Image.Image, view: CropView) -> CropPlacement:
         original = (image.height, image.width)
         width, height = pixels.covering_size(image.size, self._framing.target(original, view.resolution))
         return self._framing.place(view, original=original, resized=(height, width))
 
-    def _mask(self, alpha: Image.Image, placement: Placement) -> torch.Tensor:
+    def _mask(self, alpha: Image.Image, placement: CropPlacement) -> torch.Tensor:
         scale = 2 ** (len(self._vae.config.block_out_channels) - 1)  # as diffusers' pipelines have it
-        return masks.latent_mask(alpha, placement, scale=scale)
+        return pixels.latent_mask(alpha, placement, scale=scale)
 
-    def _key(self, view: View, placement: Placement) -> EntryKey:
-        return EntryKey(
+    def _key(self, view: CropView, placement: CropPlacement) -> LatentKey:
+        return LatentKey(
             picture_sha256=view.picture_sha256,
             crop_top_left=placement.crop_top_left,
             flip=view.flip,
@@ -290,7 +301,7 @@ class LatentCache:
         )
 
 
-def sample(entry: Entry, noise_CHW: torch.Tensor, vae_config: Any) -> torch.Tensor:
+def sample(entry: LatentEntry, noise_CHW: torch.Tensor, vae_config: Any) -> torch.Tensor:
     """A draw from the posterior as the UNet wants it: latents_CHW, float32.
 
     (mean + std · noise) · scaling_factor; VAEs that state the mean and deviation of their latents are normalised by

@@ -19,24 +19,24 @@ from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
-from giornata.diffusion import dora
-from giornata.diffusion.adapted_layers import UNET, public_name
 from giornata.diffusion.adapter_plan import (
-    Size,
+    UNET,
+    AdapterSize,
     chosen_layers,
     exactly,
     peft_patterns,
     plan_faults,
+    public_name,
     size_of,
     target_faults,
     usual_size,
 )
+from giornata.diffusion.dora import adopt_magnitudes, measure_magnitudes
 from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import uniform
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
 from giornata.protocol.training.regularisation import has_dropout
@@ -53,16 +53,17 @@ class Adapters:
 
     `parameters` maps `unet.…`, `text_encoder.text_model.…` and `text_encoder_2.text_model.…` (then peft's own
     key, such as `….lora_A.weight`) to parameters; the order is that of the sorted names. `rank` and `alpha` are those
-    of layers that no pattern means. `dropping` is what the layers look at to leave something out. Within `worn()` the
-    models answer through them, without gradients; within `learning()` one forward pass and its backward pass go
-    through them. peft's do both always. As a context manager it takes itself off at the end, whatever happened.
+    of layers that no pattern means. `dropping` is what the layers look at to leave something out. Within
+    `swapped_in()` the models answer through them, without gradients; within `learning()` one forward pass and its
+    backward pass go through them. peft's do both always. As a context manager it takes itself off at the end,
+    whatever happened.
     """
 
     parameters: dict[str, nn.Parameter]
     rank: int
     alpha: float
     models: tuple[nn.Module, ...]
-    worn: Callable[[], AbstractContextManager[None]] = nullcontext
+    swapped_in: Callable[[], AbstractContextManager[None]] = nullcontext
     learning: Callable[[], AbstractContextManager[None]] = nullcontext
     dropping: Dropping = field(default_factory=Dropping)
 
@@ -132,7 +133,7 @@ def add_adapters(
         initialise(parameters, seed)
         dropping = Dropping() if dropping is None else dropping
         for prefix, model in models.items():
-            dora.measure(model, ADAPTER)
+            measure_magnitudes(model, ADAPTER)
             if has_dropout(spec):
                 _leave_out(prefix, model, dropping)
     except BaseException:
@@ -180,7 +181,7 @@ def take_off(model: nn.Module) -> None:
         del model.peft_config
 
 
-def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, Size]:
+def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[str] | None) -> dict[str, AdapterSize]:
     """The model's layers to be adapted, by their names in it. `layers` are public names; None means all."""
     if prefix == UNET:
         names = chosen_layers(model, spec.target_modules, spec.lora_unet_blocks)
@@ -190,7 +191,7 @@ def _sizes(prefix: str, model: nn.Module, spec: TrainSpec, layers: Collection[st
     return {name: size_of(spec, each) for name, each in public.items() if layers is None or each in layers}
 
 
-def _config(sizes: Mapping[str, Size], spec: TrainSpec) -> PeftConfig:
+def _config(sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> PeftConfig:
     ranks, alphas = peft_patterns(sizes, spec)
     usual, targets = usual_size(spec), exactly(sizes)
     if spec.adapter_type is AdapterType.LOKR:
@@ -221,12 +222,12 @@ def group_of(name: str) -> str:
     return kind if kind in {UNET, "tokens"} else "text_encoders"
 
 
-def _put_on(model: nn.Module, sizes: Mapping[str, Size], spec: TrainSpec) -> None:
+def _put_on(model: nn.Module, sizes: Mapping[str, AdapterSize], spec: TrainSpec) -> None:
     # peft draws placeholder weights; the job's random state, if anybody has one, is none of its business
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(_config(sizes, spec), model, adapter_name=ADAPTER)
     if spec.use_dora:
-        dora.adopt(model, ADAPTER)
+        adopt_magnitudes(model, ADAPTER)
     for _, parameter in adapter_parameters(model):
         parameter.data = parameter.data.float()
     for layer in model.modules():

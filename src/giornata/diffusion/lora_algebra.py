@@ -1,10 +1,15 @@
-"""Resizing and adding updates without ever making the large matrix, but for sums with a LoKr in them.
+"""The arithmetic of LoRA files: resizing and adding updates without ever making the large matrix.
 
-ΔW = up @ down has rank R at most. With thin QR factorisations up = Q₁R₁ and downᵀ = Q₂R₂, the singular values of ΔW
-are those of the small R₁R₂ᵀ, and its singular vectors are Q₁ and Q₂ times the small ones. Cutting off at rank r gives
-the best approximation of that rank in the Frobenius norm (Eckart and Young, 1936). All of it in float64 on the CPU.
+A LoRA's ΔW = scale · up @ down has rank R at most. With thin QR factorizations up = Q₁R₁ and downᵀ = Q₂R₂, the
+singular values of ΔW are those of the small R₁R₂ᵀ, and its singular vectors are Q₁ and Q₂ times the small ones.
+Cutting off at rank r gives the best approximation of that rank in the Frobenius norm (Eckart and Young, 1936).
 
-Shapes: O and I the outputs and inputs of a layer, R its rank, r the new one.
+A LoKr's is ΔW = scale · w1 ⊗ w2. If w1 = U₁S₁V₁ and w2 = U₂S₂V₂, then w1 ⊗ w2 = (U₁ ⊗ U₂)(S₁ ⊗ S₂)(V₁ ⊗ V₂) (Horn and
+Johnson, Topics in Matrix Analysis, 4.2.15). All of it is in float64 on the CPU.
+
+Shapes: O and I the outputs and inputs of a layer, K K a convolution's kernel, R the rank, r the new one.
+    down_RI or down_RIKK, up_OR or up_OR11
+    w1 is P by Q, w2 is S by T or S by T by K by K; the layer has P·S outputs and Q·T inputs
 """
 
 import math
@@ -14,8 +19,88 @@ from enum import StrEnum
 
 import torch
 
-from giornata.diffusion.kronecker import Kronecker
-from giornata.diffusion.lora_files import Layer
+Factorized = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""The thin SVD: (outputs_OR, values_R falling, inputs_RI), float64. ΔW = outputs · diag(values) · inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraFactors:
+    """One layer's factors, in the precision of the file. `scale` is alpha / R."""
+
+    down: torch.Tensor
+    up: torch.Tensor
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """Columns of `up`."""
+        return self.down.shape[0]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Outputs, inputs, and the kernel of a convolution."""
+        return (self.up.shape[0], *self.down.shape[1:])
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are stored."""
+        return self.up.numel() + self.down.numel()
+
+    def with_alpha(self, alpha: float) -> "LoraFactors":
+        """Give the same update the scale alpha / R; each factor takes the root of what changes."""
+        scale = alpha / self.rank
+        factor = self.scale / scale
+        if factor == 1.0:
+            return self
+        root = math.sqrt(abs(factor))
+        down, up = root * self.down.double(), math.copysign(root, factor) * self.up.double()
+        return LoraFactors(down=down, up=up, scale=scale)
+
+    def delta(self) -> torch.Tensor:
+        """Multiply out: ΔW as a matrix, O by I (times K times K), float64."""
+        return self.scale * self.up.double().flatten(1) @ self.down.double().flatten(1)
+
+    def factorized(self) -> Factorized:
+        """Decompose ΔW by way of its small factors."""
+        q1_OR, r1_RR = torch.linalg.qr(self.scale * self.up.double().flatten(1))
+        q2_IR, r2_RR = torch.linalg.qr(self.down.double().flatten(1).T)
+        u_RR, values_R, v_RR = torch.linalg.svd(r1_RR @ r2_RR.T, full_matrices=False)
+        return q1_OR @ u_RR, values_R, v_RR @ q2_IR.T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LokrFactors:
+    """One layer of a LoKr: `first` is w1, `second` is w2 with its kernel, float64. `numbers` counts the stored."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+    scale: float
+    numbers: int
+
+    @property
+    def rank(self) -> int:
+        """The most that ΔW can have."""
+        return min(self.first.shape) * min(self.second.flatten(1).shape)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Outputs, inputs, and the kernel of a convolution."""
+        (p, q), (s, t) = self.first.shape, self.second.shape[:2]
+        return (p * s, q * t, *self.second.shape[2:])
+
+    def delta(self) -> torch.Tensor:
+        """Multiply out, as `LoraFactors.delta`."""
+        return self.scale * torch.kron(self.first, self.second.flatten(1))
+
+    def factorized(self) -> Factorized:
+        """Decompose ΔW by way of its two factors."""
+        u1, s1, v1 = torch.linalg.svd(self.scale * self.first, full_matrices=False)
+        u2, s2, v2 = torch.linalg.svd(self.second.flatten(1), full_matrices=False)
+        values, order = torch.kron(s1, s2).sort(descending=True, stable=True)
+        return torch.kron(u1, u2)[:, order], values, torch.kron(v1, v2)[order]
+
+
+Update = LoraFactors | LokrFactors
 
 
 class Method(StrEnum):
@@ -36,7 +121,7 @@ class Cut:
     target: float = 0.0
 
     def kept(self, values_R: torch.Tensor) -> int:
-        """How many of the singular values, which fall, stay: 1 at least."""
+        """Count the singular values, which fall, that stay: 1 at least."""
         most = min(self.rank, len(values_R))
         if self.method is Method.FIXED or float(values_R[0]) == 0.0:
             return most if self.method is Method.FIXED else 1
@@ -54,51 +139,38 @@ class Cut:
 class Resized:
     """A layer of a lower rank, and the part of its Frobenius norm that was kept, from 0 to 1."""
 
-    layer: Layer
+    layer: LoraFactors
     kept_norm: float
 
 
-def resize(layer: Layer | Kronecker, cut: Cut) -> Resized:
-    """The best approximation of the layer's update of the rank that `cut` chooses. Alpha / rank stays as it was; of a
-    LoKr it is 1."""
-    outputs_OR, values_R, inputs_RI = factorised(layer)
+def resize(layer: Update, cut: Cut) -> Resized:
+    """Approximate the layer's update best, at the rank that `cut` chooses. Alpha / rank stays as it was; of a LoKr it
+    is 1."""
+    outputs_OR, values_R, inputs_RI = layer.factorized()
     rank = cut.kept(values_R)
-    new_scale = (layer.scale if isinstance(layer, Layer) else 1.0) or 1.0
+    new_scale = (layer.scale if isinstance(layer, LoraFactors) else 1.0) or 1.0
     root_r = (values_R[:rank] / abs(new_scale)).sqrt()
     sign = math.copysign(1.0, new_scale)
-    up = (sign * outputs_OR[:, :rank] * root_r).reshape(-1, rank, *[1] * (len(layer.input_shape) - 1))
-    down = (root_r[:, None] * inputs_RI[:rank]).reshape(rank, *layer.input_shape)
+    up = (sign * outputs_OR[:, :rank] * root_r).reshape(-1, rank, *[1] * (len(layer.size) - 2))
+    down = (root_r[:, None] * inputs_RI[:rank]).reshape(rank, *layer.size[1:])
     whole, kept = float(values_R.norm()), float(values_R[:rank].norm())
-    return Resized(layer=Layer(down=down, up=up, scale=new_scale), kept_norm=kept / whole if whole else 1.0)
+    return Resized(layer=LoraFactors(down=down, up=up, scale=new_scale), kept_norm=kept / whole if whole else 1.0)
 
 
-def factorised(layer: Layer | Kronecker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The thin SVD: (outputs_OR, values_R falling, inputs_RI), float64. ΔW = outputs · diag(values) · inputs."""
-    if isinstance(layer, Kronecker):
-        return layer.factorised()
-    up_OR, down_RI = layer.up.double().flatten(1), layer.down.double().flatten(1)
-    q1_OR, r1_RR = torch.linalg.qr(layer.scale * up_OR)
-    q2_IR, r2_RR = torch.linalg.qr(down_RI.T)
-    u_RR, values_R, v_RR = torch.linalg.svd(r1_RR @ r2_RR.T, full_matrices=False)
-    return q1_OR @ u_RR, values_R, v_RR @ q2_IR.T
-
-
-def add(parts: Sequence[tuple[Layer, float]]) -> Layer:
-    """The weighted sum of the updates, exactly: ranks add up, and the scale is 1."""
+def add(parts: Sequence[tuple[LoraFactors, float]]) -> LoraFactors:
+    """Add weighted updates up, exactly: ranks add up, and the scale is 1."""
     ups, downs = [], []
     for layer, weight in parts:
         factor = weight * layer.scale
         root = math.sqrt(abs(factor))  # shared by both factors, so that neither leaves the range of float16
         ups.append(math.copysign(root, factor) * layer.up.double())
         downs.append(root * layer.down.double())
-    return Layer(down=torch.cat(downs), up=torch.cat(ups, dim=1), scale=1.0)
+    return LoraFactors(down=torch.cat(downs), up=torch.cat(ups, dim=1), scale=1.0)
 
 
-def merge(
-    files: Sequence[tuple[Mapping[str, Layer | Kronecker], float]], cut: Cut | None = None
-) -> dict[str, Resized]:
-    """The weighted sum of whole LoRAs, whose layers have the same names, each cut down if that is wanted. What only
-    some have is taken of those."""
+def merge(files: Sequence[tuple[Mapping[str, Update], float]], cut: Cut | None = None) -> dict[str, Resized]:
+    """Add whole LoRAs up by their weights; layers of one name belong together. Each sum is cut down if `cut` says so.
+    A layer of only some files is the sum of those."""
     names = dict.fromkeys(name for layers, _ in files for name in layers)
     made = {}
     for name in names:
@@ -107,6 +179,6 @@ def merge(
     return made
 
 
-def _plain(layer: Layer | Kronecker) -> Layer:
+def _plain(layer: Update) -> LoraFactors:
     """The same update as up and down; of a LoKr of as many ranks as it has."""
-    return layer if isinstance(layer, Layer) else resize(layer, Cut(rank=layer.rank)).layer
+    return layer if isinstance(layer, LoraFactors) else resize(layer, Cut(rank=layer.rank)).layer

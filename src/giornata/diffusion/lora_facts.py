@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from giornata.diffusion.adapter_plan import Size, size_of, usual_size
+from giornata.diffusion.adapter_plan import AdapterSize, size_of, usual_size
 from giornata.diffusion.families import SDXL, Family
-from giornata.diffusion.kohya_names import SDXL_LAYERS_PER_BLOCK
+from giornata.diffusion.families.sdxl import SDXL_LAYERS_PER_BLOCK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.base_model import BaseQuantization
@@ -53,7 +53,7 @@ class LoraFacts:
     layers_per_block: int = SDXL_LAYERS_PER_BLOCK
     family: Family = SDXL
 
-    def size(self, layer: str) -> Size:
+    def size(self, layer: str) -> AdapterSize:
         """Rank and alpha of one layer, by its public name."""
         return size_of(self.spec, layer)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.unet_layers import PROMPT_TOKENS, Kind, Layer
+from giornata.diffusion.unet_layers import PROMPT_TOKENS, Layer, LayerKind
 
 GIB = 2**30
 NEVER_AGAIN = "mid_block.resnets.0"
@@ -31,20 +31,20 @@ NEVER_AGAIN = "mid_block.resnets.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class ActivationPrecision:
     """`half` bytes per element. `copies`: whether every adapted layer keeps a copy of its input."""
 
     half: int
     copies: bool
 
     @classmethod
-    def of(cls, *, mixed: bool, lean: bool = True) -> "Precision":
+    def of(cls, *, mixed: bool, lean: bool = True) -> "ActivationPrecision":
         """On a base in bf16 or in fp32, whose adapter is carried by the lean layer or by peft's."""
         return cls(half=2 if mixed else 4, copies=mixed and not lean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worn:
+class AdapterShape:
     """The adapter on one layer: its rank, whether it has magnitudes (DoRA), whether it is multiplied out to a matrix
     of the layer's own size before it is used (LoKr), and whether something of it is left out in each step: then what
     is left and by what it was multiplied are kept too."""
@@ -65,7 +65,7 @@ class Worn:
 
 
 def kept_bytes(
-    layers: Sequence[Layer], adapted: Mapping[str, Worn], precision: Precision, recompute: Recompute
+    layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
     """What autograd keeps of one picture between forward and backward pass. `adapted` are layers by their names."""
     first = min((layer.block for layer in layers if layer.name in adapted), default=max(x.block for x in layers))
@@ -73,12 +73,14 @@ def kept_bytes(
     for layer in layers:
         if not _is_computed_again(layer, lowest, recompute):
             total += _kept(layer, adapted.get(layer.name), precision) if layer.block >= first else 0
-        elif layer.kind is Kind.NORM:  # a unit begins with one, so this is the size of its input
+        elif layer.kind is LayerKind.NORM:  # a unit begins with one, so this is the size of its input
             inputs.setdefault(layer.unit, layer.places * layer.inputs * precision.half)
     return total + sum(inputs.values())
 
 
-def largest_unit_bytes(layers: Iterable[Layer], adapted: Mapping[str, Worn], precision: Precision) -> int:
+def largest_unit_bytes(
+    layers: Iterable[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision
+) -> int:
     """What one unit takes for one picture while it is computed again."""
     units: dict[str, int] = defaultdict(int)
     for layer in layers:
@@ -87,14 +89,16 @@ def largest_unit_bytes(layers: Iterable[Layer], adapted: Mapping[str, Worn], pre
 
 
 def multiplied_out_bytes(
-    layers: Sequence[Layer], adapted: Mapping[str, Worn], precision: Precision, recompute: Recompute
+    layers: Sequence[Layer], adapted: Mapping[str, AdapterShape], precision: ActivationPrecision, recompute: Recompute
 ) -> int:
     """What autograd keeps of adapters that are multiplied out, however many pictures there are; with gradient
     checkpointing, the most of it that there is at a time."""
     standing, units, lowest = 0, defaultdict[str, int](int), _lowest(layers)
     for layer in layers:
-        worn = adapted.get(layer.name)
-        size_bytes = layer.weights * precision.half if worn is not None and worn.multiplied_out else 0
+        adapter_shape = adapted.get(layer.name)
+        size_bytes = (
+            layer.weights * precision.half if adapter_shape is not None and adapter_shape.multiplied_out else 0
+        )
         if _is_computed_again(layer, lowest, recompute):
             units[layer.unit] += size_bytes
         else:
@@ -114,34 +118,34 @@ def _is_computed_again(layer: Layer, lowest: range, recompute: Recompute) -> boo
     return recompute is Recompute.FULL or layer.block not in lowest
 
 
-def _kept(layer: Layer, worn: Worn | None, precision: Precision) -> int:
+def _kept(layer: Layer, adapter_shape: AdapterShape | None, precision: ActivationPrecision) -> int:
     n, h = layer.places, precision.half
     match layer.kind:
-        case Kind.NORM:
+        case LayerKind.NORM:
             kept = n * layer.inputs * h * (2 if layer.activated else 1)
-        case Kind.CONV:
+        case LayerKind.CONV:
             kept = 0 if layer.eight_bits else n * layer.inputs * h
-        case Kind.ATTENTION:
+        case LayerKind.ATTENTION:
             kept = 2 * (n + layer.keys) * layer.outputs * h
-        case Kind.GATE:
+        case LayerKind.GATE:
             kept = n * (layer.inputs + layer.outputs) * h
         case _:
             kept = 0
-    if worn is not None:
+    if adapter_shape is not None:
         kept += n * layer.inputs * h if precision.copies or _reads_what_is_new(layer) else 0
-        kept += worn.kept_bytes(layer.output_places, layer.outputs, h)
+        kept += adapter_shape.kept_bytes(layer.output_places, layer.outputs, h)
     return kept
 
 
 def _reads_what_is_new(layer: Layer) -> bool:
     """Without casts, layers that read the same tensor share it: queries stand for keys and values, what an attention
     gives out is kept by it already, and so is the input of a convolution unless it is in 8 bits."""
-    if layer.kind is Kind.CONV:
+    if layer.kind is LayerKind.CONV:
         return layer.eight_bits
     return layer.name.endswith(("to_q", "proj", "proj_in", "proj_out", "net.2"))
 
 
-def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: Precision) -> int:
+def text_bytes(widths_and_depths: Iterable[tuple[int, int]], precision: ActivationPrecision) -> int:
     """What autograd keeps of one prompt in text encoders that learn. Of each layer: two normalisations, four adapted
     projections, an attention, and a feed-forward of four times the width with its activation: 22 h."""
     per_place = 22 * precision.half

@@ -11,7 +11,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 from transformers.utils import logging
 
 from giornata.diffusion.families import Family
-from giornata.diffusion.hub import Hub, HuggingFaceHub, fetched_file, fetched_pipeline, fetched_vae
+from giornata.diffusion.hub import HuggingFaceHub, ModelHub, fetched_file, fetched_pipeline, fetched_vae
 from giornata.diffusion.model_folder import (
     FIELD,
     VAE_STEM,
@@ -29,9 +29,8 @@ from giornata.diffusion.single_file import (
     load_single_file,
     sha256_faults,
 )
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed, in_short
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
 
@@ -66,7 +65,7 @@ def load_base(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
-    hub: Hub | None = None,
+    hub: ModelHub | None = None,
     layouts: Path = LAYOUTS,
 ) -> BaseModel:
     """Load the base that `spec` names onto `device`, from a folder, a single file or from `hub`.
@@ -108,7 +107,7 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if vae_config.get("force_upcast", True) else dtype
 
 
-def _located(spec: TrainSpec, hub: Hub) -> Path:
+def _located(spec: TrainSpec, hub: ModelHub) -> Path:
     """The folder or the file of the base model, on this machine; or a path where there is nothing."""
     name = spec.pretrained_model_name_or_path
     local = Path(name).expanduser()
@@ -137,7 +136,7 @@ def _inspected(spec: TrainSpec, place: Path) -> Family:
     return family
 
 
-def _vae_folder(spec: TrainSpec, hub: Hub) -> Path | None:
+def _vae_folder(spec: TrainSpec, hub: ModelHub) -> Path | None:
     """Where another VAE lies; None when the model's own is wanted."""
     name = spec.pretrained_vae_model_name_or_path
     if name is None:

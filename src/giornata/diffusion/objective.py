@@ -13,9 +13,8 @@ import torch
 from diffusers import DDPMScheduler
 from torch.nn import functional
 
-from giornata.diffusion import edm
 from giornata.diffusion.captions import Embedding
-from giornata.diffusion.order import Role
+from giornata.diffusion.sample_order import Role
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import HuberSchedule, LossType
 
@@ -146,7 +145,7 @@ class Objective:
     def question(self, batch: NoisyBatch) -> torch.Tensor:
         """noisy_BCHW that the UNet is shown, at a variance of about 1."""
         if self.edm_style:
-            return edm.question(self._edm_noisy(batch), self._sigmas(batch.timesteps_B))
+            return edm_input(self._edm_noisy(batch), self._sigmas(batch.timesteps_B))
         noise_BCHW = batch.noise_BCHW if batch.shown_noise_BCHW is None else batch.shown_noise_BCHW
         noisy_BCHW: torch.Tensor = self.scheduler.add_noise(batch.latents_BCHW, noise_BCHW, batch.timesteps_B)
         return noisy_BCHW
@@ -157,7 +156,7 @@ class Objective:
             return predicted_BCHW
         velocity = self.prediction_type == "v_prediction"
         sigmas_B111 = self._sigmas(batch.timesteps_B)
-        return edm.denoised(predicted_BCHW, self._edm_noisy(batch), sigmas_B111, velocity=velocity)
+        return edm_denoised(predicted_BCHW, self._edm_noisy(batch), sigmas_B111, velocity=velocity)
 
     def target(self, batch: NoisyBatch) -> torch.Tensor:
         """target_BCHW: the noise itself, or the velocity sqrt(a)·noise - sqrt(1-a)·latents (Salimans & Ho, 2022);
@@ -189,10 +188,10 @@ class Objective:
 
     def _edm_noisy(self, batch: NoisyBatch) -> torch.Tensor:
         noise_BCHW = batch.noise_BCHW if batch.shown_noise_BCHW is None else batch.shown_noise_BCHW
-        return edm.noisy(batch.latents_BCHW, noise_BCHW, self._sigmas(batch.timesteps_B))
+        return edm_noisy(batch.latents_BCHW, noise_BCHW, self._sigmas(batch.timesteps_B))
 
     def _sigmas(self, timesteps_B: torch.Tensor) -> torch.Tensor:
-        return edm.sigmas(self._alphas(timesteps_B.device), timesteps_B)
+        return edm_sigmas(self._alphas(timesteps_B.device), timesteps_B)
 
     def _snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         alphas_B = self._alphas(timesteps_B.device)[timesteps_B]
@@ -266,3 +265,37 @@ def scheduler_of(spec: TrainSpec, scheduler: DDPMScheduler) -> DDPMScheduler:
         return scheduler
     changed: DDPMScheduler = DDPMScheduler.from_config(scheduler.config, rescale_betas_zero_snr=True)
     return changed
+
+
+# Training in the formulation of EDM (Karras et al., 2022, arXiv 2206.00364, section 5), as diffusers' script does it
+#
+# with `--do_edm_style_training` and an EulerDiscreteScheduler.
+#
+# Shapes: B pictures; C, H, W of the latents. A noise level sigma stands for a timestep of the base's own schedule:
+# its noise is sigma times as strong as the latents. What the UNet says is turned into the latents it takes for the
+# true ones, and these are compared with the true ones.
+
+
+def edm_sigmas(alphas_cumprod_T: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
+    """sigmas_B111 of timesteps: sqrt((1 - a) / a). Infinite where the schedule ends in pure noise."""
+    alphas_B = alphas_cumprod_T.to(timesteps_B.device)[timesteps_B]
+    return ((1.0 - alphas_B) / alphas_B).sqrt().view(-1, 1, 1, 1)
+
+
+def edm_noisy(latents_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, sigmas_B111: torch.Tensor) -> torch.Tensor:
+    """noisy_BCHW: variance-exploding, latents + sigma · noise."""
+    return latents_BCHW + sigmas_B111 * noise_BCHW
+
+
+def edm_input(noisy_BCHW: torch.Tensor, sigmas_B111: torch.Tensor) -> torch.Tensor:
+    """What the UNet is shown: the noisy latents at a variance of about 1."""
+    return noisy_BCHW / (sigmas_B111**2 + 1.0).sqrt()
+
+
+def edm_denoised(
+    answer_BCHW: torch.Tensor, noisy_BCHW: torch.Tensor, sigmas_B111: torch.Tensor, *, velocity: bool
+) -> torch.Tensor:
+    """latents_BCHW that an answer stands for: a velocity, or else noise."""
+    if not velocity:
+        return noisy_BCHW - sigmas_B111 * answer_BCHW
+    return noisy_BCHW / (sigmas_B111**2 + 1.0) - answer_BCHW * (sigmas_B111 / (sigmas_B111**2 + 1.0).sqrt())

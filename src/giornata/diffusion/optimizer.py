@@ -1,22 +1,76 @@
 """The optimizer over the adapter, with a state that can be taken out and put back bit for bit."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from giornata.diffusion.ema import EMA, WeightAverage
-from giornata.diffusion.norm_limit import NormLimit
+from giornata.diffusion.adapter_plan import size_of
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
+
+# ---- sd-scripts' `scale_weight_norms`: after each step no layer's product s·B·A is longer than a bound
+#
+# Shapes: G layers of one shape and one scale s; r rank, I inputs (a kernel counted among them), O outputs. The
+# length is Frobenius's: ‖B·A‖² = sum((BᵀB) ∘ (A·Aᵀ)), two r x r matrices, so that no matrix of the layer's own size
+# is made. A layer that is too long has A and B multiplied by sqrt(bound / length) each.
+
+A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
+
+
+class NormLimit:
+    """Called after each update. `scaled` is how many layers were too long the last time, a scalar on the device; no
+    call waits for the device."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec, *, most: float) -> None:
+        self._most, self._parameters = most, parameters
+        alike: dict[tuple[torch.Size, torch.Size, float], list[str]] = defaultdict(list)
+        for layer in (name.removesuffix(A_SUFFIX) for name in parameters if name.endswith(A_SUFFIX)):
+            a, b = parameters[layer + A_SUFFIX], parameters[layer + B_SUFFIX]
+            alike[a.shape, b.shape, _scale(spec, layer)].append(layer)
+        self._groups = tuple((scale, tuple(layers)) for (_, _, scale), layers in alike.items())
+        self.scaled = torch.zeros(())
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Shorten what is too long."""
+        counts = [self._shorten(scale, layers) for scale, layers in self._groups]
+        self.scaled = torch.stack(counts).sum()
+
+    def _shorten(self, scale: float, layers: Sequence[str]) -> torch.Tensor:
+        down = [self._parameters[layer + A_SUFFIX] for layer in layers]
+        up = [self._parameters[layer + B_SUFFIX] for layer in layers]
+        down_GrI = torch.stack([each.flatten(1) for each in down])
+        up_GOr = torch.stack([each.flatten(1) for each in up])
+        squared_G = ((up_GOr.mT @ up_GOr) * (down_GrI @ down_GrI.mT)).sum(dim=(1, 2)).clamp(min=0.0)
+        lengths_G = squared_G.sqrt() * scale
+        too_long_G = lengths_G > self._most
+        factors = torch.where(too_long_G, (self._most / lengths_G).sqrt(), torch.ones_like(lengths_G)).unbind()
+        for each, factor in zip((*down, *up), (*factors, *factors), strict=True):
+            each.mul_(factor)
+        return too_long_G.sum()
+
+
+def norm_limit(parameters: Mapping[str, torch.nn.Parameter], spec: TrainSpec) -> NormLimit | None:
+    """What the job wants after each update, if anything. `parameters` by the names of `Adapters`; they stay the same
+    objects."""
+    most = spec.scale_weight_norms
+    return None if most is None else NormLimit(parameters, spec, most=most)
+
+
+def _scale(spec: TrainSpec, layer: str) -> float:
+    size = size_of(spec, layer)
+    return size.alpha / size.rank
+
 
 STATE = "optimizer."
 GROUP = "optimizer.group."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ParameterGroup:
     """Parameters that share a learning rate, by name. They learn in the first `stop_step` steps; None: in all.
 
     `settle` is called after each update in these, and may change the parameters.
@@ -41,7 +95,7 @@ class AdapterOptimizer:
     the choice must not depend on anything else. `settle` is called after each update, before an average is taken.
     """
 
-    def __init__(self, groups: list[Group], spec: TrainSpec, *, settle: NormLimit | None = None) -> None:
+    def __init__(self, groups: list[ParameterGroup], spec: TrainSpec, *, settle: NormLimit | None = None) -> None:
         self._spec, self._groups, self._kind, self._settle = spec, groups, KINDS[spec.optimizer], settle
         self._parameters = {name: parameter for group in groups for name, parameter in group.parameters.items()}
         self._on_cuda = all(parameter.is_cuda for parameter in self._parameters.values())
@@ -148,3 +202,38 @@ def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.zero_()
+
+
+# ---- A running average of the adapter's weights, which is what the user gets when the job wants it
+
+EMA = "ema."
+
+
+class WeightAverage:
+    """After each step the average moves towards the weights by 1 - decay.
+
+    It warms up as diffusers' EMAModel does: after the first step it is the weights, and n steps later the decay is
+    min(decay, (1 + n) / (10 + n)), so that the beginning is soon forgotten. Float32, where the weights are.
+    """
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], *, decay: float) -> None:
+        self._parameters, self._decay = parameters, decay
+        self._average = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over `ema.<name>` of all names; of those that are missing, the weights as they are now."""
+        for name, average in self._average.items():
+            average.copy_(tensors.get(EMA + name, self._parameters[name].detach()))
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Follow the weights after `step` steps."""
+        later = step - 1
+        decay = min(self._decay, (1 + later) / (10 + later)) if later > 0 else 0.0
+        for name, average in self._average.items():
+            average.lerp_(self._parameters[name], 1.0 - decay)
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The averages by the parameters' names, fp32, where the weights are; not copied."""
+        return self._average

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from giornata.diffusion import adafactor, adamw_8bit, came, prodigy
-from giornata.diffusion.came import Came
-from giornata.diffusion.lion import Lion
+from giornata.diffusion.came import Came, Lion
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Optimizer
 from giornata.protocol.training.optimizer_args import argument
@@ -30,7 +29,7 @@ class Begin(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class OptimizerKind:
     """One optimizer. `tensors` of each parameter, as far as it has them, and `numbers` of each group, with their
     first values, are all that it remembers besides the step. `result` makes a parameter's value for users, where that
     is not the parameter. `package` is where it comes from, if not from torch. `revision` counts changes of code of
@@ -150,12 +149,14 @@ def _begin_came(parameter: torch.nn.Parameter, step: int, *, on_cuda: bool) -> S
     return came.begin(parameter)
 
 
-KINDS: Mapping[Optimizer, Kind] = {
-    Optimizer.ADAMW: Kind(make=_make_adamw, begin=_begin_adamw, tensors=("exp_avg", "exp_avg_sq"), on_rows=True),
-    Optimizer.ADAMW_8BIT: Kind(
+KINDS: Mapping[Optimizer, OptimizerKind] = {
+    Optimizer.ADAMW: OptimizerKind(
+        make=_make_adamw, begin=_begin_adamw, tensors=("exp_avg", "exp_avg_sq"), on_rows=True
+    ),
+    Optimizer.ADAMW_8BIT: OptimizerKind(
         make=adamw_8bit.make, begin=adamw_8bit.begin, tensors=adamw_8bit.TENSORS, package="bitsandbytes"
     ),
-    Optimizer.PRODIGY: Kind(
+    Optimizer.PRODIGY: OptimizerKind(
         make=prodigy.make,
         begin=prodigy.begin,
         tensors=prodigy.TENSORS,
@@ -165,8 +166,10 @@ KINDS: Mapping[Optimizer, Kind] = {
         flat=prodigy.FLAT,
         first_numbers=prodigy.first_numbers,
     ),
-    Optimizer.ADAFACTOR: Kind(make=adafactor.make, begin=adafactor.begin, tensors=adafactor.TENSORS, revision=2),
-    Optimizer.SCHEDULE_FREE: Kind(
+    Optimizer.ADAFACTOR: OptimizerKind(
+        make=adafactor.make, begin=adafactor.begin, tensors=adafactor.TENSORS, revision=2
+    ),
+    Optimizer.SCHEDULE_FREE: OptimizerKind(
         make=_make_schedule_free,
         begin=_begin_schedule_free,
         tensors=("z", "exp_avg_sq"),
@@ -175,8 +178,8 @@ KINDS: Mapping[Optimizer, Kind] = {
         package="schedulefree",
         on_rows=True,
     ),
-    Optimizer.LION: Kind(make=_make_lion, begin=_begin_lion, tensors=("exp_avg",), on_rows=True),
-    Optimizer.CAME: Kind(
+    Optimizer.LION: OptimizerKind(make=_make_lion, begin=_begin_lion, tensors=("exp_avg",), on_rows=True),
+    Optimizer.CAME: OptimizerKind(
         make=_make_came, begin=_begin_came, tensors=came.TENSORS, factored=came.FACTORED, of_vectors=(came.SQUARES,)
     ),
 }

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from giornata.diffusion.decoding import Undecodable, decode, upright_size
 
 __all__ = [
-    "Placement",
+    "CropPlacement",
     "Undecodable",
     "covering_size",
     "cut",
@@ -26,7 +26,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class CropPlacement:
     """Where the rectangle lies on the resized (and, if `flip`, mirrored) picture: what SDXL is told about it.
 
     As in diffusers' DreamBooth script a picture is mirrored first and cropped afterwards, so `crop_top_left`
@@ -65,17 +65,17 @@ def place(
     target_size: tuple[int, int],
     at: tuple[float, float] | None,
     flip: bool,
-) -> Placement:
+) -> CropPlacement:
     """Where to crop. Sizes are (height, width); `at` is (y, x) in [0, 1) of the free way, None for the middle."""
     free = [side - target for side, target in zip(resized, target_size, strict=True)]
     if at is None:
         top, left = (round(way / 2) for way in free)
     else:
         top, left = (int(fraction * (way + 1)) for fraction, way in zip(at, free, strict=True))
-    return Placement(original_size=original, crop_top_left=(top, left), target_size=target_size, flip=flip)
+    return CropPlacement(original_size=original, crop_top_left=(top, left), target_size=target_size, flip=flip)
 
 
-def cut(resized: Image.Image, placement: Placement) -> np.ndarray:
+def cut(resized: Image.Image, placement: CropPlacement) -> np.ndarray:
     """The rectangle itself: pixels_HWC, uint8."""
     image = ImageOps.mirror(resized) if placement.flip else resized
     (top, left), (height, width) = placement.crop_top_left, placement.target_size
@@ -86,3 +86,31 @@ def to_model_range(pixels_HWC: np.ndarray) -> torch.Tensor:
     """uint8 0 … 255 to pixels_1CHW, float32, -1 … 1."""
     pixels_CHW = torch.from_numpy(pixels_HWC.copy()).permute(2, 0, 1)
     return pixels_CHW.to(torch.float32).div(127.5).sub(1.0).unsqueeze(0).contiguous()
+
+
+# ---- Masks of pictures: what of them is to be learnt
+#
+# Shapes: H, W of the latents. A mask is a picture's alpha channel: 255 is learnt, 0 is not, and what lies between
+# counts in proportion.
+
+
+def split_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
+    """The colours, also of what is transparent, and the alpha channel if there is one."""
+    if image.mode != "RGBA":
+        return image, None
+    return image.convert("RGB"), image.getchannel("A")
+
+
+def latent_mask(alpha: Image.Image, placement: CropPlacement, *, scale: int) -> torch.Tensor:
+    """mask_HW in 0 … 1, float32, of what the placement cuts out; `scale` pixels are one latent.
+
+    Resized by area to the size that the picture was resized to, mirrored and cropped as it, and averaged over each
+    square of scale x scale pixels.
+    """
+    size = covering_size(alpha.size, placement.target_size)
+    resized = alpha if size == alpha.size else alpha.resize(size, Image.Resampling.BOX)
+    image = ImageOps.mirror(resized) if placement.flip else resized
+    (top, left), (height, width) = placement.crop_top_left, placement.target_size
+    levels = np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.float32) / np.float32(255.0)
+    blocks = levels.reshape(height // scale, scale, width // scale, scale)
+    return torch.from_numpy(blocks.mean(axis=(1, 3), dtype=np.float32))

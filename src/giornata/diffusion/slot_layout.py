@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from giornata.diffusion.adapted_layers import UNET, AdaptedLayer
+from giornata.diffusion.adapter_plan import UNET, AdaptedLayer
 
 UNET_GROUP, TEXT_GROUP = "unet", "text_encoders"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TensorPlace:
     """Where one tensor lies in a row, and what it is when padded. `layer` is the public name of what it adapts."""
 
     layer: str
@@ -36,7 +36,7 @@ class Place:
     def is_a(self) -> bool:
         return ".lora_A." in self.name
 
-    def shifted(self, by: int) -> "Place":
+    def shifted(self, by: int) -> "TensorPlace":
         """The same in a piece of the row."""
         return replace(self, start=self.start + by)
 
@@ -47,19 +47,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class FusedGroup:
     """Layers that are given one tensor: the A of all as one tensor, and the B of each. Most have one member."""
 
-    a: Place
-    b: tuple[Place, ...]
+    a: TensorPlace
+    b: tuple[TensorPlace, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SlotLayout:
     """What lies where in a row. `groups` are those that learn at a rate of their own, by their ends in the row."""
 
-    places: tuple[Place, ...]
-    families: tuple[Family, ...]
+    places: tuple[TensorPlace, ...]
+    families: tuple[FusedGroup, ...]
     groups: dict[str, tuple[int, int]]
 
     @property
@@ -68,7 +68,7 @@ class Layout:
         return self.places[-1].end
 
     @property
-    def pieces(self) -> tuple[Place, ...]:
+    def pieces(self) -> tuple[TensorPlace, ...]:
         """Of each family its A and then its B; in this order they are the whole row."""
         return tuple(place for family in self.families for place in (family.a, *family.b))
 
@@ -78,10 +78,10 @@ class Layout:
         return {name: found[name] for name in sorted(found)}
 
 
-def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, int]) -> Layout:
+def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, int]) -> SlotLayout:
     """The layout for these families, in this order; members of one have the same rank."""
-    places: list[Place] = []
-    found: list[Family] = []
+    places: list[TensorPlace] = []
+    found: list[FusedGroup] = []
     groups: dict[str, tuple[int, int]] = {}
     for members in families:
         begin = places[-1].end if places else 0
@@ -90,13 +90,53 @@ def layout_of(families: Sequence[Sequence[AdaptedLayer]], ranks: Mapping[str, in
                 places.append(_place(each, letter, ranks[each.public], places[-1].end if places else 0))
         own = places[-2 * len(members) :]
         joined = replace(own[0], rows=own[0].rows * len(members))
-        found.append(Family(a=joined, b=tuple(own[len(members) :])))
+        found.append(FusedGroup(a=joined, b=tuple(own[len(members) :])))
         group = UNET_GROUP if members[0].public.startswith(f"{UNET}.") else TEXT_GROUP
         groups[group] = (groups.get(group, (begin, begin))[0], places[-1].end)
-    return Layout(places=tuple(places), families=tuple(found), groups=groups)
+    return SlotLayout(places=tuple(places), families=tuple(found), groups=groups)
 
 
-def _place(each: AdaptedLayer, letter: str, rank: int, start: int) -> Place:
+def _place(each: AdaptedLayer, letter: str, rank: int, start: int) -> TensorPlace:
     rows, columns = each.shapes(rank)[letter]
     name = f"{each.public}.lora_{letter}.weight"
-    return Place(layer=each.public, name=name, start=start, rows=rows, columns=columns)
+    return TensorPlace(layer=each.public, name=name, start=start, rows=rows, columns=columns)
+
+
+# ---- What the adapters in each place are multiplied by: alpha / rank, one number for each family of layers
+#
+# Shapes: J places, F families, M numbers of a place. In float32 the layers multiply what A gives out. In a narrower
+# precision the float32 row is multiplied before it is rounded: a scale is rounded nowhere by itself, and the layers
+# multiply nothing.
+
+
+class SlotScaling:
+    """The scales of `count` places. A place that was never set, or was cleared, has no adapter to be multiplied."""
+
+    def __init__(self, layout: SlotLayout, *, count: int, device: torch.device) -> None:
+        self.values_JF = torch.zeros((count, len(layout.families)), dtype=torch.float32, device=device)
+        sizes = [size for each in layout.families for size in (each.a.size, sum(b.size for b in each.b))]
+        self._sizes_2F = torch.tensor(sizes, dtype=torch.int64, device=device)
+        self._width = layout.width
+        self._needed = [False] * count
+
+    def set(self, place: int, of_families: Sequence[float]) -> None:
+        """Take over the scales of the adapter in this place."""
+        for number, scale in enumerate(of_families):  # one by one: to copy a tensor would wait for the device
+            self.values_JF[place, number] = scale
+        self._needed[place] = any(scale != 1.0 for scale in of_families)
+
+    def clear(self, place: int) -> None:
+        """Nobody sits here any more."""
+        self.values_JF[place] = 0.0
+        self._needed[place] = False
+
+    def is_needed(self, places: slice) -> bool:
+        """Whether a scale of these places is other than 1. Nothing has to be multiplied otherwise: the numbers of a
+        place without an adapter are zero."""
+        return any(self._needed[places])
+
+    def of_numbers(self, places: slice) -> torch.Tensor:
+        """A factor for each number of these places, (J, M): the scale for those of A, 1 for those of B."""
+        scale_JF = self.values_JF[places]
+        both_J2F = torch.stack([scale_JF, torch.ones_like(scale_JF)], dim=-1).flatten(1)
+        return both_J2F.repeat_interleave(self._sizes_2F, dim=1, output_size=self._width)

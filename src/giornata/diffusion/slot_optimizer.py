@@ -6,17 +6,63 @@ of a job without rows.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import torch
+from torch import nn
 
-from giornata.diffusion.flat_rows import FlatRows
-from giornata.diffusion.norm_limit import norm_limit
-from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.adapter_plan import TOKENS, LearningRate, by_rate, rate_of
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
 from giornata.diffusion.optimizer_kinds import KINDS
-from giornata.diffusion.rates import TOKENS, by_rate, rate_of
-from giornata.diffusion.slots import Slot
+from giornata.diffusion.slots import AdapterSlot
 from giornata.diffusion.tokens import NewTokens
 from giornata.protocol.specs import TrainSpec
+
+# ---- Parameters that lie in no slot, one after the other in rows of their own: of DoRA, of LoKr, of convolutions
+#
+# An optimizer that may be given rows (`giornata.diffusion.optimizer_kinds`) then has a few tensors instead of
+# hundreds.
+
+APART = "_apart"
+"""What a row's name has behind its kind of rate; a slot's rows have names without it."""
+
+
+class FlatRows:
+    """One row for each rate of `parameters`, of which they become views. All are float32.
+
+    `rows` and their `rates` by the rows' names, `parameters` by those of `giornata.diffusion.lora.Adapters`. Whoever
+    writes to a row or its gradient writes to the parameters in it.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], spec: TrainSpec) -> None:
+        self.parameters = dict(parameters)
+        self.rates: dict[str, LearningRate] = {}
+        self._members: dict[str, dict[str, nn.Parameter]] = {}
+        for number, (rate, names) in enumerate(by_rate(spec, parameters).items()):
+            row = rate.kind + APART
+            row = f"{row}@{number}" if row in self.rates else row
+            self.rates[row], self._members[row] = rate, {name: parameters[name] for name in names}
+        self.rows: dict[str, nn.Parameter] = {}
+        for row, members in self._members.items():
+            self.rows[row] = nn.Parameter(torch.cat([each.detach().flatten() for each in members.values()]))
+            for name, view in self.views(row, self.rows[row].detach()).items():
+                members[name].data = view
+
+    def bind(self) -> None:
+        """Have the parameters' gradients be views of those of the rows."""
+        for name, row in self.rows.items():
+            if row.grad is not None:
+                for member, view in self.views(name, row.grad).items():
+                    self._members[name][member].grad = view
+
+    def views(self, row: str, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A tensor that has a number for each of the row's, cut into those of its parameters."""
+        members = self._members[row]
+        ends = accumulate((each.numel() for each in members.values()), initial=0)
+        return {
+            name: numbers[start:end].view(each.shape)
+            for (name, each), (start, end) in zip(members.items(), pairwise(ends), strict=True)
+        }
 
 
 class SlotOptimizer:
@@ -27,7 +73,12 @@ class SlotOptimizer:
     """
 
     def __init__(
-        self, slot: Slot | None, spec: TrainSpec, *, apart: FlatRows | None = None, tokens: NewTokens | None = None
+        self,
+        slot: AdapterSlot | None,
+        spec: TrainSpec,
+        *,
+        apart: FlatRows | None = None,
+        tokens: NewTokens | None = None,
     ) -> None:
         self._slot, self._apart = slot, FlatRows({}, spec) if apart is None else apart
         self._flat = KINDS[spec.optimizer].flat
@@ -79,7 +130,7 @@ class SlotOptimizer:
         """See AdapterOptimizer.forget_gradients."""
         self._rows.forget_gradients()
 
-    def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[Group]:
+    def _groups(self, spec: TrainSpec, names: Sequence[str], tokens: NewTokens | None) -> list[ParameterGroup]:
         """In the order that they have without rows: checkpoints number them. `names` are those of the adapter's
         tensors, sorted."""
         rates = {name: rate for name, (rate, _, _) in ({} if self._slot is None else self._slot.segments).items()}
@@ -87,11 +138,13 @@ class SlotOptimizer:
         found = []
         for rate in by_rate(spec, names):
             rows = {name: row for name, row in self._named.items() if rates[name] == rate}
-            found.append(Group(learning_rate=rate.learning_rate, parameters=rows, stop_step=rate.stop_step))
+            found.append(ParameterGroup(learning_rate=rate.learning_rate, parameters=rows, stop_step=rate.stop_step))
         if tokens is not None and tokens.rows:
             words, rate = dict(tokens.rows), rate_of(spec, f"{TOKENS}.")
             stop, settle = rate.stop_step, tokens.settle
-            found.append(Group(learning_rate=rate.learning_rate, parameters=words, stop_step=stop, settle=settle))
+            found.append(
+                ParameterGroup(learning_rate=rate.learning_rate, parameters=words, stop_step=stop, settle=settle)
+            )
         return found
 
     def _cut(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -19,25 +19,27 @@ from typing import Self
 import torch
 from torch import nn
 
-from giornata.diffusion.adapted_layers import AdaptedLayer, adapted_layers
-from giornata.diffusion.adapter_plan import Size, size_of, usual_size
+from giornata.diffusion.adapter_plan import (
+    AdaptedLayer,
+    AdapterSize,
+    adapted_layers,
+    segments_of,
+    size_of,
+    usual_size,
+)
+from giornata.diffusion.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora, families
 from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.eight_bits import EightBitLinear
 from giornata.diffusion.lora import Adapters, initialise
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.rates import segments_of
-from giornata.diffusion.slot_layer import SlotLinear, Stack
-from giornata.diffusion.slot_layout import Layout, Place, layout_of
-from giornata.diffusion.slot_scaling import Scaling
-from giornata.diffusion.slot_siblings import Siblings, families
-from giornata.domain.errors import Fault
+from giornata.diffusion.slot_layout import SlotLayout, SlotScaling, TensorPlace, layout_of
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.regularisation import has_dropout
 
 
-class Slots:
+class AdapterSlots:
     """`count` places for adapters on the layers of `base` that `spec` adapts, or on `layers` of these.
 
     Each has room for an adapter of `rank`, or without it for one as large as `spec` has it there; whoever sits here
@@ -65,7 +67,7 @@ class Slots:
         self.values_JM = torch.zeros((count, self.layout.width), dtype=torch.float32, device=base.device)
         self.gradients_JM = torch.zeros_like(self.values_JM)
         self._sizes = [piece.size for piece in self.layout.pieces]
-        self._scaling = Scaling(self.layout, count=count, device=base.device)
+        self._scaling = SlotScaling(self.layout, count=count, device=base.device)
         self.dropping = Dropping()
         # Whoever trains alone and leaves nothing out has the plainest layers.
         self._drops = count > 1 or has_dropout(spec)
@@ -77,7 +79,7 @@ class Slots:
             raise ValueError(f"a batch of {width} places out of {self.count}")
         self.width = width
 
-    def _stacks(self, row_JM: torch.Tensor, places: slice) -> Iterator[Stack]:
+    def _stacks(self, row_JM: torch.Tensor, places: slice) -> Iterator[StackedLora]:
         """One for each of the adapted layers, in their order, of the rows of these places."""
         scale_JF = None
         if self._scaling.is_needed(places):
@@ -90,7 +92,7 @@ class Slots:
             a_JRI = _shaped(next(parts), family.a)
             scale_J11 = None if scale_JF is None else scale_JF[:, number, None, None]
             for b in family.b:
-                yield Stack(a_JRI=a_JRI, b_JOR=_shaped(next(parts), b), scale_J11=scale_J11)
+                yield StackedLora(a_JRI=a_JRI, b_JOR=_shaped(next(parts), b), scale_J11=scale_J11)
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -103,12 +105,12 @@ class Slots:
         row_JM.grad = self.gradients_JM[places]
         for each, stack in zip(self._adapted, self._stacks(row_JM, places), strict=True):
             dropping = self.dropping.of_layer(each.what.public) if self._drops else None
-            each.layer.wear(stack if dropping is None else replace(stack, dropping=dropping))
+            each.layer.attach(stack if dropping is None else replace(stack, dropping=dropping))
         try:
             yield
         finally:
             for each in self._adapted:
-                each.layer.wear(None)
+                each.layer.attach(None)
 
     @contextmanager
     def only(self, place: int) -> Iterator[None]:
@@ -117,19 +119,19 @@ class Slots:
         places = slice(place, place + 1)
         try:
             for each, stack in zip(self._adapted, self._stacks(self.values_JM[places], places), strict=True):
-                each.layer.wear(stack)
+                each.layer.attach(stack)
             with torch.no_grad():
                 yield
         finally:
             for each, former in zip(self._adapted, before, strict=True):
-                each.layer.wear(former)
+                each.layer.attach(former)
 
-    def sit(self, place: int, spec: TrainSpec) -> "Slot":
+    def assign(self, place: int, spec: TrainSpec) -> "AdapterSlot":
         """A freshly initialised adapter in this place; see `giornata.diffusion.lora.add_adapters`."""
         if spec.seed is None:
             raise ValueError("a job's seed is set at submission")
         self.clear(place)
-        slot = Slot(self, place, spec)
+        slot = AdapterSlot(self, place, spec)
         initialise(slot.adapters.parameters, spec.seed)
         return slot
 
@@ -159,11 +161,11 @@ class Slots:
         self.remove()
 
 
-class Slot:
+class AdapterSlot:
     """One job's adapter in its place. `adapters` looks into the place's row by the names and shapes of a job that
     trains alone; what writes to one writes to the other."""
 
-    def __init__(self, slots: Slots, place: int, spec: TrainSpec) -> None:
+    def __init__(self, slots: AdapterSlots, place: int, spec: TrainSpec) -> None:
         self._slots, self.place = slots, place
         layout, sizes = slots.layout, {layer: size_of(spec, layer) for layer in slots.ranks}
         self.ranks = {layer: size.rank for layer, size in sizes.items()}
@@ -184,14 +186,14 @@ class Slot:
             rank=usual.rank,
             alpha=usual.alpha,
             models=(),
-            worn=self.alone,
+            swapped_in=self.alone,
             learning=slots.on,
             dropping=slots.dropping,
         )
         self.bind()
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SlotLayout:
         """What lies where."""
         return self._slots.layout
 
@@ -238,13 +240,13 @@ class _Adapted:
     """A layer whose place a SlotLinear has taken."""
 
     what: AdaptedLayer
-    layer: SlotLinear
+    layer: BatchedLoraLinear
 
     def undo(self) -> None:
         _put(self.what.model, self.what.name, self.what.layer)
 
 
-def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, Size]) -> tuple[tuple[_Adapted, ...], ...]:
+def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> tuple[tuple[_Adapted, ...], ...]:
     """Put a SlotLinear into the place of every chosen layer; all or none. Siblings together, otherwise by public
     names."""
     other = sorted(each.name for each in chosen if type(each.layer) not in {nn.Linear, EightBitLinear})
@@ -254,7 +256,7 @@ def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, Size]) -> tu
         raise WorkloadFailed(Reason.BAD_SPEC, str(fault), (fault,))
     related = _related(chosen, sizes)
     adapted = {
-        each.public: _Adapted(what=each, layer=SlotLinear(each.layer))
+        each.public: _Adapted(what=each, layer=BatchedLoraLinear(each.layer))
         for each in chosen
         if isinstance(each.layer, nn.Linear)
     }
@@ -262,15 +264,15 @@ def _replaced(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, Size]) -> tu
         _put(each.what.model, each.what.name, each.layer)
     together = [tuple(adapted[name] for name in names) for names in related]
     for members in together:
-        Siblings([each.layer for each in members])
+        FusedProjections([each.layer for each in members])
     apart = adapted.keys() - {name for names in related for name in names}
     found = [*together, *((adapted[name],) for name in apart)]
     return tuple(sorted(found, key=lambda family: min(each.what.public for each in family)))
 
 
-def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, Size]) -> list[list[str]]:
+def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, AdapterSize]) -> list[list[str]]:
     """Public names of those that are given one tensor and have adapters of one size."""
-    alike: dict[tuple[int, int, Size], list[str]] = defaultdict(list)
+    alike: dict[tuple[int, int, AdapterSize], list[str]] = defaultdict(list)
     for model in {id(each.model): each.model for each in chosen}.values():
         public = {each.name: each.public for each in chosen if each.model is model}
         for number, names in enumerate(families(model)):
@@ -279,7 +281,7 @@ def _related(chosen: tuple[AdaptedLayer, ...], sizes: Mapping[str, Size]) -> lis
     return [names for names in alike.values() if len(names) > 1]
 
 
-def _shaped(part_JX: torch.Tensor, place: Place) -> torch.Tensor:
+def _shaped(part_JX: torch.Tensor, place: TensorPlace) -> torch.Tensor:
     return part_JX.view(-1, place.rows, place.columns)
 
 

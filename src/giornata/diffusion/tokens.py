@@ -20,9 +20,8 @@ from torch.nn import functional
 
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import words_of
 

@@ -4,11 +4,13 @@ Shapes: per picture, N is the number of places (latent height x width at the lay
 (N in self-attention, the 77 tokens of a prompt in cross-attention), I and O a layer's inputs and outputs.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+import torch
 from diffusers import UNet2DConditionModel
 from diffusers.models.activations import GEGLU
 from diffusers.models.attention import BasicTransformerBlock
@@ -26,7 +28,7 @@ UNITS = (BasicTransformerBlock, ResnetBlock2D)
 LORA_INFIX = ".lora_"
 
 
-class Kind(Enum):
+class LayerKind(Enum):
     """What a layer does."""
 
     LINEAR = "linear"
@@ -44,7 +46,7 @@ class Layer:
     output. For `eight_bits` see giornata.diffusion.eight_bits."""
 
     name: str
-    kind: Kind
+    kind: LayerKind
     block: int
     unit: str
     places: int
@@ -116,26 +118,26 @@ def _layers(name: str, module: nn.Module, place: _Place, unit: str) -> Iterator[
             out = n // (module.stride[0] * module.stride[1])
             sizes = {"inputs": module.in_channels, "outputs": module.out_channels}
             common["eight_bits"] = isinstance(module, EightBitConv2d)
-            yield Layer(name=name, kind=Kind.CONV, places=n, multiplies=weights * out, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.CONV, places=n, multiplies=weights * out, **sizes, **common)
         case nn.Linear():
             n = _linear_places(name, place)
             sizes = {"inputs": module.in_features, "outputs": module.out_features}
             multiplies = n * module.in_features * module.out_features
-            yield Layer(name=name, kind=Kind.LINEAR, places=n, multiplies=multiplies, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.LINEAR, places=n, multiplies=multiplies, **sizes, **common)
         case nn.GroupNorm() | nn.LayerNorm():
             width = module.num_channels if isinstance(module, nn.GroupNorm) else module.normalized_shape[0]
             activated = ".resnets." in name or name == "conv_norm_out"
             sizes = {"inputs": width, "outputs": width, "multiplies": 0, "activated": activated}
-            yield Layer(name=name, kind=Kind.NORM, places=n, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.NORM, places=n, **sizes, **common)
         case Attention():
             keys = place.prompt_tokens if module.is_cross_attention else n
             width = module.inner_dim
             sizes = {"inputs": width, "outputs": width, "keys": keys, "multiplies": 2 * n * keys * width}
-            yield Layer(name=name, kind=Kind.ATTENTION, places=n, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.ATTENTION, places=n, **sizes, **common)
         case GEGLU():
             width = _linear(module.proj).out_features
             sizes = {"inputs": width, "outputs": width // 2, "multiplies": 0}
-            yield Layer(name=name, kind=Kind.GATE, places=n, **sizes, **common)
+            yield Layer(name=name, kind=LayerKind.GATE, places=n, **sizes, **common)
 
 
 def _linear_places(name: str, place: _Place) -> int:
@@ -147,3 +149,61 @@ def _linear_places(name: str, place: _Place) -> int:
 def _linear(layer: Any) -> nn.Linear:
     """A layer as it was before an adapter was put on."""
     return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
+
+
+# ---- How much arithmetic a picture takes, and how much a device can do: the two halves of MFU
+#
+# Model FLOP utilisation (Chowdhery et al., "PaLM", 2022, appendix B): arithmetic that the model needs per second,
+# over what the device's matrix units do at their best. What gradient checkpointing computes a second time is not
+# needed, and does not count.
+
+PER_MULTIPLY = 2
+"""A multiplication and an addition."""
+SIDE = 8192
+ROUNDS = 8
+WORTH_S = 0.25
+"""When no more rounds are begun: an engine measures before its first step."""
+
+
+def training_flops(layers: Iterable[Layer], ranks: Mapping[str, int]) -> int:
+    """Of one picture, forward and backward: 2 per multiplication of each matrix product. Backward, a frozen layer
+    passes its gradient on (as much again), an attention has twice its products; nothing is passed on below the first
+    adapted block. The adapter's own products are counted three times: forward, and for both gradients. `ranks` are
+    those of the adapted layers, by their names.
+    """
+    layers = tuple(layers)
+    first = min((layer.block for layer in layers if layer.name in ranks), default=0)
+    total = 0
+    for layer in layers:
+        backward = 2 if layer.kind is LayerKind.ATTENTION else 1
+        total += layer.multiplies * (1 + (backward if layer.block >= first else 0))
+        if layer.name in ranks:
+            rank = ranks[layer.name]
+            total += 3 * layer.multiplies * rank * (layer.inputs + layer.outputs) // (layer.inputs * layer.outputs)
+    return PER_MULTIPLY * total
+
+
+def matmul_flops_per_s(
+    device: torch.device, dtype: torch.dtype, *, side: int = SIDE, clock: Callable[[], float] = time.monotonic
+) -> float:
+    """What the device does of square matrix products, at best of a few. Takes 2 side² elements of memory, which are
+    given back, and waits for the device. The first is to warm up; a slow device makes few more.
+
+    Of normal numbers: a GPU that multiplies equal ones needs less power, and is faster than it ever is at work."""
+    draw = torch.Generator(device).manual_seed(0)
+    one = torch.empty(side, side, device=device, dtype=dtype).normal_(generator=draw)
+    out = torch.empty_like(one)
+    found_s: list[float] = []
+    while len(found_s) < ROUNDS and (len(found_s) < 2 or sum(found_s) < WORTH_S):
+        _wait(device)
+        began_s = clock()
+        torch.matmul(one, one, out=out)
+        _wait(device)
+        found_s.append(clock() - began_s)
+    best_s = min(found_s)
+    return PER_MULTIPLY * side**3 / max(best_s, 1e-9)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from giornata.diffusion.checkpoint import canonical_json
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.tensor_file import json_sha256
 
 HASHING_THREADS = 4  # hashlib lets others run meanwhile
 # Weights that are frozen do not change while they live; hashing all of SDXL takes some seconds.
@@ -27,7 +28,7 @@ def tensors_digest(module: nn.Module) -> str:
         tensors = module.state_dict()
         with ThreadPoolExecutor(HASHING_THREADS) as pool:
             rows = sorted(pool.map(described, tensors.keys(), tensors.values()))
-        _known[module] = hashlib.sha256(canonical_json(rows).encode("ascii")).hexdigest()
+        _known[module] = json_sha256(rows)
     return _known[module]
 
 
@@ -42,3 +43,17 @@ def _configuration(module: nn.Module) -> str:
     config = getattr(module, "config", {})
     fields = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     return json.dumps({key: fields[key] for key in sorted(fields) if not key.startswith("_")}, default=str)
+
+
+def base_sha256(base: BaseModel) -> str:
+    """Hash of every weight and buffer of UNet, VAE and text encoders by its name, and of the noise schedule.
+
+    The base carries no adapter yet, and its weights are as they were loaded, in the precision of the job: of what a
+    result depends on. Folder, single file and hub give one hash.
+    """
+    modules = {"unet": base.unet, "vae": base.vae}
+    modules |= {f"text_encoders.{number}": encoder for number, encoder in enumerate(base.text_encoders)}
+    parts = [[name, tensors_digest(module)] for name, module in modules.items()]
+    parts.append(described("noise_scheduler.alphas_cumprod", base.noise_scheduler.alphas_cumprod))
+    parts.append(["prediction_type", base.prediction_type])
+    return json_sha256(parts)

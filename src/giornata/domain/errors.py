@@ -22,13 +22,16 @@
         ├── TooMany             429 too-many               the key has as many of these open as it may
         └── TooSlow             408 too-slow               the request did not arrive in time
 
+`WorkloadFailed` is apart from the tree: it ends an attempt inside the engine, and no HTTP request ever sees it.
 The HTTP status is written here for the reader; `giornata.api.problems` is the one place that maps it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
+
+from giornata.domain.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +214,17 @@ class TooSlow(Unavailable):
     """The request's body did not arrive in the time that its length allows."""
 
     code = "too-slow"
+
+
+def in_short(faults: Sequence[Fault]) -> str:
+    """Return the first two faults in one line. All faults travel beside the message, so it need not repeat them."""
+    more = len(faults) - 2
+    return "; ".join(str(fault) for fault in faults[:2]) + (f"; and {more} more" if more > 0 else "")
+
+
+class WorkloadFailed(Exception):
+    """The attempt cannot go on, for a known reason. The engine reports `reason`, `message` and `faults`."""
+
+    def __init__(self, reason: Reason, message: str, faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(message)
+        self.reason, self.message, self.faults = reason, message, faults

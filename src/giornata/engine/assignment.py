@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from giornata.engine.channel import Channel
-from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.pipe import (
     ArtifactWritten,
     CacheGet,
@@ -18,6 +17,7 @@ from giornata.protocol.pipe import (
     Progress,
     Start,
 )
+from giornata.workloads.interface import Stopped, Wish
 
 # The agent answers as soon as its download is done; after this long the thing is made again instead.
 CACHE_ANSWER_S = 900.0

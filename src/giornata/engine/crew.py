@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from giornata.engine.assignment import Assignment
-from giornata.engine.workload import Outcome, Reporter
 from giornata.protocol.pipe import Start
+from giornata.workloads.interface import Outcome, Reporter
 
 End = Outcome | Exception
 
@@ -15,8 +15,9 @@ NOBODY: Free = (0, ())
 
 
 class EngineCrew:
-    """The engine's `giornata.engine.workload.Crew`. `take` gives the next attempt that fits, if one waits; `report`
-    tells the agent of an end and says whether the process may go on; `say` tells it how many more could join."""
+    """The engine's `giornata.workloads.interface.Crew`. `take` gives the next attempt that fits, if one waits;
+    `report` tells the agent of an end and says whether the process may go on; `say` tells the agent how many more
+    could join."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from typing import IO, cast
 
 from pydantic import ValidationError
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.assignment import Assignment
 from giornata.engine.channel import Channel
@@ -15,7 +16,6 @@ from giornata.engine.crew import End, EngineCrew, Free
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
 from giornata.engine.waiting import Waiting
-from giornata.engine.workload import JointWorkload, Outcome, Stopped, Workload, WorkloadFailed
 from giornata.protocol.pipe import (
     TO_ENGINE,
     Alive,
@@ -33,6 +33,7 @@ from giornata.protocol.pipe import (
     WriteCheckpoint,
 )
 from giornata.protocol.pipe import Stopped as StoppedMessage
+from giornata.workloads.interface import JointWorkload, Outcome, Stopped, Workload
 
 ALIVE_EVERY_S = 1.0
 EXIT_DEVICE_BROKEN = 70
@@ -47,7 +48,7 @@ class Engine:
 
     `workloads` maps kinds to instances, which live as long as the engine. Attempts are addressed by id and kept in
     a table; they run in the thread that called `run`, in the order in which they came: one at a time, or several
-    where a workload can carry out several at once (`giornata.engine.workload.JointWorkload`).
+    where a workload can carry out several at once (`giornata.workloads.interface.JointWorkload`).
     `leave` ends the process at once, whatever it is doing; tests pass another one.
     """
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.engine.workload import Workload
 from giornata.protocol.specs import CANARY_KIND, PRETRAIN_KIND
+from giornata.workloads.interface import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO})
 # What CUDA says when its context is lost: every later call of the process fails as well.

@@ -1,6 +1,6 @@
 """Inspects pictures in a process apart, and survives whatever they do to it.
 
-The process is `python -m giornata.diffusion.inspect`. It is handed one picture at a time, so when it dies or falls
+The process is `python -m giornata.pictures.inspector`. It is handed one picture at a time, so when it dies or falls
 silent there is exactly one picture to blame: that one gets a fault, and a new process goes on with the next.
 """
 
@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from giornata.domain.errors import Fault, Unavailable
 
-INSPECTOR = "giornata.diffusion.inspect"
+INSPECTOR = "giornata.pictures.inspector"
 START_TIMEOUT_S = 60.0
 REPLY_CHARS = 1 << 20
 STDERR_TAIL_BYTES = 2000

@@ -14,7 +14,7 @@ from pathlib import Path
 from giornata.domain.errors import Fault, Unavailable
 from giornata.pictures.folder import PictureFile
 
-FOLDER = "giornata.diffusion.fold_mask"
+FOLDER = "giornata.pictures.inspector.fold_mask"
 TIMEOUT_S_EACH = 20.0
 SAVE_ANEW = "save the mask as a PNG in levels of grey, white where the picture is to be learnt"
 

@@ -15,13 +15,13 @@ from tests.contract.diffusion.test_formats import outputs as exact_outputs
 from tests.unit.diffusion.test_lora import outputs, same, shape_of, spec_of
 
 from giornata.diffusion.adapter_plan import holds, size_of
+from giornata.diffusion.families.sdxl import kohya_name
 from giornata.diffusion.formats import FILE_NAMES, write_kohya, write_lora
-from giornata.diffusion.kohya_file import from_kohya, layer_of
-from giornata.diffusion.kohya_names import kohya_name
+from giornata.diffusion.kohya_file import kohya_layers, kohya_parts, layer_of, split_name
 from giornata.diffusion.lora import ADAPTER, Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 KOHYA = {"output_formats": ["kohya"]}
@@ -237,10 +237,12 @@ def test_a_kohya_file_is_whole_where_diffusers_reads_no_text_encoder(
     with add_adapters(tiny_base, spec) as adapters:
         tensors = trained(adapters)
     content = load_file(write_kohya(tmp_path / "lora", tensors, facts(spec), dtype="float32"))
-    read = from_kohya(content, {layer_of(name) for name in tensors}, layers_per_block=1)
-    assert not read.strange
-    assert read.tensors.keys() == tensors.keys()
-    assert all(torch.equal(value, tensors[name]) for name, value in read.tensors.items())
+    layers = kohya_layers({layer_of(name) for name in tensors}, layers_per_block=1)
+    read, _, others = kohya_parts(content)
+    found = {layers[split_name(name)[0]] + split_name(name)[1]: value for name, value in read.items()}
+    assert not others
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(value, tensors[name]) for name, value in found.items())
 
 
 def test_layers_get_their_own_ranks_and_alphas(tiny_base: BaseModel, tiny_folder: Path) -> None:

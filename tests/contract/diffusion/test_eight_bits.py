@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.eight_bits import (
     EIGHT_BITS,
     FORMATS,
@@ -26,15 +26,15 @@ from giornata.diffusion.eight_bits import (
     working_bytes,
 )
 from giornata.diffusion.lora import Adapters, add_adapters
-from giornata.diffusion.memory import Precision, kept_bytes
+from giornata.diffusion.memory import ActivationPrecision, kept_bytes
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.recompute import Recompute, recomputing
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.train.fit import sizes_of, worn_on
+from giornata.workloads.train.memory_budget import adapter_shapes, sizes_of
 
 INT8, FP8, NONE = BaseQuantization.INT8, BaseQuantization.FP8, BaseQuantization.NONE
 KINDS = (INT8, FP8)
@@ -274,10 +274,10 @@ def test_a_slot_on_8_bits_gets_the_gradients_of_a_plain_base(tiny_base: BaseMode
 
 
 @contextmanager
-def slots_on(base: BaseModel, spec: TrainSpec) -> Iterator[Slots]:
-    with Slots(base, spec, count=2, rank=4) as slots:
+def slots_on(base: BaseModel, spec: TrainSpec) -> Iterator[AdapterSlots]:
+    with AdapterSlots(base, spec, count=2, rank=4) as slots:
         for place in (0, 1):
-            stirred(slots.sit(place, spec.model_copy(update={"seed": place})).adapters)
+            stirred(slots.assign(place, spec.model_copy(update={"seed": place})).adapters)
         slots.set_width(2)
         with slots.on():
             yield slots
@@ -326,8 +326,8 @@ def test_the_estimate_knows_what_is_not_kept(tiny_base: BaseModel, targets: tupl
     reckoned = {}
     for base in (held, plain):
         found = layers_of(base.unet, 256)
-        adapted = worn_on(found, spec)
-        precision = Precision.of(mixed=False)
+        adapted = adapter_shapes(found, spec)
+        precision = ActivationPrecision.of(mixed=False)
         reckoned[base.unet] = 2 * kept_bytes(found, adapted, precision, Recompute.OFF)
         counted = kept_for_backward(base, add_adapters(base, spec), weights=False, side=32)
         assert reckoned[base.unet] == pytest.approx(counted, rel=0.12)

@@ -12,15 +12,15 @@ from diffusers.utils import convert_state_dict_to_diffusers
 from safetensors import safe_open
 from safetensors.torch import load, load_file
 
+from giornata.diffusion.families.sdxl import kohya_name
 from giornata.diffusion.formats import FILE_NAMES, Format, lost_tensors, write_diffusers, write_kohya, write_lora
-from giornata.diffusion.kohya_names import kohya_name
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_facts import LoraFacts, facts_of
-from giornata.diffusion.lora_provenance import facts_shown
+from giornata.diffusion.lora_rewrite import facts_shown
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.safefile import safetensors_bytes
+from giornata.diffusion.tensor_file import safetensors_bytes
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")

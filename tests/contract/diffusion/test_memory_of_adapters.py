@@ -7,15 +7,14 @@ import torch
 from diffusers import UNet2DConditionModel
 from tests.unit.diffusion.test_memory import count_kept, in_a_slot, sdxl  # noqa: F401
 
-from giornata.diffusion.adapted_layers import why_not_lean
+from giornata.diffusion.adapter_plan import why_not_lean
 from giornata.diffusion.lora import add_adapters
-from giornata.diffusion.memory import GIB, Precision, Worn, multiplied_out_bytes
+from giornata.diffusion.memory import GIB, ActivationPrecision, AdapterShape, multiplied_out_bytes
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.unet_layers import Kind, layers_of
+from giornata.diffusion.unet_layers import LayerKind, layers_of
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import sizes_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
 
 OFF, SELECTIVE, FULL = Recompute
 EVERYWHERE = ("to_k", "to_q", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2")
@@ -82,7 +81,7 @@ def test_a_magnitude_costs_pictures_and_a_product_does_not(tiny_base: BaseModel)
     plain, dora, lokr = (sizes_of(tiny_base, spec_of(tiny_base, **each)) for each in ({}, DORA, LOKR))
     assert dora.kept_bytes[OFF] > 1.2 * plain.kept_bytes[OFF]
     assert lokr.kept_bytes[OFF] <= plain.kept_bytes[OFF]
-    one, two = (lokr.activation_bytes(Footprint(recompute=OFF, rows=rows)) for rows in (1, 2))
+    one, two = (lokr.activation_bytes(MemoryPlan(recompute=OFF, rows=rows)) for rows in (1, 2))
     assert two - one == lokr.kept_bytes[OFF]
     assert one - lokr.kept_bytes[OFF] == lokr.multiplied_out_bytes[OFF] > 0
     assert not any(plain.multiplied_out_bytes.values())
@@ -100,14 +99,14 @@ def test_sdxl_with_lokr_takes_its_matrices_besides(sdxl: UNet2DConditionModel) -
     """Of the attention's layers in bf16: two bytes for each of their weights, or those of one block at a time."""
     layers = layers_of(sdxl, 1024)
     targets = ("to_k", "to_q", "to_v", "to_out.0")
-    worn = {
-        layer.name: Worn(rank=16, multiplied_out=True)
+    adapter_shape = {
+        layer.name: AdapterShape(rank=16, multiplied_out=True)
         for layer in layers
-        if layer.kind is Kind.LINEAR and layer.name.endswith(targets)
+        if layer.kind is LayerKind.LINEAR and layer.name.endswith(targets)
     }
-    precision = Precision.of(mixed=True, lean=False)
-    weights = sum(module.weight.numel() for name, module in sdxl.named_modules() if name in worn)
-    off, full = (multiplied_out_bytes(layers, worn, precision, each) for each in (OFF, FULL))
+    precision = ActivationPrecision.of(mixed=True, lean=False)
+    weights = sum(module.weight.numel() for name, module in sdxl.named_modules() if name in adapter_shape)
+    off, full = (multiplied_out_bytes(layers, adapter_shape, precision, each) for each in (OFF, FULL))
     assert off == 2 * weights
     assert off > GIB
     assert full == 2 * (6 * 1280**2 + 2 * 1280 * 2048)

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train import class_images
-from giornata.workloads.train.material import Material
+from giornata.workloads.train.sample_set import SampleSet
 
 PRIOR = {"with_prior_preservation": True, "class_prompt": "a toy", "num_class_images": 2, "max_train_steps": 2}
 
@@ -122,7 +122,7 @@ def test_drawing_can_be_stopped_between_pictures(studio: Studio) -> None:
 def test_many_pictures_are_kept_while_they_are_drawn(base: BaseModel, tiny_folder: Path, tmp_path: Path) -> None:
     job, told = spec(tiny_folder, num_class_images=3), list[int]()
 
-    def obtained(cache: dict[str, Path], stop_at: int = -1) -> tuple[Material | None, list[str]]:
+    def obtained(cache: dict[str, Path], stop_at: int = -1) -> tuple[SampleSet | None, list[str]]:
         reporter = RecordingReporter(cache=cache)
 
         def tick(done: int, total: int) -> None:
@@ -164,6 +164,6 @@ def test_other_class_pictures_on_resume_are_noticed(studio: Studio, tiny_folder:
 def test_equal_class_pictures_do_no_harm() -> None:
     pictures = torch.zeros(3, 64, 64, 3, dtype=torch.uint8)
     job = TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", with_prior_preservation=True, class_prompt="c")
-    material = class_images.material(pictures, job)
-    assert len(material.samples) == 3
-    assert material.load(material.samples[0]).size == (64, 64)
+    sample_set = class_images.sample_set(pictures, job)
+    assert len(sample_set.samples) == 3
+    assert sample_set.load(sample_set.samples[0]).size == (64, 64)

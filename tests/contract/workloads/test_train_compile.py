@@ -18,7 +18,7 @@ from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.regional import compiler_of
-from giornata.engine.workload import Wish
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, Compiler, Speeds
 from giornata.workloads.train.kernel_cache import KernelCache
 from giornata.workloads.train.workload import TrainWorkload

@@ -17,8 +17,8 @@ from giornata.diffusion.shapes.evaluate import draw_prompts
 from giornata.diffusion.shapes.evaluate import load as load_pipeline
 from giornata.diffusion.shapes.scoring import LEAST_IOU, Scorer
 from giornata.diffusion.shapes.shipped import copy_drawing_model
-from giornata.engine.workload import Outcome
 from giornata.protocol.specs import model_key
+from giornata.workloads.interface import Outcome
 from giornata.workloads.train.workload import TrainWorkload
 
 KOHYA = "lora-kohya.safetensors"

@@ -8,11 +8,11 @@ import torch
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
 from giornata.diffusion.models import load_base
-from giornata.engine.workload import Wish
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import Supplies, prepare
-from giornata.workloads.train.material import gather
-from giornata.workloads.train.packs import Shelf
+from giornata.workloads.interface import Wish
+from giornata.workloads.train.encoding import CachedInputs, cache_inputs
+from giornata.workloads.train.encoding_cache import EncodingCache
+from giornata.workloads.train.sample_set import load_samples
 from giornata.workloads.train.workload import TrainWorkload
 
 JOB = {"max_train_steps": 3, "train_batch_size": 2, "masked_loss": True}
@@ -68,23 +68,23 @@ def test_an_attempt_that_resumes_encodes_the_rest_with_the_same_bits(tiny_folder
     sizes = ((64, 70), (64, 130), (130, 60), (64, 131), (90, 60))
     spec = TrainSpec.model_validate(spec_for(tiny_folder, max_train_steps=30, **BUCKETS))
     base = load_base(spec, device="cpu", dtype=torch.float32)
-    instances, _ = gather(draw_pictures(tmp_path / "in", 9, sizes=sizes), spec)
+    instances, _ = load_samples(draw_pictures(tmp_path / "in", 9, sizes=sizes), spec)
     reporter = RecordingReporter()
 
-    def encoded(first_step: int, shelf: Shelf | None = None) -> Supplies:
-        return prepare(
+    def encoded(first_step: int, encoding_cache: EncodingCache | None = None) -> CachedInputs:
+        return cache_inputs(
             base,
             spec,
             (instances,),
             seed=42,
             first_step=first_step,
             tick=lambda *_: None,
-            shelf=shelf,
+            encoding_cache=encoding_cache,
             rows_of=lambda _: 4,
         )
 
-    shelf = Shelf(reporter=reporter, directory=tmp_path, worth_pixels=0, portion_pixels=1)
-    whole, rest = encoded(0, shelf), encoded(25)
+    encoding_cache = EncodingCache(reporter=reporter, directory=tmp_path, worth_pixels=0, portion_pixels=1)
+    whole, rest = encoded(0, encoding_cache), encoded(25)
     assert len(reporter.puts) == 9
     views = rest.draws.views(25, 30)
     assert 0 < len(views) < len(whole.draws.views(0, 30))
@@ -92,6 +92,6 @@ def test_an_attempt_that_resumes_encodes_the_rest_with_the_same_bits(tiny_folder
         one, other = whole.latents[view][0], rest.latents[view][0]
         assert torch.equal(one.mean_CHW, other.mean_CHW)
         assert torch.equal(one.std_CHW, other.std_CHW)
-    again = encoded(0, shelf)
+    again = encoded(0, encoding_cache)
     assert len(reporter.puts) == 9
     assert all(torch.equal(again.latents[view][0].mean_CHW, whole.latents[view][0].mean_CHW) for view in views)

@@ -14,10 +14,11 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 from giornata.diffusion import checkpoint as checkpoints
 from giornata.diffusion.export import export_checkpoint
 from giornata.diffusion.models import BaseModel, load_base
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 

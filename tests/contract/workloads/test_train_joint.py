@@ -15,10 +15,11 @@ from safetensors.torch import load, save_file
 from tests.fixtures.train_hall import JOBS, Hall
 from tests.fixtures.train_studio import RecordingReporter
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Outcome, Stopped, Wish
 from giornata.workloads.train.tracking import TrackerContext, report
 
 KOHYA = "lora-kohya.safetensors"

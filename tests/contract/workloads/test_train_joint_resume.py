@@ -7,8 +7,8 @@ import pytest
 from tests.fixtures.train_hall import JOBS, Hall, Table
 from tests.fixtures.train_studio import RecordingReporter
 
-from giornata.engine.workload import Outcome, Stopped, Wish
 from giornata.protocol.pipe import ResumePoint, Start
+from giornata.workloads.interface import Outcome, Stopped, Wish
 
 STOP = Wish.CHECKPOINT_AND_STOP
 STEPS: dict[str, dict[str, Any]] = {name: {"max_train_steps": 4} for name in JOBS}

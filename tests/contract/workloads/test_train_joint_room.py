@@ -6,24 +6,25 @@ import torch
 from tests.fixtures.train_hall import JOBS, Hall
 
 from giornata.diffusion.models import load_base
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Outcome, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room
-from giornata.workloads.train.places import needed_bytes, sizes_in_a_place
+from giornata.workloads.interface import Outcome
+from giornata.workloads.train.layout import needed_bytes, sizes_in_a_place
+from giornata.workloads.train.memory_budget import CONTEXT_BYTES, MemoryBudget
 
 
-def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> Room:
+def room_for(hall: Hall, name: str, jobs: int, **changes: Any) -> MemoryBudget:
     """A device on which so many jobs like this one just fit."""
     spec = TrainSpec.model_validate(hall.studio(name, **changes).spec)
     base = load_base(spec, device="cpu", dtype=torch.float32)
     need_bytes = needed_bytes(sizes_in_a_place(base, spec), spec, jobs)
-    return Room(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
+    return MemoryBudget(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
 
 
 def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
     changes = {name: {"max_train_steps": 2, "resolution": 128} for name in JOBS}
-    table, reporters = hall.together(["a", "d", "e"], changes=changes, room=room_for(hall, "a", 2, **changes["a"]))
+    table, reporters = hall.together(["a", "d", "e"], changes=changes, budget=room_for(hall, "a", 2, **changes["a"]))
     assert table.offered == [2]
     assert "up to 2 jobs" in reporters["a"].lines[0]
     widths = []
@@ -35,8 +36,8 @@ def test_there_are_as_many_places_as_fit(hall: Hall) -> None:
 
 def test_where_only_one_fits_it_trains_alone_to_the_same_bytes_and_others_wait(hall: Hall) -> None:
     changes = {"max_train_steps": 2, "resolution": 128}
-    room = room_for(hall, "a", 1, **changes)
-    table, reporters = hall.together(["a", "e"], changes={"a": changes}, room=room)
+    budget = room_for(hall, "a", 1, **changes)
+    table, reporters = hall.together(["a", "e"], changes={"a": changes}, budget=budget)
     assert table.offered == []
     assert len(table.waiting) == 1
     outcome = table.ends["a"]
@@ -46,7 +47,7 @@ def test_where_only_one_fits_it_trains_alone_to_the_same_bytes_and_others_wait(h
 
 
 def test_a_job_that_does_not_even_fit_alone_is_refused_as_ever(hall: Hall) -> None:
-    table, reporters = hall.together(["a"], room=Room(total_bytes=1))
+    table, reporters = hall.together(["a"], budget=MemoryBudget(total_bytes=1))
     end = table.ends["a"]
     assert isinstance(end, WorkloadFailed)
     assert end.reason is Reason.NODE_TOO_SMALL

@@ -20,8 +20,8 @@ from giornata.diffusion.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
 from giornata.diffusion.shapes.evaluate import load
 from giornata.diffusion.shapes.learned import Examination, Marks
 from giornata.diffusion.shapes.shipped import copy_drawing_model
-from giornata.engine.workload import Outcome
 from giornata.protocol.pipe import Start
+from giornata.workloads.interface import Outcome
 from giornata.workloads.train.workload import TrainWorkload
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # the first test of some pays for the jobs of all

@@ -13,11 +13,11 @@ from giornata.diffusion import checkpoint as checkpoints
 from giornata.diffusion.memory import GIB
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room, sizes_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.train.memory_budget import CONTEXT_BYTES, MemoryBudget, MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 
 NOTICE = "smaller-footprint"
@@ -40,8 +40,8 @@ class Scarce:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
-def workload(*out_of_memory: int, room: Room | None = None) -> TrainWorkload:
-    return TrainWorkload(device="cpu", load=Scarce(*out_of_memory), room_of=lambda _: room)
+def workload(*out_of_memory: int, budget: MemoryBudget | None = None) -> TrainWorkload:
+    return TrainWorkload(device="cpu", load=Scarce(*out_of_memory), budget_of=lambda _: budget)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def tensors_of(reporter: RecordingReporter) -> dict[str, torch.Tensor]:
 def test_out_of_memory_once_costs_no_step_and_with_gradient_checkpointing_no_bit(studio: Studio) -> None:
     """Half of a step's pictures go at a time, and call 5 is the second half of step 3: the gradients of the first
     half must not count twice."""
-    room = room_for(studio.spec, Footprint(recompute=Recompute.OFF, rows=2))
-    calm, hit = studio.run(workload=workload(room=room)), studio.run(workload=workload(5, room=room))
+    budget = room_for(studio.spec, MemoryPlan(recompute=Recompute.OFF, rows=2))
+    calm, hit = studio.run(workload=workload(budget=budget)), studio.run(workload=workload(5, budget=budget))
     assert [name for name, _ in hit.notices] == [NOTICE, NOTICE]
     said = hit.notices[1][1]
     assert said["step"] == 2
@@ -105,8 +105,8 @@ def failed(studio: Studio, made: TrainWorkload, **changes: Any) -> tuple[Workloa
 
 
 def test_out_of_memory_twice_is_the_jobs_fault(studio: Studio) -> None:
-    room = Room(total_bytes=64 * GIB)
-    failure, reporter = failed(studio, workload(2, 6, room=room))
+    budget = MemoryBudget(total_bytes=64 * GIB)
+    failure, reporter = failed(studio, workload(2, 6, budget=budget))
     assert failure.reason is Reason.BAD_SPEC
     for part in ("step 4", "again with a smaller footprint", "64.0 GiB", "lower resolution", "2.00 GiB"):
         assert part in failure.message
@@ -125,7 +125,7 @@ def test_with_nothing_left_to_make_smaller_there_is_no_retry(studio: Studio) -> 
 
 def test_memory_that_others_took_meanwhile_is_the_machines_fault(studio: Studio) -> None:
     made = TrainWorkload(
-        device="cpu", load=Scarce(2, 4), room_of=lambda _: Room(total_bytes=64 * GIB, others_bytes=20 * GIB)
+        device="cpu", load=Scarce(2, 4), budget_of=lambda _: MemoryBudget(total_bytes=64 * GIB, others_bytes=20 * GIB)
     )
     failure, _ = failed(studio, made)
     assert failure.reason is Reason.NODE_VRAM
@@ -151,34 +151,34 @@ def test_an_error_that_is_not_about_memory_is_not_retried(studio: Studio) -> Non
 # ---- told beforehand
 
 
-def room_for(spec: dict[str, Any], footprint: Footprint) -> Room:
+def room_for(spec: dict[str, Any], memory_plan: MemoryPlan) -> MemoryBudget:
     """A device that the job just fits when laid out like this."""
     parsed = TrainSpec.model_validate(spec)
     base = load_base(parsed, device="cpu", dtype=torch.float32)
-    need_bytes = sizes_of(base, parsed).peak_bytes(footprint)
-    return Room(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
+    need_bytes = sizes_of(base, parsed).peak_bytes(memory_plan)
+    return MemoryBudget(total_bytes=int((need_bytes + CONTEXT_BYTES) / 0.95) + 2)
 
 
 def test_a_job_that_does_not_fit_is_made_smaller_before_its_first_step(studio: Studio) -> None:
-    pieces = Footprint(recompute=Recompute.FULL, rows=2)
+    pieces = MemoryPlan(recompute=Recompute.FULL, rows=2)
     reporter = RecordingReporter(wishes={3: Wish.CHECKPOINT_AND_STOP})
     spec = studio.spec | {"resolution": 128, "train_batch_size": 4, "gradient_accumulation_steps": 1}
-    room = room_for(spec, pieces)
-    whole = studio.run(spec=spec, workload=workload(room=room))
+    budget = room_for(spec, pieces)
+    whole = studio.run(spec=spec, workload=workload(budget=budget))
     assert whole.notices[0][0] == NOTICE
     assert whole.notices[0][1]["to"] == pieces.in_words()
     assert "expected to take" in whole.lines[0]
     assert json.loads(json.dumps(whole.notices[0][1]))
-    first = studio.run(reporter, spec=spec, workload=workload(room=room))
+    first = studio.run(reporter, spec=spec, workload=workload(budget=budget))
     larger = studio.run(
-        spec=spec, resume=studio.resume_point(first, 3), workload=workload(room=Room(total_bytes=64 * GIB))
+        spec=spec, resume=studio.resume_point(first, 3), workload=workload(budget=MemoryBudget(total_bytes=64 * GIB))
     )
     assert larger.artifacts == whole.artifacts
     assert not larger.notices
 
 
 def test_a_job_that_can_never_fit_is_refused_before_anything_is_encoded(studio: Studio) -> None:
-    failure, reporter = failed(studio, workload(room=Room(total_bytes=GIB // 2)))
+    failure, reporter = failed(studio, workload(budget=MemoryBudget(total_bytes=GIB // 2)))
     assert failure.reason is Reason.NODE_TOO_SMALL
     assert [name for name, _, _ in reporter.phases] == ["loading"]
 
@@ -189,7 +189,7 @@ def test_what_is_trained_already_needs_no_room(studio: Studio) -> None:
     made = studio.run(RecordingReporter(wishes={6: Wish.CHECKPOINT_AND_STOP}), spec=spec)
     try:
         start = studio.start(resume=studio.resume_point(made, 6), spec=spec)
-        workload(room=Room(total_bytes=1)).run(start, reporter)
+        workload(budget=MemoryBudget(total_bytes=1)).run(start, reporter)
     except Stopped:
         pytest.fail("there was nothing to stop")
     assert "README.md" in reporter.artifacts and "samples.png" not in reporter.artifacts

@@ -11,13 +11,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.latents import Framing
+from giornata.diffusion.latents import CropPolicy
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.engine.workload import Stopped, Wish
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train import packs
-from giornata.workloads.train.caching import Supplies, prepare
-from giornata.workloads.train.material import gather
+from giornata.workloads.interface import Stopped, Wish
+from giornata.workloads.train import encoding_cache as packs
+from giornata.workloads.train.encoding import CachedInputs, cache_inputs
+from giornata.workloads.train.sample_set import load_samples
 from giornata.workloads.train.workload import TrainWorkload
 
 JOB = {"max_train_steps": 3, "train_batch_size": 2, "masked_loss": True, "mixed_precision": "bf16"}
@@ -98,12 +98,14 @@ def test_an_attempt_that_dies_while_encoding_leaves_what_it_had(
 ) -> None:
     """In portions of a picture each: its views, and with the first also the captions."""
     spec = TrainSpec.model_validate(studio.spec | {"max_train_steps": 200})
-    instances, _ = gather(studio.inputs, spec)
+    instances, _ = load_samples(studio.inputs, spec)
 
-    def encoded(name: str, cache: dict[str, Path], stop_at: int | None = None) -> tuple[Supplies | None, list[str]]:
+    def encoded(
+        name: str, cache: dict[str, Path], stop_at: int | None = None
+    ) -> tuple[CachedInputs | None, list[str]]:
         (directory := tmp_path / name).mkdir()
         reporter = RecordingReporter(cache=cache)
-        shelf = packs.Shelf(reporter=reporter, directory=directory, worth_pixels=0, portion_pixels=1)
+        encoding_cache = packs.EncodingCache(reporter=reporter, directory=directory, worth_pixels=0, portion_pixels=1)
 
         def tick(done: int, total: int) -> None:
             reporter.phases.append(("caching", done, total))
@@ -111,15 +113,17 @@ def test_an_attempt_that_dies_while_encoding_leaves_what_it_had(
                 raise Stopped(None)
 
         try:
-            supplies = prepare(base, spec, (instances,), seed=42, first_step=0, tick=tick, shelf=shelf)
+            cached_inputs = cache_inputs(
+                base, spec, (instances,), seed=42, first_step=0, tick=tick, encoding_cache=encoding_cache
+            )
         except Stopped:
-            supplies = None
+            cached_inputs = None
         totals.append(reporter.phases[0][2])
-        return supplies, reporter.puts
+        return cached_inputs, reporter.puts
 
     totals: list[int | None] = []
     whole, all_packs = encoded("whole", {})
-    views = len(Framing.of(spec, seed=42).views("a"))
+    views = len(CropPolicy.of(spec, seed=42).views("a"))
     assert len(all_packs) == 3 and totals[0] is not None
     cache: dict[str, Path] = {}
     _, before = encoded("killed", cache, stop_at=totals[0] - views - 1)  # in the middle of the second picture
@@ -129,11 +133,11 @@ def test_an_attempt_that_dies_while_encoding_leaves_what_it_had(
     assert whole is not None and resumed is not None
     for view in whole.draws.views(0, 200):
         assert torch.equal(whole.latents[view][0].mean_CHW, resumed.latents[view][0].mean_CHW)
-    one_pack = packs.Keys(base=base, framing=Framing.of(spec, seed=42), with_captions=True)
+    one_pack = packs.ShardKeys(base=base, crop_policy=CropPolicy.of(spec, seed=42), with_captions=True)
     texts = sorted({sample.caption for sample in instances.samples})
     views_of_all = list(whole.draws.views(0, 200))
     key, old = one_pack.of(views_of_all, texts), tmp_path / "old"
-    packs.write_pack(old, key, packs.pack_of(whole.latents, views_of_all, whole.embeddings, texts))
+    packs.write_shard(old, key, packs.shard_of(whole.latents, views_of_all, whole.embeddings, texts))
     _, after = encoded("as they were before there were portions", {key: old})
     assert (after, totals[3]) == ([], 0)
 
@@ -164,7 +168,7 @@ def test_a_pack_that_is_not_right_is_made_again(
     if damage == "no pack":
         save_file({"a": torch.zeros(1)}, pack)
     elif damage == "another key":
-        packs.write_pack(pack, "encodings-other", packs.read_pack(path, key))
+        packs.write_shard(pack, "encodings-other", packs.read_shard(path, key))
     elif damage.startswith("a"):
         tampered(pack, damage)
     second = studio.run(RecordingReporter(cache={key: pack}), workload=keen())
@@ -186,9 +190,9 @@ def base(tiny_folder: Path) -> BaseModel:
 FULL = [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: No space left (os error 28)")]
 
 
-def offering(
+def cache_writer(
     studio: Studio, base: BaseModel, directory: Path, error: Exception
-) -> tuple[Supplies, RecordingReporter]:
+) -> tuple[CachedInputs, RecordingReporter]:
     """The caching phase of a job, on a disk that fails so after half of the file."""
 
     def save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -196,9 +200,11 @@ def offering(
         raise error
 
     spec, reporter = TrainSpec.model_validate(studio.spec), RecordingReporter()
-    instances, _ = gather(studio.inputs, spec)
-    shelf = packs.Shelf(reporter=reporter, directory=directory, worth_pixels=0, save=save)
-    prepared = prepare(base, spec, (instances,), seed=42, first_step=0, tick=lambda *_: None, shelf=shelf)
+    instances, _ = load_samples(studio.inputs, spec)
+    encoding_cache = packs.EncodingCache(reporter=reporter, directory=directory, worth_pixels=0, save=save)
+    prepared = cache_inputs(
+        base, spec, (instances,), seed=42, first_step=0, tick=lambda *_: None, encoding_cache=encoding_cache
+    )
     return prepared, reporter
 
 
@@ -206,8 +212,8 @@ def offering(
 def test_a_full_disk_costs_the_pack_and_not_the_job(
     studio: Studio, base: BaseModel, tmp_path: Path, error: Exception
 ) -> None:
-    supplies, reporter = offering(studio, base, tmp_path, error)
-    assert all(draw.view in supplies.latents for draw in supplies.draws.micro_batch(2, 0))
+    cached_inputs, reporter = cache_writer(studio, base, tmp_path, error)
+    assert all(draw.view in cached_inputs.latents for draw in cached_inputs.draws.micro_batch(2, 0))
     assert not reporter.puts
     assert "not kept for later" in reporter.lines[0]
     assert list(tmp_path.iterdir()) == []
@@ -217,7 +223,7 @@ def test_a_defect_in_writing_a_pack_is_not_taken_for_a_full_disk(
     studio: Studio, base: BaseModel, tmp_path: Path
 ) -> None:
     with pytest.raises(SafetensorError, match="shape"):
-        offering(studio, base, tmp_path, SafetensorError("invalid shape"))
+        cache_writer(studio, base, tmp_path, SafetensorError("invalid shape"))
 
 
 def test_waiting_for_a_pack_can_be_stopped(studio: Studio) -> None:
@@ -231,9 +237,9 @@ def test_waiting_for_a_pack_can_be_stopped(studio: Studio) -> None:
 def test_the_key_knows_everything_the_encodings_depend_on(base: BaseModel, tiny_folder: Path) -> None:
     def key(captions: list[str] | None = None, picture: str = "a", **changes: Any) -> str:
         spec = TrainSpec.model_validate(spec_for(tiny_folder, **changes))
-        framing = Framing.of(spec, seed=changes.get("seed", 42))
+        crop_policy = CropPolicy.of(spec, seed=changes.get("seed", 42))
         length = spec.max_token_length
-        return packs.pack_key(base, framing, framing.views(picture), captions, max_token_length=length)
+        return packs.shard_key(base, crop_policy, crop_policy.views(picture), captions, max_token_length=length)
 
     others = [
         key(captions=["a toy"]),
@@ -256,7 +262,7 @@ def test_the_key_knows_everything_the_encodings_depend_on(base: BaseModel, tiny_
 
 def test_a_base_that_changed_under_its_name_has_another_key(tiny_folder: Path) -> None:
     spec = TrainSpec.model_validate(spec_for(tiny_folder))
-    framing = Framing.of(spec, seed=42)
+    crop_policy = CropPolicy.of(spec, seed=42)
 
     def keys(change: str) -> tuple[str, str]:
         base = load_base(spec, device="cpu", dtype=torch.float32)
@@ -264,7 +270,7 @@ def test_a_base_that_changed_under_its_name_has_another_key(tiny_folder: Path) -
         if module is not None:
             with torch.no_grad():
                 next(module.parameters()).view(-1)[0] += 1
-        return packs.pack_key(base, framing, [], None), packs.pack_key(base, framing, [], ["a toy"])
+        return packs.shard_key(base, crop_policy, [], None), packs.shard_key(base, crop_policy, [], ["a toy"])
 
     plain = keys("")
     assert keys("unet") == plain  # encodes nothing

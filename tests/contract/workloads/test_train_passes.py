@@ -10,11 +10,10 @@ from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import Objective
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import prepare
-from giornata.workloads.train.draws import assemble
-from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.material import gather
-from giornata.workloads.train.steps import Stepper, optimizer_of
+from giornata.workloads.train.encoding import cache_inputs
+from giornata.workloads.train.sample_set import load_samples
+from giornata.workloads.train.sampling_plan import assemble
+from giornata.workloads.train.steps import PassFeed, Stepper, optimizer_of
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +30,21 @@ def trained(
     prior = {"with_prior_preservation": True, "class_prompt": "a toy", "class_dataset": "ds_2"}
     spec = TrainSpec.model_validate(spec_for(tiny_folder, max_train_steps=3, **fields, **prior))
     inputs = draw_pictures(folder, 5) + draw_pictures(folder, 4, first=50, role="class")
-    instances, classes = gather(inputs, spec)
+    instances, classes = load_samples(inputs, spec)
     assert classes is not None
-    supplies = prepare(base, spec, (instances, classes), seed=7, first_step=0, tick=lambda done, total: None)
-    feed = Feed(supplies, base.vae.config, first_step=0, end_step=3, rows=rows, pinned=False, clock=lambda: 0.0)
+    cached_inputs = cache_inputs(
+        base, spec, (instances, classes), seed=7, first_step=0, tick=lambda done, total: None
+    )
+    feed = PassFeed(
+        cached_inputs, base.vae.config, first_step=0, end_step=3, rows=rows, pinned=False, clock=lambda: 0.0
+    )
     with add_adapters(base, spec) as adapters, feed:
         stepper = Stepper(
             base=base,
             spec=spec,
             learning=adapters.learning,
             objective=Objective.of(spec, base.noise_scheduler, prediction_type="epsilon"),
-            embeddings=supplies.embeddings,
+            embeddings=cached_inputs.embeddings,
             optimizer=optimizer_of(adapters, spec),
         )
         losses = [float(stepper.step(step, feed)[0]) for step in range(3)]
@@ -62,27 +65,29 @@ def test_a_step_over_buckets_is_the_mean_of_its_pictures_roles_apart(
     spec = TrainSpec.model_validate(spec_for(tiny_folder, **fields, **prior, prior_loss_weight=0.3))
     inputs = draw_pictures(tmp_path, 5, sizes=WIDE_AND_TALL)
     inputs += draw_pictures(tmp_path, 4, first=50, role="class", sizes=WIDE_AND_TALL)
-    supplies = prepare(base, spec, gather(inputs, spec), seed=7, first_step=0, tick=lambda *_: None)
+    cached_inputs = cache_inputs(base, spec, load_samples(inputs, spec), seed=7, first_step=0, tick=lambda *_: None)
     objective = Objective.of(spec, base.noise_scheduler, prediction_type="epsilon")
     losses: dict[str, list[torch.Tensor]] = {"instance": [], "class": []}
     sizes = set()
     with torch.no_grad():
         for micro in range(3):
-            for draw in supplies.draws.micro_batch(0, micro):
-                one = assemble(supplies.draws, [draw], supplies.latents, base.vae.config)
-                said = supplies.embeddings.batch([supplies.draws.caption(draw)])
+            for draw in cached_inputs.draws.micro_batch(0, micro):
+                one = assemble(cached_inputs.draws, [draw], cached_inputs.latents, base.vae.config)
+                said = cached_inputs.embeddings.batch([cached_inputs.draws.caption(draw)])
                 losses[draw.role].append(objective.each(base.unet, one, said)[0])
                 sizes.add(one.latents_BCHW.shape[2:])
     assert len(sizes) > 1
     expected = torch.stack(losses["instance"]).mean() + 0.3 * torch.stack(losses["class"]).mean()
-    feed = Feed(supplies, base.vae.config, first_step=0, end_step=1, rows=rows, pinned=False, clock=lambda: 0.0)
+    feed = PassFeed(
+        cached_inputs, base.vae.config, first_step=0, end_step=1, rows=rows, pinned=False, clock=lambda: 0.0
+    )
     with add_adapters(base, spec) as adapters, feed:
         stepper = Stepper(
             base=base,
             spec=spec,
             learning=adapters.learning,
             objective=objective,
-            embeddings=supplies.embeddings,
+            embeddings=cached_inputs.embeddings,
             optimizer=optimizer_of(adapters, spec),
         )
         torch.testing.assert_close(stepper.step(0, feed)[0], expected, rtol=1e-4, atol=1e-5)

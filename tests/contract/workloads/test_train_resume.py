@@ -20,8 +20,8 @@ from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from giornata.diffusion.formats import FILE_NAMES
-from giornata.engine.workload import Wish
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Wish
 
 STOPS = [
     ("everything", (1, 3, 11)),  # in the warm-up, and in the middle of an epoch

@@ -15,18 +15,18 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.diffusion.adapters_off import adapters_off
-from giornata.diffusion.base_digest import base_sha256
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel, load_base
-from giornata.diffusion.painting import initial_noise
-from giornata.diffusion.samples import PURPOSE, Sample, draw_samples
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.samples import PURPOSE, PromptImages, draw_samples, initial_noise
+from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.weights_digest import base_sha256
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped, Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 PROMPTS = ("a photo of a sks toy", "a toy")
@@ -163,17 +163,17 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
     """Another result than the weights themselves, as averages are; on peft's layers and on slots."""
     spec = TrainSpec.model_validate(spec_for(tiny_folder, **{**FIELDS, "sample_steps": 1}))
     base = load_base(spec, device="cpu", dtype=torch.float32)
-    found: list[tuple[Sample, ...]] = []
+    found: list[tuple[PromptImages, ...]] = []
     with add_adapters(base, spec) as adapters:
         before = adapters.tensors()
         result = {name: torch.ones_like(tensor) * 0.05 for name, tensor in before.items()}
         found.append(draw_samples(base, spec, adapters, result, tick=lambda done, total: None))
         assert all(torch.equal(adapters.tensors()[name], before[name]) for name in before)
         assert all(parameter.requires_grad for parameter in adapters.parameters.values())
-    slots = Slots(base, spec, count=2, rank=4)
+    slots = AdapterSlots(base, spec, count=2, rank=4)
     with slots:
-        slots.sit(0, spec)
-        adapters = slots.sit(1, spec).adapters
+        slots.assign(0, spec)
+        adapters = slots.assign(1, spec).adapters
         before = adapters.tensors()
         slots.set_width(2)
         with slots.on(), adapters_off((base.unet,)):

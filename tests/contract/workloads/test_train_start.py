@@ -9,9 +9,10 @@ from safetensors.torch import load
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, input_file, spec_for
 
 from giornata.diffusion.formats import FILE_NAMES
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Wish, WorkloadFailed
 from giornata.protocol.pipe import InputFile
+from giornata.workloads.interface import Wish
 
 NEARLY_STILL = {"learning_rate": 1e-12, "max_train_steps": 1, "adam_weight_decay": 0.0}
 

@@ -16,10 +16,10 @@ from tests.fixtures.train_hall import Hall
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 from tests.fixtures.wandb_server import WandbServer, wandb_server
 
-from giornata.engine.workload import Outcome, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.tracking.wandb_run import FILE_NAME, RETRY_S, Row, TrackerFailed, WandbRun, WandbStream, deliver, upload
+from giornata.workloads.interface import Outcome, Wish
 from giornata.workloads.train.tracking import TrackerContext, wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"

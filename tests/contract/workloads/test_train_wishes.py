@@ -6,7 +6,8 @@ import pytest
 from safetensors import SafetensorError
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.engine.workload import Wish, WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.workload import TrainWorkload
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from bitsandbytes.optim import AdamW8bit
 
-from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
 from giornata.protocol.specs import TrainSpec
@@ -30,7 +30,7 @@ def parameters() -> dict[str, torch.nn.Parameter]:
 
 
 def optimizer_over(named: dict[str, torch.nn.Parameter], spec: TrainSpec = SPEC) -> AdapterOptimizer:
-    groups = [Group(learning_rate=RATES[name], parameters={name: named[name]}) for name in named]
+    groups = [ParameterGroup(learning_rate=RATES[name], parameters={name: named[name]}) for name in named]
     return AdapterOptimizer(groups, spec)
 
 

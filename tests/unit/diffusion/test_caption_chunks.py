@@ -15,15 +15,14 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDif
 from giornata.diffusion.captions import Embedding, EmbeddingCache, encode
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.painting import Brush, initial_noise, paint
 from giornata.diffusion.recompute import Recompute
-from giornata.diffusion.samples import PURPOSE, draw_samples
+from giornata.diffusion.samples import PURPOSE, SamplerConfig, draw_samples, initial_noise, sample_image
 from giornata.diffusion.tokens import add_tokens, taught
 from giornata.diffusion.unet_layers import layers_of
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import spoken
 from giornata.workloads.train.class_images import draw
-from giornata.workloads.train.fit import sizes_of
+from giornata.workloads.train.memory_budget import sizes_of
 
 TOKENS = [0, 3, 74, 75, 76, 149, 150, 151, 224, 225, 226, 400]
 
@@ -182,8 +181,8 @@ def test_new_tokens_learn_in_whatever_chunk_they_stand(tiny_base: BaseModel) -> 
 
 
 def drawn(base: BaseModel, prompt: str, room: int) -> np.ndarray:
-    brush = Brush(side_px=64, steps=2, guidance_scale=5.0, max_token_length=room)
-    return paint(base, prompt, initial_noise(base, 1, "t", 0, side_px=64), brush).numpy().astype(int)
+    sampler = SamplerConfig(side_px=64, steps=2, guidance_scale=5.0, max_token_length=room)
+    return sample_image(base, prompt, initial_noise(base, 1, "t", 0, side_px=64), sampler).numpy().astype(int)
 
 
 @torch.no_grad()
@@ -222,9 +221,11 @@ def test_samples_and_class_pictures_are_drawn_with_whole_prompts(tiny_base: Base
     with add_adapters(tiny_base, spec) as adapters:
         (sample,) = draw_samples(tiny_base, spec, adapters, adapters.tensors(), tick=lambda done, total: None)
     noise_BCHW = initial_noise(tiny_base, 1, PURPOSE, 0, side_px=64)
-    brush = Brush(side_px=64, steps=2, guidance_scale=5.0, max_token_length=150)
-    assert np.array_equal(np.asarray(sample.base), paint(tiny_base, prompt, noise_BCHW, brush).numpy())
-    assert not np.array_equal(np.asarray(sample.base), paint(tiny_base, caption_of(75), noise_BCHW, brush).numpy())
+    sampler = SamplerConfig(side_px=64, steps=2, guidance_scale=5.0, max_token_length=150)
+    assert np.array_equal(np.asarray(sample.base), sample_image(tiny_base, prompt, noise_BCHW, sampler).numpy())
+    assert not np.array_equal(
+        np.asarray(sample.base), sample_image(tiny_base, caption_of(75), noise_BCHW, sampler).numpy()
+    )
     cut = spec.model_copy(update={"class_prompt": caption_of(75)})
     assert not torch.equal(draw(tiny_base, spec, 0), draw(tiny_base, cut, 0))
 

@@ -11,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 
 from giornata.diffusion.checkpoint import (
     Header,
-    canonical_json,
     data_sha256,
     read_checkpoint,
     read_header,
@@ -20,9 +19,10 @@ from giornata.diffusion.checkpoint import (
     write_checkpoint,
 )
 from giornata.diffusion.determinism import differences, fingerprint
-from giornata.diffusion.order import Sample
+from giornata.diffusion.sample_order import Sample
+from giornata.diffusion.tensor_file import canonical_json
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 SPEC = TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=5, instance_prompt='a "toy" ü')

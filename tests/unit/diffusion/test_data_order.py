@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from giornata.diffusion.order import Order, Sample, by_content
+from giornata.diffusion.sample_order import Sample, SampleOrder, by_content
 
 seeds = st.integers(0, 2**63 - 1)
 
@@ -32,7 +32,7 @@ def test_equal_pictures_are_told_apart_by_their_captions() -> None:
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, count=st.integers(1, 40), epoch=st.integers(0, 1000))
 def test_an_epoch_holds_every_sample_once(seed: int, count: int, epoch: int) -> None:
-    order = Order(seed=seed, role="instance", count=count)
+    order = SampleOrder(seed=seed, role="instance", count=count)
     assert sorted(order.sample_at(epoch * count + place) for place in range(count)) == list(range(count))
     assert order.epoch_and_place(epoch * count) == (epoch, 0)
 
@@ -50,8 +50,8 @@ def test_resuming_anywhere_is_arithmetic(
     seed: int, count: int, batch: int, micros: int, steps: int, resumed_at: int
 ) -> None:
     """What a fresh Order says from any step on is what the uninterrupted sequence had there."""
-    whole = [Order(seed=seed, role="class", count=count).sample_at(n) for n in range(steps * micros * batch)]
-    resumed = Order(seed=seed, role="class", count=count)
+    whole = [SampleOrder(seed=seed, role="class", count=count).sample_at(n) for n in range(steps * micros * batch)]
+    resumed = SampleOrder(seed=seed, role="class", count=count)
     seen = [
         index
         for step in range(resumed_at, steps)
@@ -63,7 +63,7 @@ def test_resuming_anywhere_is_arithmetic(
 
 def test_epochs_roles_and_seeds_have_orders_of_their_own() -> None:
     def epoch(seed: int, role: str, number: int) -> tuple[int, ...]:
-        order = Order(seed=seed, role=role, count=20)  # type: ignore[arg-type]
+        order = SampleOrder(seed=seed, role=role, count=20)  # type: ignore[arg-type]
         return tuple(order.sample_at(number * 20 + place) for place in range(20))
 
     orders = {epoch(1, "instance", 0), epoch(1, "instance", 1), epoch(1, "class", 0), epoch(2, "instance", 0)}
@@ -72,4 +72,4 @@ def test_epochs_roles_and_seeds_have_orders_of_their_own() -> None:
 
 def test_an_order_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Order(seed=1, role="instance", count=0)
+        SampleOrder(seed=1, role="instance", count=0)

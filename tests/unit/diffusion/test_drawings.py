@@ -9,8 +9,9 @@ import pytest
 from PIL import Image, ImageChops
 
 from giornata.diffusion.drawings import BACKGROUNDS, SUBJECTS, background, draw_picture, draw_subject
-from giornata.diffusion.examine import Bounds, examine
 from giornata.domain.errors import InvalidInput
+from giornata.pictures.inspection import PictureLimits
+from giornata.pictures.inspector.examine import examine
 
 
 def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_a_longer_set_begins_with_the_shorter_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_picture_of_every_subject_passes_inspection(subject: str, tmp_path: Path) -> None:
     for path in draw_subject(subject, tmp_path, count=8):
-        look = examine(path.name, path, Bounds())
+        look = examine(path.name, path, PictureLimits())
         assert (look.faults, look.notes, look.width, look.height) == ([], [], 64, 64)
 
 

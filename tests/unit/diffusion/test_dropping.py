@@ -13,7 +13,7 @@ from giornata.diffusion.dropping import Dropping, drawn, for_places, ticket
 from giornata.diffusion.lora import ADAPTER, add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.protocol.specs import TrainSpec
 
 WORDS = 2**64
@@ -144,8 +144,8 @@ def test_the_lean_layer_and_pefts_leave_out_the_same(tiny_base: BaseModel, tiny_
             filled(adapters.parameters, 1)
             compared(lambda: answers(tiny_base, inputs), adapters.tensors(), adapters.dropping)
             assert ADAPTER in tiny_base.unet.get_submodule(LAYER).lora_A
-        with Slots(tiny_base, spec, count=1) as slots:
-            slot = slots.sit(0, spec)
+        with AdapterSlots(tiny_base, spec, count=1) as slots:
+            slot = slots.assign(0, spec)
             slots.set_width(1)
             filled(slot.adapters.parameters, 1)
             with slots.on():
@@ -160,8 +160,8 @@ def test_jobs_in_one_batch_leave_out_each_their_own(tiny_base: BaseModel, tiny_f
     rows = for_places([tickets(specs[0], 2), None], 2, torch.device("cpu"))
     assert rows is not None
     kept = torch.stack([kept_by_hand(row, f"unet.{LAYER}", 5, 3) for row in rows[:2].tolist()])
-    with torch.no_grad(), Slots(tiny_base, specs[0], count=2, rank=8) as slots:
-        seated = [slots.sit(place, spec) for place, spec in enumerate(specs)]
+    with torch.no_grad(), AdapterSlots(tiny_base, specs[0], count=2, rank=8) as slots:
+        seated = [slots.assign(place, spec) for place, spec in enumerate(specs)]
         slots.set_width(2)
         for number, slot in enumerate(seated):
             filled(slot.adapters.parameters, number)

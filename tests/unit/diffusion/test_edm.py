@@ -7,8 +7,7 @@ import torch
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
 from tests.unit.diffusion.test_objective import EMBEDDING, Oracle, batch_of, noise_schedule, objective_of
 
-from giornata.diffusion import edm
-from giornata.diffusion.objective import NoisyBatch
+from giornata.diffusion.objective import NoisyBatch, edm_sigmas
 from giornata.diffusion.randomness import normal
 from giornata.protocol.specs import TrainSpec
 
@@ -37,7 +36,7 @@ def edm_batch() -> NoisyBatch:
 
 def test_sigmas_are_those_of_the_euler_scheduler() -> None:
     timesteps_B = edm_batch().timesteps_B
-    found = edm.sigmas(noise_schedule().alphas_cumprod, timesteps_B)
+    found = edm_sigmas(noise_schedule().alphas_cumprod, timesteps_B)
     torch.testing.assert_close(found, sigmas_of(euler(), timesteps_B), rtol=1e-5, atol=0)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from diffusers.training_utils import EMAModel
 
-from giornata.diffusion.ema import WeightAverage
+from giornata.diffusion.optimizer import WeightAverage
 from giornata.diffusion.randomness import normal
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from giornata.diffusion.entry_store import Entry, EntryStore, unnamed_file
+from giornata.diffusion.latent_store import LatentEntry, LatentStore, unnamed_file
 from giornata.domain.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 
 ENTRY_BYTES = 2 * 4 * 2 * 3 * 4
 
 
-def entry(number: int, *, masked: bool = False) -> Entry:
+def entry(number: int, *, masked: bool = False) -> LatentEntry:
     draw = torch.Generator().manual_seed(number)
     mean_CHW, std_CHW = torch.randn(2, 4, 2, 3, generator=draw)
     mask_HW = torch.rand(2, 3, generator=draw) if masked else None
-    return Entry(mean_CHW=mean_CHW, std_CHW=std_CHW, mask_HW=mask_HW)
+    return LatentEntry(mean_CHW=mean_CHW, std_CHW=std_CHW, mask_HW=mask_HW)
 
 
-def assert_equal(one: Entry, other: Entry) -> None:
+def assert_equal(one: LatentEntry, other: LatentEntry) -> None:
     assert torch.equal(one.mean_CHW, other.mean_CHW)
     assert torch.equal(one.std_CHW, other.std_CHW)
     assert (one.mask_HW is None) == (other.mask_HW is None)
@@ -31,7 +31,7 @@ def assert_equal(one: Entry, other: Entry) -> None:
 
 def test_entries_beyond_the_bound_are_read_from_one_file(tmp_path: Path) -> None:
     """Also those that come after others were read, which the map does not reach yet."""
-    store = EntryStore(memory_bytes=2 * ENTRY_BYTES, directory=tmp_path)
+    store = LatentStore(memory_bytes=2 * ENTRY_BYTES, directory=tmp_path)
     given = {number: entry(number, masked=number % 2 == 1) for number in range(8)}
     for number, each in given.items():
         store[number] = each
@@ -46,7 +46,7 @@ def test_entries_beyond_the_bound_are_read_from_one_file(tmp_path: Path) -> None
 
 
 def test_what_was_read_outlives_the_file(tmp_path: Path) -> None:
-    store = EntryStore(memory_bytes=0, directory=tmp_path)
+    store = LatentStore(memory_bytes=0, directory=tmp_path)
     store["a"] = entry(1)
     found = store["a"]
     store.close()
@@ -55,14 +55,14 @@ def test_what_was_read_outlives_the_file(tmp_path: Path) -> None:
 
 
 def test_the_file_has_no_name_so_that_a_kill_leaves_nothing(tmp_path: Path) -> None:
-    store = EntryStore(memory_bytes=0, directory=tmp_path)
+    store = LatentStore(memory_bytes=0, directory=tmp_path)
     store["a"] = entry(1)
     assert store.on_disk_bytes == ENTRY_BYTES
     assert list(tmp_path.iterdir()) == []
 
 
 def test_up_to_the_bound_there_is_no_file(tmp_path: Path) -> None:
-    store = EntryStore(memory_bytes=ENTRY_BYTES, directory=tmp_path / "nowhere")
+    store = LatentStore(memory_bytes=ENTRY_BYTES, directory=tmp_path / "nowhere")
     store["a"] = entry(1)
     assert_equal(store["a"], entry(1))
 
@@ -81,7 +81,7 @@ class Full(io.FileIO):
 
 
 def test_a_full_disk_is_the_nodes_fault_and_says_what_to_do(tmp_path: Path) -> None:
-    store = EntryStore(memory_bytes=0, directory=tmp_path, open_file=lambda folder: Full(folder / "rows", "w+"))
+    store = LatentStore(memory_bytes=0, directory=tmp_path, open_file=lambda folder: Full(folder / "rows", "w+"))
     store["a"] = entry(1)
     with pytest.raises(OSError) as caught:
         store["b"] = entry(2)
@@ -93,6 +93,6 @@ def test_a_full_disk_is_the_nodes_fault_and_says_what_to_do(tmp_path: Path) -> N
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    store = EntryStore(memory_bytes=0, directory=tmp_path / "nowhere", open_file=unnamed_file)
+    store = LatentStore(memory_bytes=0, directory=tmp_path / "nowhere", open_file=unnamed_file)
     with pytest.raises(OSError, match="nowhere"):
         store["a"] = entry(1)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.latent_batches import LatentBatches, encode, one_row, rows_on, rows_within
-from giornata.diffusion.latents import Framing, LatentCache, View
+from giornata.diffusion.latents import CropPolicy, CropView, LatentCache
 from giornata.diffusion.models import BaseModel
 
 GIB = 2**30
@@ -83,11 +83,11 @@ def test_a_batch_takes_at_most_a_sixteenth_of_the_device(total_gib: int, side: i
 def test_pictures_wait_for_others_of_their_size(tiny_base: BaseModel) -> None:
     """Two buckets of different sizes; equal views wait together, and are one row."""
     vae = Recording(tiny_base.vae)
-    frame = Framing(
+    frame = CropPolicy(
         seed=1, resolution=64, center_crop=True, random_flip=False, buckets=((64, 64), (48, 80)), masked=False
     )
-    cache = LatentCache(vae=vae, vae_key="v", framing=frame, rows_of=lambda _: 2)
-    views = [View(picture_sha256=letter * 64, crop=0, flip=False) for letter in "abc"]
+    cache = LatentCache(vae=vae, vae_key="v", crop_policy=frame, rows_of=lambda _: 2)
+    views = [CropView(picture_sha256=letter * 64, crop=0, flip=False) for letter in "abc"]
     done: list[int] = []
     for view, size in zip(views, ((64, 64), (80, 48), (64, 64)), strict=True):
         picture = Image.fromarray(pixels_of(1, size[1], size[0]))
@@ -102,8 +102,8 @@ def test_pictures_wait_for_others_of_their_size(tiny_base: BaseModel) -> None:
 
 def test_a_view_that_equals_one_that_waits_is_one_row(tiny_base: BaseModel) -> None:
     vae = Recording(tiny_base.vae)
-    frame = Framing(seed=1, resolution=64, center_crop=False, random_flip=False)
-    cache = LatentCache(vae=vae, vae_key="v", framing=frame, rows_of=lambda _: 2)
+    frame = CropPolicy(seed=1, resolution=64, center_crop=False, random_flip=False)
+    cache = LatentCache(vae=vae, vae_key="v", crop_policy=frame, rows_of=lambda _: 2)
     square = Image.fromarray(pixels_of(1))  # leaves a crop no choice
     views = frame.views("a" * 64)
     cache.add(cache.crops(square, views[:2]))

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from giornata.diffusion import latents, pixels, randomness
-from giornata.diffusion.latents import CROP_VARIANTS, Framing, LatentCache
+from giornata.diffusion.latents import CROP_VARIANTS, CropPolicy, LatentCache
 from giornata.diffusion.models import BaseModel
 from giornata.protocol.specs import TrainSpec
 
@@ -19,22 +19,22 @@ def picture(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def framing(*, center_crop: bool = False, random_flip: bool = True, seed: int = 3) -> Framing:
-    return Framing(seed=seed, resolution=64, center_crop=center_crop, random_flip=random_flip)
+def crop_policy(*, center_crop: bool = False, random_flip: bool = True, seed: int = 3) -> CropPolicy:
+    return CropPolicy(seed=seed, resolution=64, center_crop=center_crop, random_flip=random_flip)
 
 
 def test_the_views_are_all_that_a_draw_can_give() -> None:
     for center_crop in (True, False):
         for random_flip in (True, False):
-            frame = framing(center_crop=center_crop, random_flip=random_flip)
+            frame = crop_policy(center_crop=center_crop, random_flip=random_flip)
             drawn = {frame.draw(SHA, "instance", step, 0, 0) for step in range(200)}
             assert drawn == set(frame.views(SHA))
-    assert len(framing().views(SHA)) == 2 * CROP_VARIANTS
+    assert len(crop_policy().views(SHA)) == 2 * CROP_VARIANTS
 
 
 def test_crops_follow_the_seed_and_the_picture() -> None:
     def tops(seed: int, sha256: str) -> list[int]:
-        frame = framing(seed=seed)
+        frame = crop_policy(seed=seed)
         places = [frame.place(view, original=(900, 64), resized=(900, 64)) for view in frame.views(sha256)]
         return [place.crop_top_left[0] for place in places]
 
@@ -52,17 +52,17 @@ def test_a_picture_of_a_lesser_resolution_has_buckets_of_its_own() -> None:
         resolution=1024,
         enable_bucket=True,
     )
-    frame = Framing.of(spec, seed=3)
+    frame = CropPolicy.of(spec, seed=3)
     assert (frame.target((3000, 4000)), frame.target((3000, 4000), 512)) == ((896, 1152), (448, 576))
     assert frame.draw(SHA, "instance", 0, resolution=512) in frame.views(SHA, 512)
     assert frame.views(SHA, 512)[0] != frame.views(SHA)[0]
     assert frame.views(SHA, 2048) == frame.views(SHA, 1024) == frame.views(SHA), "the job's is the most"
-    square = framing()
+    square = crop_policy()
     assert square.views(SHA, 32) == square.views(SHA), "all are cut to one size without buckets"
 
 
 def test_one_picture_is_encoded_at_two_resolutions(tiny_base: BaseModel) -> None:
-    frame = Framing(
+    frame = CropPolicy(
         seed=1,
         resolution=64,
         center_crop=True,
@@ -70,7 +70,7 @@ def test_one_picture_is_encoded_at_two_resolutions(tiny_base: BaseModel) -> None
         buckets=((64, 64),),
         sides=(16, 16, 64),
     )
-    cache = LatentCache(vae=tiny_base.vae, vae_key="vae", framing=frame)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="vae", crop_policy=frame)
     small, large = frame.views(SHA, 32)[0], frame.views(SHA)[0]
     cache.add(cache.crops(picture(90, 90), [small, large]))
     cache.flush()
@@ -92,9 +92,9 @@ class CountingVae:
 
 def test_equal_views_share_one_entry(tiny_base: BaseModel) -> None:
     """A square picture leaves a crop no choice: four crops are one encoding."""
-    frame = framing(random_flip=False)
+    frame = crop_policy(random_flip=False)
     vae = CountingVae(tiny_base.vae)
-    cache = LatentCache(vae=vae, vae_key="v", framing=frame)
+    cache = LatentCache(vae=vae, vae_key="v", crop_policy=frame)
     ticks: list[int] = []
     cache.add(cache.crops(picture(80, 80), frame.views(SHA)), lambda: ticks.append(1))
     assert len(cache) == 1
@@ -104,8 +104,8 @@ def test_equal_views_share_one_entry(tiny_base: BaseModel) -> None:
 
 
 def test_what_is_cached_is_what_the_vae_says(tiny_base: BaseModel) -> None:
-    frame = framing(center_crop=True, random_flip=True)
-    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    frame = crop_policy(center_crop=True, random_flip=True)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
     image = picture(64, 100)
     cache.add(cache.crops(image, frame.views(SHA)))
     noise_CHW = randomness.normal(1, "posterior", 0, shape=(4, 8, 8))
@@ -125,7 +125,7 @@ def test_a_vae_that_states_its_latents_mean_and_deviation(tiny_base: BaseModel) 
     class Config:
         scaling_factor, latents_mean, latents_std = 0.5, (1.0, 2.0, 3.0, 4.0), (2.0, 2.0, 2.0, 4.0)
 
-    entry = latents.Entry(mean_CHW=torch.full((4, 1, 1), 5.0), std_CHW=torch.zeros(4, 1, 1))
+    entry = latents.LatentEntry(mean_CHW=torch.full((4, 1, 1), 5.0), std_CHW=torch.zeros(4, 1, 1))
     drawn = latents.sample(entry, torch.zeros(4, 1, 1), Config)
     assert drawn.flatten().tolist() == [1.0, 0.75, 0.5, 0.125]
 
@@ -137,7 +137,7 @@ def test_ticks_may_stop_the_caching(tiny_base: BaseModel) -> None:
     def stop() -> None:
         raise Enough
 
-    frame = framing()
+    frame = crop_policy()
     with pytest.raises(Enough):
-        cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+        cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
         cache.add(cache.crops(picture(64, 64), frame.views(SHA)), stop)

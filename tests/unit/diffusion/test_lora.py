@@ -10,8 +10,8 @@ from peft.tuners.lora import Linear as LoraLinear
 
 from giornata.diffusion.lora import ADAPTER, TEXT_TARGETS, add_adapters, target_faults
 from giornata.diffusion.models import BaseModel, load_base
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from giornata.diffusion.kronecker import Kronecker
-from giornata.diffusion.lora_algebra import Cut, Method, add, factorised, merge, resize
-from giornata.diffusion.lora_files import Layer
+from giornata.diffusion.lora_algebra import Cut, LokrFactors, LoraFactors, Method, add, merge, resize
 
 EXACT = 1e-12
 
@@ -13,13 +11,13 @@ EXACT = 1e-12
 def linear(seed, *, outputs=24, inputs=40, rank=8, scale=0.5, dtype=torch.float32):
     draw = torch.Generator().manual_seed(seed)
     down = torch.randn(rank, inputs, generator=draw).to(dtype)
-    return Layer(down=down, up=torch.randn(outputs, rank, generator=draw).to(dtype), scale=scale)
+    return LoraFactors(down=down, up=torch.randn(outputs, rank, generator=draw).to(dtype), scale=scale)
 
 
 def convolution(seed, *, rank=6, scale=2.0):
     draw = torch.Generator().manual_seed(seed)
     down = torch.randn(rank, 5, 3, 3, generator=draw)
-    return Layer(down=down, up=torch.randn(16, rank, 1, 1, generator=draw), scale=scale)
+    return LoraFactors(down=down, up=torch.randn(16, rank, 1, 1, generator=draw), scale=scale)
 
 
 def near(first, second):
@@ -30,7 +28,7 @@ def near(first, second):
     "layer", [linear(1), convolution(2), linear(3, rank=64), linear(4, outputs=3), linear(5, scale=-0.3)]
 )
 def test_the_factors_singular_values_are_those_of_the_dense_update(layer):
-    outputs_OR, values_R, inputs_RI = factorised(layer)
+    outputs_OR, values_R, inputs_RI = layer.factorized()
     dense = torch.linalg.svdvals(layer.delta())
     assert torch.allclose(values_R, dense[: len(values_R)], atol=1e-10)
     assert near(outputs_OR * values_R @ inputs_RI, layer.delta())
@@ -64,7 +62,7 @@ def test_another_alpha_is_the_same_update(layer):
 
 
 def test_an_update_of_zeros_stays_one():
-    zero = Layer(down=torch.randn(4, 6), up=torch.zeros(5, 4), scale=1.0)
+    zero = LoraFactors(down=torch.randn(4, 6), up=torch.zeros(5, 4), scale=1.0)
     for cut in (Cut(rank=2), Cut(rank=2, method=Method.SV_FRO, target=0.9)):
         made = resize(zero, cut)
         assert float(made.layer.delta().norm()) == 0.0 and made.kept_norm == 1.0
@@ -116,19 +114,19 @@ def test_layers_that_only_one_file_has_are_taken_of_that():
 def lokr(seed, *, second=(6, 10), scale=-0.7):
     draw = torch.Generator().manual_seed(seed)
     first, other = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((4, 4), second))
-    return Kronecker(first=first, second=other, scale=scale, dtype=torch.float32, numbers=1)
+    return LokrFactors(first=first, second=other, scale=scale, numbers=1)
 
 
 @pytest.mark.parametrize("layer", [lokr(1), lokr(2, second=(3, 7, 3, 3))])
 def test_a_lokr_is_cut_down_to_the_best_lora_of_a_rank(layer):
     dense = torch.linalg.svdvals(layer.delta())
-    outputs_OR, values_R, inputs_RI = factorised(layer)
+    outputs_OR, values_R, inputs_RI = layer.factorized()
     assert torch.allclose(values_R, dense[: len(values_R)], atol=1e-10)
     assert near(outputs_OR * values_R @ inputs_RI, layer.delta())
     made = resize(layer, Cut(rank=5))
     lost = float((layer.delta() - made.layer.delta()).norm())
     assert lost == pytest.approx(float(dense[5:].norm()), abs=1e-9)
-    assert tuple(made.layer.down.shape[1:]) == layer.input_shape and made.layer.up.ndim == made.layer.down.ndim
+    assert made.layer.size == layer.size and made.layer.up.ndim == made.layer.down.ndim
 
 
 def test_a_lokr_and_a_lora_add_up_to_the_best_lora_of_a_rank():

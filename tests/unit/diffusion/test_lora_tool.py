@@ -14,8 +14,8 @@ from giornata.diffusion.formats import FILE_NAMES, write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.lora_algebra import Cut, Method
 from giornata.diffusion.lora_facts import facts_of
-from giornata.diffusion.lora_files import in_kohya_names, read_lora
-from giornata.diffusion.lora_tool import inspect_file, main, merge_files, resize_file
+from giornata.diffusion.lora_file import read_lora
+from giornata.diffusion.lora_tool import in_kohya_names, inspect_file, main, merge_files, resize_file, updates_of
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 
@@ -68,6 +68,10 @@ def same(first, second):
     return max(wrong.values()) <= TOLERANCE * largest
 
 
+def updates(path):
+    return updates_of(read_lora(path))
+
+
 def metadata_of(path):
     with safe_open(path, framework="pt") as opened:
         return opened.metadata()
@@ -92,14 +96,14 @@ def test_a_merged_file_does_what_the_files_do_one_after_the_other(pipeline, make
 def test_a_resized_file_loads_and_is_near_by_as_much_as_it_says(pipeline, make, tmp_path, kind, cut):
     path, out = make(kind, seed=3, rank=4, alpha=8.0, train_text_encoder=True), tmp_path / "small.safetensors"
     report = resize_file(path, out, cut)
-    before, after = read_lora(path), read_lora(out)
-    assert before.layers.keys() == after.layers.keys()
+    before, after = updates(path), updates(out)
+    assert before.keys() == after.keys()
     kept = []
-    for name, layer in before.layers.items():
-        dense, made = torch.linalg.svdvals(layer.delta()), after.layers[name]
+    for name, layer in before.items():
+        dense, made = torch.linalg.svdvals(layer.delta()), after[name]
         lost = float((layer.delta() - made.delta()).norm() / dense.norm())
         assert lost == pytest.approx(float(dense[made.rank :].norm() / dense.norm()), abs=1e-5)
-        assert made.scale * made.rank == pytest.approx(2.0 * max(each.rank for each in after.layers.values()))
+        assert made.scale * made.rank == pytest.approx(2.0 * max(each.rank for each in after.values()))
         kept.append(float(dense[: made.rank].norm() / dense.norm()))
     assert report["kept_norm"]["least"] == pytest.approx(min(kept), abs=1e-6)
     if cut.method is Method.SV_FRO:
@@ -107,13 +111,11 @@ def test_a_resized_file_loads_and_is_near_by_as_much_as_it_says(pipeline, make, 
     plain = fused(pipeline)
     loaded = fused(pipeline, (out, 1.0))
     moved = {key: (loaded[key] - plain[key]).double() for key in plain if not torch.equal(loaded[key], plain[key])}
-    assert len(moved) == len(after.layers) - sum(
-        name.startswith(("lora_te2", "text_encoder_2")) for name in after.layers
-    )
+    assert len(moved) == len(after) - sum(name.startswith(("lora_te2", "text_encoder_2")) for name in after)
     norm = sum(float(each.norm()) ** 2 for each in moved.values()) ** 0.5
     wanted = sum(
         float(each.delta().norm()) ** 2
-        for name, each in after.layers.items()
+        for name, each in after.items()
         if not name.startswith(("lora_te2", "text_encoder_2"))
     )
     assert norm == pytest.approx(wanted**0.5, rel=1e-4)
@@ -123,16 +125,16 @@ def test_a_new_alpha_is_written_and_changes_nothing_else(make, tmp_path):
     path, out = make("kohya", seed=3, rank=4), tmp_path / "small.safetensors"
     resize_file(path, tmp_path / "plain.safetensors", Cut(rank=2))
     resize_file(path, out, Cut(rank=2), alpha=1.0)
-    plain, other = read_lora(tmp_path / "plain.safetensors"), read_lora(out)
-    for name, layer in other.layers.items():
+    plain, other = updates(tmp_path / "plain.safetensors"), updates(out)
+    for name, layer in other.items():
         assert layer.scale * layer.rank == pytest.approx(1.0)
-        assert torch.allclose(layer.delta(), plain.layers[name].delta(), atol=1e-4)
+        assert torch.allclose(layer.delta(), plain[name].delta(), atol=1e-4)
     assert metadata_of(out)["ss_network_alpha"] == "1.0"
 
 
 def test_both_namings_hold_the_same_layers(make):
     kohya, diffusers = (read_lora(make(kind, seed=4, rank=4, alpha=2.0)) for kind in ("kohya", "diffusers"))
-    ours, theirs = in_kohya_names(kohya), in_kohya_names(diffusers)
+    ours, theirs = updates_of(kohya), in_kohya_names(diffusers, updates_of(diffusers))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name].delta(), theirs[name].delta()) for name in ours)
 
@@ -216,7 +218,7 @@ def test_files_that_are_none_are_refused_by_name(tmp_path, make):
     (tmp_path / "noise.safetensors").write_bytes(b"nothing of the kind")
     save_file({"weight": torch.ones(2)}, tmp_path / "other.safetensors")
     assert "noise.safetensors: cannot be read" in faults_of(lambda: read_lora(tmp_path / "noise.safetensors"))
-    assert "holds no LoRA" in faults_of(lambda: read_lora(tmp_path / "other.safetensors"))
+    assert "holds no adapter that is known here" in faults_of(lambda: read_lora(tmp_path / "other.safetensors"))
     assert "cannot be read" in faults_of(lambda: read_lora(tmp_path / "absent.safetensors"))
 
 
@@ -229,7 +231,7 @@ def test_damaged_factors_are_listed_all_at_once(tmp_path):
         "c.lora_up.weight": torch.ones(8, 4),
     }
     save_file(broken, tmp_path / "broken.safetensors")
-    said = faults_of(lambda: read_lora(tmp_path / "broken.safetensors"))
+    said = faults_of(lambda: updates(tmp_path / "broken.safetensors"))
     assert all(word in said for word in ("a: has .lora_down", "b: has factors", "c: holds values"))
 
 
@@ -268,10 +270,10 @@ def test_a_lokr_becomes_the_lora_that_is_nearest(pipeline, make, tmp_path, rank)
     lokr = make("kohya", seed=5, rank=rank, alpha=3.0, targets=targets, **LOKR)
     plain, out = make("kohya", seed=6, rank=4), tmp_path / "out.safetensors"
     resize_file(lokr, out, Cut(rank=10**4), dtype="float32")
-    made, tensors = read_lora(out), load_file(lokr)
-    assert made.metadata["ss_network_module"] == "networks.lora"
-    assert inspect_file(lokr)["kind"] == "LoKr" and not made.kinds
-    for name, layer in made.layers.items():
+    made, tensors = updates(out), load_file(lokr)
+    assert metadata_of(out)["ss_network_module"] == "networks.lora"
+    assert (inspect_file(lokr)["kind"], inspect_file(out)["kind"]) == ("LoKr", "LoRA")
+    for name, layer in made.items():
         whole = multiplied_out(tensors, name, alpha=3.0)
         assert float((layer.delta() - whole).norm()) < 1e-5 * float(whole.norm())
     assert not same(fused(pipeline, (out, 1.0)), fused(pipeline))  # diffusers loads it
@@ -296,7 +298,7 @@ def test_loras_of_different_models_are_not_added_up(tmp_path, make):
 
 def test_the_program_reports_faults_as_data(tmp_path):
     report = tmp_path / "report.json"
-    assert main(["--report", str(report), "inspect", str(tmp_path / "absent")]) == 2
+    assert main([str(report), json.dumps({"command": "inspect", "file": str(tmp_path / "absent")})]) == 2
     (fault,) = json.loads(report.read_bytes())["faults"]
     assert fault["where"] == str(tmp_path / "absent") and fault["hint"]
 
@@ -311,6 +313,6 @@ def test_files_of_both_namings_of_stable_diffusion_15_are_merged(tiny_sd15_base,
         tensors = {name: torch.randn(each.shape, generator=draw) for name, each in adapters.tensors().items()}
     paths = [write_lora(kind, tmp_path / kind, tensors, facts, dtype="float32") for kind in ("kohya", "diffusers")]
     merge_files(paths, [1.0, 1.0], tmp_path / "out")
-    one, both = read_lora(paths[0]), read_lora(tmp_path / "out")
-    assert both.layers.keys() == one.layers.keys()
-    assert all(torch.allclose(layer.delta(), 2 * one.layers[name].delta()) for name, layer in both.layers.items())
+    one, both = updates(paths[0]), updates(tmp_path / "out")
+    assert both.keys() == one.keys()
+    assert all(torch.allclose(layer.delta(), 2 * one[name].delta()) for name, layer in both.items())

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from giornata.diffusion import masks, pixels
+from giornata.diffusion import pixels
 from giornata.diffusion.captions import Embedding
-from giornata.diffusion.latents import Framing, LatentCache
+from giornata.diffusion.latents import CropPolicy, LatentCache
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.pixels import Placement
+from giornata.diffusion.pixels import CropPlacement
 from giornata.diffusion.randomness import normal
 
 SHA = "a" * 64
@@ -28,20 +28,20 @@ def noise_alpha(height: int, width: int) -> Image.Image:
 @pytest.mark.parametrize("flip", [False, True])
 def test_the_mask_is_cut_as_the_picture_and_averaged_by_area(flip: bool) -> None:
     """By torch's own resampling by area, which is what kohya's trainer shrinks masks with."""
-    placement = Placement(original_size=(96, 120), crop_top_left=(5, 9), target_size=(96, 64), flip=flip)
+    placement = CropPlacement(original_size=(96, 120), crop_top_left=(5, 9), target_size=(96, 64), flip=flip)
     alpha = noise_alpha(96, 120)
     seen = pixels.cut(Image.merge("RGB", [alpha] * 3), placement)[..., 0]
     levels_11HW = torch.from_numpy(seen.astype(np.float32) / 255)[None, None]
     expected = functional.interpolate(levels_11HW, size=(12, 8), mode="area")[0, 0]
-    torch.testing.assert_close(masks.latent_mask(alpha, placement, scale=8), expected)
+    torch.testing.assert_close(pixels.latent_mask(alpha, placement, scale=8), expected)
 
 
 def test_a_resized_mask_does_not_leave_its_area() -> None:
     """No ringing: where nothing was shown, nothing is."""
     alpha = Image.new("L", (256, 256), 0)
     alpha.paste(255, (0, 0, 128, 256))
-    placement = Placement(original_size=(256, 256), crop_top_left=(0, 0), target_size=(64, 64), flip=False)
-    mask_HW = masks.latent_mask(alpha, placement, scale=8)
+    placement = CropPlacement(original_size=(256, 256), crop_top_left=(0, 0), target_size=(64, 64), flip=False)
+    mask_HW = pixels.latent_mask(alpha, placement, scale=8)
     assert mask_HW[:, :4].min() == 1.0
     assert mask_HW[:, 4:].max() == 0.0
 
@@ -50,12 +50,12 @@ def test_alpha_is_kept_aside_and_colours_below_it_stay(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGBA", (8, 8), (200, 10, 20, 0)).save(path)
     assert pixels.decode(path).getpixel((0, 0)) == (255, 255, 255)
-    colours, alpha = masks.split(pixels.decode(path, keep_alpha=True))
+    colours, alpha = pixels.split_alpha(pixels.decode(path, keep_alpha=True))
     assert colours.getpixel((0, 0)) == (200, 10, 20)
     assert alpha is not None
     assert alpha.getextrema() == (0, 0)
     Image.new("RGB", (8, 8), (200, 10, 20)).save(path)
-    assert masks.split(pixels.decode(path, keep_alpha=True))[1] is None
+    assert pixels.split_alpha(pixels.decode(path, keep_alpha=True))[1] is None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -142,8 +142,8 @@ def test_the_second_half_of_a_doubled_batch_is_looked_at_whole() -> None:
 
 
 def test_masks_are_kept_beside_the_encodings(tiny_base: BaseModel) -> None:
-    frame = Framing(seed=3, resolution=64, center_crop=False, random_flip=True, masked=True)
-    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    frame = CropPolicy(seed=3, resolution=64, center_crop=False, random_flip=True, masked=True)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
     image = Image.new("RGB", (64, 200), "red")
     plain = image.copy()
     image.putalpha(noise_alpha(200, 64))
@@ -152,7 +152,7 @@ def test_masks_are_kept_beside_the_encodings(tiny_base: BaseModel) -> None:
     for view in frame.views(SHA):
         entry, placement = cache[view]
         assert entry.mask_HW is not None
-        assert torch.equal(entry.mask_HW, masks.latent_mask(image.getchannel("A"), placement, scale=8))
+        assert torch.equal(entry.mask_HW, pixels.latent_mask(image.getchannel("A"), placement, scale=8))
         assert entry.mask_HW.shape == entry.mean_CHW.shape[1:]
     assert cache[frame.views("b" * 64)[0]][0].mask_HW is None
 
@@ -161,8 +161,8 @@ def test_masks_are_kept_beside_the_encodings(tiny_base: BaseModel) -> None:
 def test_a_mask_that_no_crop_shows_is_noticed(
     tiny_base: BaseModel, shown: tuple[int, int, int, int] | None, nothing: bool
 ) -> None:
-    frame = Framing(seed=3, resolution=64, center_crop=True, random_flip=False, masked=True)
-    cache = LatentCache(vae=tiny_base.vae, vae_key="v", framing=frame)
+    frame = CropPolicy(seed=3, resolution=64, center_crop=True, random_flip=False, masked=True)
+    cache = LatentCache(vae=tiny_base.vae, vae_key="v", crop_policy=frame)
     image = Image.new("RGBA", (64, 200), (9, 9, 9, 0))
     if shown is not None:
         image.paste((9, 9, 9, 255), shown)

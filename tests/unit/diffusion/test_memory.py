@@ -8,12 +8,11 @@ import torch
 from diffusers import UNet2DConditionModel
 from torch.utils.checkpoint import checkpoint
 
-from giornata.diffusion.flops import matmul_flops_per_s, training_flops
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.memory import (
     GIB,
-    Precision,
-    Worn,
+    ActivationPrecision,
+    AdapterShape,
     kept_bytes,
     largest_unit_bytes,
     text_bytes,
@@ -21,15 +20,15 @@ from giornata.diffusion.memory import (
 )
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute, set_recompute
-from giornata.diffusion.slots import Slots
-from giornata.diffusion.unet_layers import Layer, layers_of
+from giornata.diffusion.slots import AdapterSlots
+from giornata.diffusion.unet_layers import Layer, layers_of, matmul_flops_per_s, training_flops
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES
+from giornata.workloads.train.memory_budget import CONTEXT_BYTES
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
-BF16 = Precision.of(mixed=True)
-BY_PEFT = Precision.of(mixed=True, lean=False)
-FP32 = Precision.of(mixed=False)
+BF16 = ActivationPrecision.of(mixed=True)
+BY_PEFT = ActivationPrecision.of(mixed=True, lean=False)
+FP32 = ActivationPrecision.of(mixed=False)
 SDXL_WEIGHTS_GIB = 2_567_463_684 * 2 / GIB  # the UNet in bf16
 R16_PARAMETERS = 23_224_320
 
@@ -53,8 +52,10 @@ def sdxl() -> UNet2DConditionModel:
         )
 
 
-def adapted(layers: tuple[Layer, ...], targets: tuple[str, ...] = ATTENTION, *, rank: int = 16) -> dict[str, Worn]:
-    return {layer.name: Worn(rank=rank) for layer in layers if layer.name.endswith(targets)}
+def adapted(
+    layers: tuple[Layer, ...], targets: tuple[str, ...] = ATTENTION, *, rank: int = 16
+) -> dict[str, AdapterShape]:
+    return {layer.name: AdapterShape(rank=rank) for layer in layers if layer.name.endswith(targets)}
 
 
 # Counted with saved_tensors_hooks over the true SDXL (fake tensors, diffusers 0.42.1, peft 0.21.2, rank 16 on the
@@ -70,7 +71,7 @@ COUNTED = [
 
 @pytest.mark.parametrize(("resolution", "precision", "recompute", "gib"), COUNTED)
 def test_sdxl_keeps_what_was_counted(
-    sdxl: UNet2DConditionModel, resolution: int, precision: Precision, recompute: Recompute, gib: float
+    sdxl: UNet2DConditionModel, resolution: int, precision: ActivationPrecision, recompute: Recompute, gib: float
 ) -> None:
     layers = layers_of(sdxl, resolution)
     reckoned = kept_bytes(layers, adapted(layers), precision, recompute) / GIB
@@ -167,7 +168,7 @@ def test_the_tiny_model_keeps_what_is_reckoned(
         mixed_precision=mixed,
     )
     base = tiny_base if mixed == "no" else load_base(spec, device="cpu", dtype=torch.bfloat16)
-    precision = Precision.of(mixed=mixed == "bf16", lean=False)
+    precision = ActivationPrecision.of(mixed=mixed == "bf16", lean=False)
     layers = layers_of(base.unet, resolution)
     reckoned = batch * kept_bytes(layers, adapted(layers, rank=2), precision, recompute)
     assert reckoned == pytest.approx(count_kept(base, spec, recompute, batch), rel=0.12)
@@ -176,8 +177,8 @@ def test_the_tiny_model_keeps_what_is_reckoned(
 @contextmanager
 def in_a_slot(base: BaseModel, spec: TrainSpec) -> Iterator[None]:
     """The layer of a job that could share a batch, and trains alone."""
-    with Slots(base, spec, count=1) as slots:
-        slots.sit(0, spec)
+    with AdapterSlots(base, spec, count=1) as slots:
+        slots.assign(0, spec)
         slots.set_width(1)
         with slots.on():
             yield
@@ -195,7 +196,7 @@ def test_a_slot_keeps_no_more_than_is_reckoned(tiny_base: BaseModel, mixed: str,
         mixed_precision=mixed,
     )
     base = tiny_base if mixed == "no" else load_base(spec, device="cpu", dtype=torch.bfloat16)
-    layers, precision = layers_of(base.unet, 256), Precision.of(mixed=mixed == "bf16")
+    layers, precision = layers_of(base.unet, 256), ActivationPrecision.of(mixed=mixed == "bf16")
     counted = count_kept(base, spec, recompute, 1, in_a_slot)
     assert counted < 1.12 * kept_bytes(layers, adapted(layers, rank=2), precision, recompute)
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from giornata.diffusion.model_folder import damaged
 from giornata.diffusion.models import BaseModel, check_model_folder, load_base, vae_dtype
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 FIELD = "spec.pretrained_model_name_or_path"

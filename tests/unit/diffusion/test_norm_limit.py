@@ -8,9 +8,9 @@ from tests.unit.diffusion.test_slots import filled, spec_of
 
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.norm_limit import norm_limit
+from giornata.diffusion.optimizer import norm_limit
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.protocol.specs import TrainSpec
 
 MOST = 0.5
@@ -57,8 +57,8 @@ def test_each_step_of_a_row_ends_within_the_bound_and_before_the_average(
     tiny_base: BaseModel, tiny_folder: Path
 ) -> None:
     spec = spec_of(tiny_folder, rank=4, scale_weight_norms=MOST, learning_rate=1.0, use_ema=True, ema_decay=0.001)
-    with Slots(tiny_base, spec, count=2, rank=8) as slots:
-        slot = slots.sit(1, spec)
+    with AdapterSlots(tiny_base, spec, count=2, rank=8) as slots:
+        slot = slots.assign(1, spec)
         optimizer = SlotOptimizer(slot, spec)
         slots.gradients_JM[1].fill_(1e-3)
         optimizer.step(0)

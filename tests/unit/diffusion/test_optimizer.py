@@ -11,7 +11,7 @@ from schedulefree import AdamWScheduleFree
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor
 
-from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.schedule import learning_rate_factor
@@ -67,8 +67,8 @@ def optimizer_over(named: dict[str, torch.nn.Parameter], spec: TrainSpec) -> Ada
     unet = {name: named[name] for name in ("a", "b")}
     return AdapterOptimizer(
         [
-            Group(learning_rate=spec.learning_rate, parameters=unet),
-            Group(learning_rate=spec.text_encoder_lr, parameters={"text": named["text"]}),
+            ParameterGroup(learning_rate=spec.learning_rate, parameters=unet),
+            ParameterGroup(learning_rate=spec.text_encoder_lr, parameters={"text": named["text"]}),
         ],
         spec,
     )
@@ -181,7 +181,7 @@ def test_adafactor_takes_tensors_of_a_shape_together_without_changing_a_bit() ->
     reference = Adafactor(theirs, lr=1e-2, weight_decay=0.01, scale_parameter=False, relative_step=False)
     spec = spec_with(optimizer="adafactor", learning_rate=1e-2, adam_weight_decay=0.01, max_grad_norm=1e6)
     parameters = {str(number): each for number, each in enumerate(ours)}
-    optimizer = AdapterOptimizer([Group(learning_rate=1e-2, parameters=parameters)], spec)
+    optimizer = AdapterOptimizer([ParameterGroup(learning_rate=1e-2, parameters=parameters)], spec)
     for step in range(6):
         for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             assert one.grad is not None
@@ -235,7 +235,7 @@ def test_prodigy_finds_the_rate_that_its_package_finds(in_one_row: bool) -> None
     fields = {"adam_beta2": 0.95, "adam_weight_decay": 0.01, "max_grad_norm": 1e6}
     spec = spec_with(optimizer="prodigy", learning_rate=1.0, **fields)
     parameters = {str(number): each for number, each in enumerate(ours)}
-    optimizer = AdapterOptimizer([Group(learning_rate=1.0, parameters=parameters)], spec)
+    optimizer = AdapterOptimizer([ParameterGroup(learning_rate=1.0, parameters=parameters)], spec)
     found = []
     for step in range(60):
         gradients = [each.detach() * (0.0 if step < 2 else 1.0) + 0.01 * (step > 1) for each in theirs]
@@ -326,8 +326,8 @@ def test_every_parameter_has_moments_from_the_start() -> None:
 def test_a_group_that_has_stopped_stays_as_it_is() -> None:
     named = parameters()
     groups = [
-        Group(learning_rate=0.1, parameters={"a": named["a"]}),
-        Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=3),
+        ParameterGroup(learning_rate=0.1, parameters={"a": named["a"]}),
+        ParameterGroup(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=3),
     ]
     optimizer = AdapterOptimizer(groups, spec_with(adam_weight_decay=0.1))
     seen = []
@@ -349,8 +349,8 @@ def test_what_has_stopped_does_not_count_in_the_norm() -> None:
     def moved(large: float) -> torch.Tensor:
         named = parameters()
         groups = [
-            Group(learning_rate=0.1, parameters={"a": named["a"]}),
-            Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=0),
+            ParameterGroup(learning_rate=0.1, parameters={"a": named["a"]}),
+            ParameterGroup(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=0),
         ]
         optimizer = AdapterOptimizer(groups, spec_with(max_grad_norm=0.1, adam_epsilon=0.1))
         for name, factor in (("a", 1.0), ("text", large)):
@@ -372,8 +372,8 @@ def test_a_group_is_settled_after_each_update_in_which_it_learns_and_before_the_
             named["text"].fill_(3.0)
 
     groups = [
-        Group(learning_rate=0.1, parameters={"a": named["a"]}),
-        Group(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=2, settle=settle),
+        ParameterGroup(learning_rate=0.1, parameters={"a": named["a"]}),
+        ParameterGroup(learning_rate=0.1, parameters={"text": named["text"]}, stop_step=2, settle=settle),
     ]
     optimizer = AdapterOptimizer(groups, spec_with(use_ema=True, adam_weight_decay=0.0))
     for step in range(4):

@@ -8,7 +8,7 @@ from prodigyopt import Prodigy
 from schedulefree import AdamWScheduleFree
 from transformers.optimization import Adafactor
 
-from giornata.diffusion.optimizer import AdapterOptimizer, Group
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup
 from giornata.diffusion.optimizer_kinds import KINDS
 from giornata.diffusion.randomness import normal
 from giornata.protocol.specs import TrainSpec
@@ -34,7 +34,7 @@ def gradient(name: str, step: int) -> torch.Tensor:
 def ours(spec: TrainSpec) -> dict[str, torch.Tensor]:
     """After some steps without clipping."""
     named = weights()
-    made = AdapterOptimizer([Group(learning_rate=spec.learning_rate, parameters=named)], spec)
+    made = AdapterOptimizer([ParameterGroup(learning_rate=spec.learning_rate, parameters=named)], spec)
     for step in range(STEPS):
         for name, parameter in named.items():
             assert parameter.grad is not None

@@ -156,7 +156,7 @@ def test_an_extreme_shape_still_covers_the_square() -> None:
     assert pixels.resize(Image.new("RGB", (3, 1000)), (64, 64)).size == (64, 21333)
 
 
-def placed(at: tuple[float, float] | None, *, flip: bool = False) -> pixels.Placement:
+def placed(at: tuple[float, float] | None, *, flip: bool = False) -> pixels.CropPlacement:
     return pixels.place(original=(400, 200), resized=(128, 64), target_size=(64, 64), at=at, flip=flip)
 
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 from tests.unit.diffusion.test_slots import filled, spec_of
 
-from giornata.diffusion.adapter_plan import plan_faults
+from giornata.diffusion.adapter_plan import plan_faults, rate_of
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.rates import rate_of
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.block_rates import SDXL_BLOCK_LR
 from giornata.workloads.train.steps import optimizer_of
@@ -55,8 +54,8 @@ def test_each_part_moves_at_its_rate(tiny_base: BaseModel, tiny_folder: Path, op
     with add_adapters(tiny_base, spec) as adapters:
         filled(adapters.parameters, 1)
         one = first_moves(adapters.parameters, optimizer_of(adapters, spec).step)
-    with Slots(tiny_base, spec, count=1) as slots:
-        slot = slots.sit(0, spec)
+    with AdapterSlots(tiny_base, spec, count=1) as slots:
+        slot = slots.assign(0, spec)
         filled(slot.adapters.parameters, 1)
         other = first_moves(slot.adapters.parameters, SlotOptimizer(slot, spec).step)
     assert one.keys() == other.keys()
@@ -69,20 +68,20 @@ def test_each_part_moves_at_its_rate(tiny_base: BaseModel, tiny_folder: Path, op
 def test_rows_of_many_rates_are_stored_and_taken_up_again(tiny_base: BaseModel, tiny_folder: Path) -> None:
     spec = spec_of(tiny_folder, **RATES | {"optimizer": "adamw_schedule_free"})
 
-    def work(optimizer: SlotOptimizer, slots: Slots, steps: range) -> None:
+    def work(optimizer: SlotOptimizer, slots: AdapterSlots, steps: range) -> None:
         for step in steps:
             slots.gradients_JM.copy_(normal(1, "row", step, shape=tuple(slots.gradients_JM.shape)))
             optimizer.step(step)
 
-    with Slots(tiny_base, spec, count=1) as slots:
-        optimizer = SlotOptimizer(slots.sit(0, spec), spec)
+    with AdapterSlots(tiny_base, spec, count=1) as slots:
+        optimizer = SlotOptimizer(slots.assign(0, spec), spec)
         work(optimizer, slots, range(2))
         state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
         middle = slots.values_JM.clone()
         work(optimizer, slots, range(2, 4))
         whole = slots.values_JM.clone()
-    with Slots(tiny_base, spec, count=1) as slots:
-        slot = slots.sit(0, spec)
+    with AdapterSlots(tiny_base, spec, count=1) as slots:
+        slot = slots.assign(0, spec)
         slots.values_JM.copy_(middle)
         again = SlotOptimizer(slot, spec)
         again.restore(2, state)
@@ -169,6 +168,6 @@ def test_rates_of_what_the_base_does_not_have_are_refused_with_what_there_is(
 
 def test_without_such_fields_there_is_a_row_for_each_group_as_ever(tiny_base: BaseModel, tiny_folder: Path) -> None:
     spec = TrainSpec.model_validate(spec_of(tiny_folder, train_text_encoder=True).model_dump())
-    with Slots(tiny_base, spec, count=1) as slots:
-        slot = slots.sit(0, spec)
+    with AdapterSlots(tiny_base, spec, count=1) as slots:
+        slot = slots.assign(0, spec)
         assert {name: (start, end) for name, (_, start, end) in slot.segments.items()} == slots.layout.groups

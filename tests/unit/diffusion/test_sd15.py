@@ -23,9 +23,8 @@ from giornata.diffusion.model_card import SPEC_KEY, recipe_sha256
 from giornata.diffusion.models import BaseModel, check_model_folder, load_base
 from giornata.diffusion.tiny_model import build_tiny_model
 from giornata.diffusion.tokens import add_tokens, taught
-from giornata.domain.errors import InvalidInput
+from giornata.domain.errors import InvalidInput, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")

@@ -21,8 +21,8 @@ from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.single_file import LAYOUTS
 from giornata.diffusion.tiny_model import PIPELINES, tiny_pipeline
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec, model_key
 
 FIELD = "spec.pretrained_model_name_or_path"

@@ -10,12 +10,11 @@ from tests.unit.diffusion.test_slots import filled, spec_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from giornata.diffusion.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora
 from giornata.diffusion.lora import ADAPTER, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_layer import SlotLinear, Stack
-from giornata.diffusion.slot_siblings import Siblings
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 
 SCALE = 3.0 / 5.0
 
@@ -51,10 +50,10 @@ def loss_of(base: BaseModel, rows: int) -> torch.Tensor:
 
 def gradients_of(base: BaseModel, alphas: tuple[float, ...]) -> list[torch.Tensor]:
     """Of each place's row, after one pass of a picture for each place."""
-    with Slots(base, spec_of(Path("base")), count=len(alphas), rank=8) as slots:
+    with AdapterSlots(base, spec_of(Path("base")), count=len(alphas), rank=8) as slots:
         for place, alpha in enumerate(alphas):
             filled(
-                slots.sit(place, spec_of(Path("base"), rank=5, alpha=alpha, seed=place)).adapters.parameters, place
+                slots.assign(place, spec_of(Path("base"), rank=5, alpha=alpha, seed=place)).adapters.parameters, place
             )
         slots.set_width(len(alphas))
         with slots.on():
@@ -72,7 +71,7 @@ def test_layers_that_share_an_input_compute_the_formula_in_bf16(jobs: int) -> No
     def numbers(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=draw).bfloat16()
 
-    layers = [SlotLinear(nn.Linear(wide, size).bfloat16().requires_grad_(False)) for size in sizes]
+    layers = [BatchedLoraLinear(nn.Linear(wide, size).bfloat16().requires_grad_(False)) for size in sizes]
     a_JRI, b_JOR = numbers(jobs, rank * 3, wide), [numbers(jobs, size, rank) for size in sizes]
     inputs, weights = numbers(2 * jobs, 7, wide), [numbers(2 * jobs, 7, size) for size in sizes]
     leaves = [each.requires_grad_() for each in (inputs, a_JRI, *b_JOR)]
@@ -86,9 +85,9 @@ def test_layers_that_share_an_input_compute_the_formula_in_bf16(jobs: int) -> No
             wanted = wanted + (said * weight.double()[2 * job : 2 * job + 2]).sum()
     wanted.backward()
 
-    Siblings(layers)
+    FusedProjections(layers)
     for layer, b in zip(layers, b_JOR, strict=True):
-        layer.wear(Stack(a_JRI=a_JRI, b_JOR=b, scale_J11=None))
+        layer.attach(StackedLora(a_JRI=a_JRI, b_JOR=b, scale_J11=None))
     answers = [layer(inputs) for layer in layers]
     assert {each.dtype for each in answers} == {torch.bfloat16}
     sum((each * weight).float().sum() for each, weight in zip(answers, weights, strict=True)).backward()
@@ -104,12 +103,12 @@ def test_a_neighbours_scale_changes_no_bit(narrow: BaseModel) -> None:
 
 
 def test_a_scale_is_in_the_row_before_it_is_rounded(narrow: BaseModel) -> None:
-    with Slots(narrow, spec_of(Path("base")), count=1, rank=5) as slots:
-        slot = slots.sit(0, spec_of(Path("base"), rank=5, alpha=3.0))
+    with AdapterSlots(narrow, spec_of(Path("base")), count=1, rank=5) as slots:
+        slot = slots.assign(0, spec_of(Path("base"), rank=5, alpha=3.0))
         filled(slot.adapters.parameters, 1)
         slots.set_width(1)
         with slots.on():
-            layers = {name: each for name, each in narrow.unet.named_modules() if isinstance(each, SlotLinear)}
+            layers = {name: each for name, each in narrow.unet.named_modules() if isinstance(each, BatchedLoraLinear)}
             name = next(each for each in layers if each.endswith("attn1.to_out.0"))
             stack = layers[name].stack
             assert stack is not None
@@ -122,9 +121,9 @@ def test_a_scale_is_in_the_row_before_it_is_rounded(narrow: BaseModel) -> None:
 def test_a_pass_casts_the_row_once_each_way(narrow: BaseModel, rows: int) -> None:
     """Beside it only what the UNet is asked about, and what it answers, is cast: the same number as without adapters,
     and one more each way."""
-    with Slots(narrow, spec_of(Path("base")), count=rows, rank=8) as slots:
+    with AdapterSlots(narrow, spec_of(Path("base")), count=rows, rank=8) as slots:
         for place in range(rows):
-            slots.sit(place, spec_of(Path("base"), rank=5, alpha=3.0, seed=place))
+            slots.assign(place, spec_of(Path("base"), rank=5, alpha=3.0, seed=place))
         slots.set_width(rows)
         with torch.no_grad(), Casts() as bare:
             loss_of(narrow, rows)

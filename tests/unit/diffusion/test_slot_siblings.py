@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from giornata.diffusion.batched_lora import BatchedLoraLinear, FusedProjections, StackedLora, families
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.recompute import Recompute, recomputing
-from giornata.diffusion.slot_layer import SlotLinear, Stack
-from giornata.diffusion.slot_siblings import Siblings, families
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.protocol.specs import TrainSpec
 
 JOBS, RANK, WIDE, SIZES = 2, 3, 6, (4, 5, 5)
@@ -26,21 +25,21 @@ def numbers(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def layers_with(bias: bool) -> list[SlotLinear]:
+def layers_with(bias: bool) -> list[BatchedLoraLinear]:
     made = []
     for number, size in enumerate(SIZES):
         original = nn.Linear(WIDE, size, bias=bias).double().requires_grad_(False)
         original.weight.copy_(numbers(number, size, WIDE))
-        made.append(SlotLinear(original))
+        made.append(BatchedLoraLinear(original))
     return made
 
 
-def stacks_for(layers: list[SlotLinear]) -> list[Stack]:
+def stacks_for(layers: list[BatchedLoraLinear]) -> list[StackedLora]:
     """One A under the other for all of them, and a B for each; leaves."""
     a_JRI = numbers(10, JOBS, RANK * len(layers), WIDE).requires_grad_()
     scale_J11 = torch.tensor([0.5, 2.0], dtype=torch.float64).view(JOBS, 1, 1)
     return [
-        Stack(a_JRI=a_JRI, b_JOR=numbers(20 + number, JOBS, size, RANK).requires_grad_(), scale_J11=scale_J11)
+        StackedLora(a_JRI=a_JRI, b_JOR=numbers(20 + number, JOBS, size, RANK).requires_grad_(), scale_J11=scale_J11)
         for number, size in enumerate(SIZES)
     ]
 
@@ -49,10 +48,10 @@ def stacks_for(layers: list[SlotLinear]) -> list[Stack]:
 def test_together_they_give_the_formula_and_the_gradients_of_each(bias: bool) -> None:
     layers = layers_with(bias)
     originals = copy.deepcopy([(layer.weight, layer.bias) for layer in layers])
-    Siblings(layers)
+    FusedProjections(layers)
     stacks = stacks_for(layers)
     for layer, stack in zip(layers, stacks, strict=True):
-        layer.wear(stack)
+        layer.attach(stack)
     inputs = numbers(30, 2 * JOBS, 7, WIDE).requires_grad_()
     found = [layer(inputs) for layer in layers]
     sum((each * numbers(40 + n, *each.shape)).sum() for n, each in enumerate(found)).backward()
@@ -78,10 +77,10 @@ def test_together_they_give_the_formula_and_the_gradients_of_each(bias: bool) ->
 def test_another_tensor_gets_its_own_answer() -> None:
     """Also after a pass that broke off between q and k, and when one is asked twice."""
     layers = layers_with(bias=False)
-    Siblings(layers)
+    FusedProjections(layers)
     stacks = stacks_for(layers)
     for layer, stack in zip(layers, stacks, strict=True):
-        layer.wear(stack)
+        layer.attach(stack)
     first, second = numbers(31, JOBS, 1, WIDE), numbers(32, JOBS, 1, WIDE)
     q, k, v = layers
     with torch.no_grad():
@@ -92,9 +91,9 @@ def test_another_tensor_gets_its_own_answer() -> None:
         assert torch.equal(q(second), wanted[0])
         q(first)
         for layer in layers:
-            layer.wear(None)
+            layer.attach(None)
         for layer, stack in zip(layers, stacks, strict=True):
-            layer.wear(stack)
+            layer.attach(stack)
         assert torch.equal(v(first), [layer(first.clone()) for layer in layers][2])
 
 
@@ -102,13 +101,13 @@ def test_apart_they_are_the_original_layers() -> None:
     layers = layers_with(bias=True)
     inputs = numbers(33, 3, WIDE)
     before = [layer(inputs) for layer in layers]
-    Siblings(layers)
+    FusedProjections(layers)
     assert all(torch.equal(layer(inputs), each) for layer, each in zip(layers, before, strict=True))
 
 
 @pytest.fixture
-def slots(tiny_base: BaseModel) -> Iterator[Slots]:
-    with Slots(tiny_base, spec_of(train_text_encoder=True), count=2) as made:
+def slots(tiny_base: BaseModel) -> Iterator[AdapterSlots]:
+    with AdapterSlots(tiny_base, spec_of(train_text_encoder=True), count=2) as made:
         yield made
 
 
@@ -119,7 +118,7 @@ def test_the_weights_are_held_once(tiny_base: BaseModel) -> None:
 
     values = {name: each.clone() for name, each in tiny_base.unet.state_dict().items()}
     before = held_bytes()
-    with Slots(tiny_base, spec_of(), count=1):
+    with AdapterSlots(tiny_base, spec_of(), count=1):
         assert held_bytes() == before
     assert held_bytes() == before
     assert all(torch.equal(each, values[name]) for name, each in tiny_base.unet.state_dict().items())
@@ -137,7 +136,7 @@ def test_families_are_q_k_v_of_a_self_attention_and_k_v_of_a_cross_attention(tin
     assert [name.rpartition(".")[2] for name in encoder[0]] == ["q_proj", "k_proj", "v_proj"]
 
 
-def test_the_a_of_a_family_is_one_tensor_of_the_row(slots: Slots) -> None:
+def test_the_a_of_a_family_is_one_tensor_of_the_row(slots: AdapterSlots) -> None:
     joined = [family for family in slots.layout.families if len(family.b) > 1]
     assert {len(family.b) for family in joined} == {2, 3}
     assert sum(len(family.b) for family in slots.layout.families) * 2 == len(slots.layout.places)
@@ -153,8 +152,8 @@ def test_the_a_of_a_family_is_one_tensor_of_the_row(slots: Slots) -> None:
 @pytest.mark.parametrize("wanted", [Recompute.SELECTIVE, Recompute.FULL])
 def test_computing_again_gives_the_same_bits(tiny_base: BaseModel, wanted: Recompute) -> None:
     def gradients(recompute: Recompute) -> torch.Tensor:
-        with Slots(tiny_base, spec_of(), count=1) as slots:
-            slots.sit(0, spec_of())
+        with AdapterSlots(tiny_base, spec_of(), count=1) as slots:
+            slots.assign(0, spec_of())
             slots.set_width(1)
             slots.values_JM.add_(0.01)
             tiny_base.unet.train()

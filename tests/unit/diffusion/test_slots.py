@@ -8,19 +8,18 @@ import torch
 from tests.contract.diffusion.test_adapters import trained
 from tests.contract.diffusion.test_formats import facts
 
-from giornata.diffusion.adapted_layers import lean_shapes
+from giornata.diffusion.adapter_plan import lean_shapes
 from giornata.diffusion.adapter_start import check_start, start_from
-from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.batched_lora import BatchedLoraLinear, StackedLora, adapters_off
 from giornata.diffusion.formats import write_lora
 from giornata.diffusion.lora import add_adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_layer import SlotLinear, Stack
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slots
-from giornata.engine.workload import WorkloadFailed
+from giornata.diffusion.slots import AdapterSlots
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.keeping import state_of
+from giornata.workloads.train.checkpoint_writer import state_of
 from giornata.workloads.train.steps import optimizer_of
 
 RANKS = (2, 5, 8, 1)
@@ -32,8 +31,8 @@ def spec_of(folder: Path, **fields: object) -> TrainSpec:
     return TrainSpec.model_validate(given)
 
 
-def slots_on(base: BaseModel, *, count: int = 4, text_encoders: bool = False) -> Slots:
-    return Slots(base, spec_of(Path("base"), train_text_encoder=text_encoders), count=count, rank=8)
+def slots_on(base: BaseModel, *, count: int = 4, text_encoders: bool = False) -> AdapterSlots:
+    return AdapterSlots(base, spec_of(Path("base"), train_text_encoder=text_encoders), count=count, rank=8)
 
 
 def filled(parameters: dict[str, torch.nn.Parameter], seed: int) -> None:
@@ -58,7 +57,7 @@ def specs(tiny_folder: Path) -> list[TrainSpec]:
 
 
 @pytest.fixture
-def slots(tiny_base: BaseModel) -> Iterator[Slots]:
+def slots(tiny_base: BaseModel) -> Iterator[AdapterSlots]:
     with slots_on(tiny_base) as made:
         made.set_width(4)
         yield made
@@ -70,7 +69,7 @@ def test_a_slot_begins_as_an_adapter_alone(tiny_base: BaseModel, tiny_folder: Pa
     with add_adapters(tiny_base, spec) as adapters:
         alone = state_of(adapters, optimizer_of(adapters, spec))
     with slots_on(tiny_base, text_encoders=text_encoders) as slots:
-        slot = slots.sit(2, spec)
+        slot = slots.assign(2, spec)
         seated = state_of(slot.adapters, SlotOptimizer(slot, spec))
     assert set(seated) == set(alone)
     assert all(torch.equal(seated[name], alone[name]) for name in alone)
@@ -88,7 +87,7 @@ def test_a_slot_begins_with_somebodys_file_as_an_adapter_alone(
         wanted = adapters.tensors()
     with slots_on(tiny_base) as slots:
         check_start(path, tiny_base, lean_shapes(tiny_base, ours))  # while others train on the base
-        slot = slots.sit(2, ours)
+        slot = slots.assign(2, ours)
         start_from(path, tiny_base, ours, slot.adapters)
         found = slot.adapters.tensors()
     assert list(found) == list(wanted)
@@ -100,7 +99,7 @@ def test_the_base_is_given_back(tiny_base: BaseModel, tiny_folder: Path) -> None
     bare = noise_of(tiny_base, 4)
     with slots_on(tiny_base, text_encoders=True) as slots:
         slots.set_width(4)
-        filled(slots.sit(0, spec_of(tiny_folder, rank=8, train_text_encoder=True)).adapters.parameters, 1)
+        filled(slots.assign(0, spec_of(tiny_folder, rank=8, train_text_encoder=True)).adapters.parameters, 1)
         assert torch.equal(noise_of(tiny_base, 4), bare)  # they do nothing unless switched on
         with slots.on():
             assert not torch.equal(noise_of(tiny_base, 4), bare)
@@ -114,7 +113,7 @@ def test_the_base_is_given_back(tiny_base: BaseModel, tiny_folder: Path) -> None
 def test_layers_that_are_no_linear_ones_are_refused(tiny_base: BaseModel) -> None:
     before = [type(module) for module in tiny_base.unet.modules()]
     with pytest.raises(WorkloadFailed, match="conv1"):
-        Slots(tiny_base, spec_of(Path("base"), target_modules=("to_q", "conv1")), count=2)
+        AdapterSlots(tiny_base, spec_of(Path("base"), target_modules=("to_q", "conv1")), count=2)
     assert [type(module) for module in tiny_base.unet.modules()] == before
 
 
@@ -127,7 +126,7 @@ def test_each_job_gets_the_formula_of_peft(tiny_base: BaseModel, specs: list[Tra
             wanted.append(noise_of(tiny_base, 8)[2 * number : 2 * number + 2])
     with slots_on(tiny_base) as slots, torch.no_grad():
         for number, spec in enumerate(specs):
-            filled(slots.sit(number, spec).adapters.parameters, number)
+            filled(slots.assign(number, spec).adapters.parameters, number)
         slots.set_width(4)
         with slots.on():
             found = noise_of(tiny_base, 8)
@@ -147,8 +146,8 @@ def test_a_layer_computes_each_job_s_formula_and_gradients(jobs: int) -> None:
     original = torch.nn.Linear(6, 5).double().requires_grad_(False)
     a_JRI, b_JOR, scale_J = numbers(jobs, 4, 6), numbers(jobs, 5, 4), numbers(jobs)
     inputs, weights = numbers(2 * jobs, 7, 6), numbers(2 * jobs, 7, 5)
-    layer = SlotLinear(original)
-    layer.stack = Stack(
+    layer = BatchedLoraLinear(original)
+    layer.stack = StackedLora(
         a_JRI=a_JRI.clone().requires_grad_(), b_JOR=b_JOR.clone().requires_grad_(), scale_J11=scale_J.view(-1, 1, 1)
     )
     mine = inputs.clone().requires_grad_()
@@ -169,7 +168,7 @@ def test_a_layer_computes_each_job_s_formula_and_gradients(jobs: int) -> None:
 def test_padding_never_gets_a_gradient(tiny_base: BaseModel, specs: list[TrainSpec]) -> None:
     with slots_on(tiny_base) as slots:
         for number, spec in enumerate(specs):
-            filled(slots.sit(number, spec).adapters.parameters, number)
+            filled(slots.assign(number, spec).adapters.parameters, number)
         slots.set_width(4)
         step_all(slots, tiny_base)
         for number, spec in enumerate(specs):
@@ -180,7 +179,7 @@ def test_padding_never_gets_a_gradient(tiny_base: BaseModel, specs: list[TrainSp
             assert not slots.gradients_JM[number].any()
 
 
-def step_all(slots: Slots, base: BaseModel, *, rows: int = 4, spoil: int | None = None) -> torch.Tensor:
+def step_all(slots: AdapterSlots, base: BaseModel, *, rows: int = 4, spoil: int | None = None) -> torch.Tensor:
     """One backward pass; `spoil` names a row whose output is made infinite."""
     with slots.on():
         loss_B = noise_of(base, rows).square().mean(dim=(1, 2, 3))
@@ -196,12 +195,12 @@ def test_a_neighbour_changes_no_bit_not_even_by_what_is_not_a_number(
     def run(others: str) -> torch.Tensor:
         with slots_on(tiny_base) as slots:
             slots.set_width(4)
-            slot = slots.sit(1, specs[1])
+            slot = slots.assign(1, specs[1])
             filled(slot.adapters.parameters, 1)
             optimizer = SlotOptimizer(slot, specs[1])
             for number in (0, 2, 3):
                 if others != "none":
-                    filled(slots.sit(number, specs[number]).adapters.parameters, 10 + number)
+                    filled(slots.assign(number, specs[number]).adapters.parameters, 10 + number)
                 if others == "nan":
                     slots.values_JM[number].fill_(float("nan"))
             for step in range(3):
@@ -218,7 +217,7 @@ def test_a_neighbour_changes_no_bit_not_even_by_what_is_not_a_number(
 def test_moving_to_another_place_takes_everything_along(tiny_base: BaseModel, specs: list[TrainSpec]) -> None:
     with slots_on(tiny_base) as slots:
         slots.set_width(4)
-        slot = slots.sit(3, specs[0])
+        slot = slots.assign(3, specs[0])
         optimizer = SlotOptimizer(slot, specs[0])
         step_all(slots, tiny_base)
         optimizer.step(0)
@@ -234,7 +233,7 @@ def test_moving_to_another_place_takes_everything_along(tiny_base: BaseModel, sp
         assert torch.equal(after["adapter." + next(iter(slot.adapters.parameters))], first_of(slots, specs[0]))
 
 
-def first_of(slots: Slots, spec: TrainSpec) -> torch.Tensor:
+def first_of(slots: AdapterSlots, spec: TrainSpec) -> torch.Tensor:
     return next(iter(slots.layout.views(slots.values_JM[0], dict.fromkeys(slots.ranks, spec.rank)).values()))
 
 
@@ -245,7 +244,7 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
     fields = {"rank": 3, "train_text_encoder": True, "use_ema": optimizer == "adamw", "optimizer": optimizer}
     spec = spec_of(tiny_folder, **fields)
     with slots_on(tiny_base, text_encoders=True) as slots:
-        slot = slots.sit(1, spec)
+        slot = slots.assign(1, spec)
         learner = SlotOptimizer(slot, spec)
         for step in range(2):
             slots.gradients_JM[1].fill_(0.5)
@@ -262,7 +261,7 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
         assert all(torch.equal(there[name], state[name]) for name in state)
         assert all(torch.equal(value, result[name]) for name, value in alone.result().items())
     with slots_on(tiny_base, text_encoders=True) as slots:
-        slot = slots.sit(3, spec)
+        slot = slots.assign(3, spec)
         learner = SlotOptimizer(slot, spec)
         slot.adapters.load(weights)
         learner.restore(2, there)
@@ -271,7 +270,7 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
         assert all(torch.equal(back[name], state[name]) for name in state)
 
 
-def zero_padding(slots: Slots, place: int, rank: int) -> None:
+def zero_padding(slots: AdapterSlots, place: int, rank: int) -> None:
     """As autograd leaves it."""
     views = slots.layout.views(slots.gradients_JM[place], dict.fromkeys(slots.ranks, rank))
     kept = {name: view.clone() for name, view in views.items()}
@@ -283,7 +282,7 @@ def zero_padding(slots: Slots, place: int, rank: int) -> None:
 def test_the_text_encoders_part_stops_and_counts_for_nothing(tiny_base: BaseModel, tiny_folder: Path) -> None:
     spec = spec_of(tiny_folder, rank=8, train_text_encoder=True, stop_text_encoder_training=1, max_grad_norm=0.1)
     with slots_on(tiny_base, text_encoders=True) as slots:
-        slot = slots.sit(0, spec)
+        slot = slots.assign(0, spec)
         optimizer = SlotOptimizer(slot, spec)
         start, end = slots.layout.groups["text_encoders"]
         slots.gradients_JM[0].fill_(1.0)
@@ -298,5 +297,5 @@ def test_the_text_encoders_part_stops_and_counts_for_nothing(tiny_base: BaseMode
         assert unet[0] == end
 
 
-def last_name(slots: Slots) -> str:
+def last_name(slots: AdapterSlots) -> str:
     return slots.layout.places[-1].name

@@ -2,7 +2,7 @@
 
 import torch
 
-from giornata.diffusion.snapshot import Snapshot
+from giornata.diffusion.checkpoint import TensorSnapshot
 
 
 def test_it_keeps_values_shapes_and_dtypes_of_the_moment() -> None:
@@ -14,7 +14,7 @@ def test_it_keeps_values_shapes_and_dtypes_of_the_moment() -> None:
         "empty": torch.empty(0, 4),
     }
     wanted = {name: tensor.clone() for name, tensor in tensors.items()}
-    snapshot = Snapshot(tensors)
+    snapshot = TensorSnapshot(tensors)
     for tensor in tensors.values():
         tensor.zero_()
     found = snapshot.tensors()
@@ -27,8 +27,8 @@ def test_it_keeps_values_shapes_and_dtypes_of_the_moment() -> None:
 
 def test_a_parameter_that_learns_goes_in_without_its_history() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
-    assert not Snapshot({"a": parameter}).tensors()["a"].requires_grad
+    assert not TensorSnapshot({"a": parameter}).tensors()["a"].requires_grad
 
 
 def test_nothing_makes_an_empty_one() -> None:
-    assert Snapshot({}).tensors() == {}
+    assert TensorSnapshot({}).tensors() == {}

@@ -17,8 +17,8 @@ from giornata.diffusion.lora_facts import facts_of
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.tokens import add_tokens, learning_steps, taught, unsaid
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import spoken, words_of
 

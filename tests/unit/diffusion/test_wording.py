@@ -4,56 +4,56 @@ import itertools
 
 import pytest
 
-from giornata.diffusion.captions import Wording
+from giornata.diffusion.captions import CaptionAugmentation
 
 CAPTION = "sks, red,blue ,  green"
 KEYS = list(itertools.product(range(60), range(2), range(2)))
 
 
-def said(wording: Wording, caption: str = CAPTION) -> list[str]:
-    return [wording.draw(caption, "instance", *key) for key in KEYS]
+def said(augmentation: CaptionAugmentation, caption: str = CAPTION) -> list[str]:
+    return [augmentation.draw(caption, "instance", *key) for key in KEYS]
 
 
 def test_by_default_a_caption_is_said_to_the_letter() -> None:
-    assert set(said(Wording(seed=1))) == {CAPTION}
+    assert set(said(CaptionAugmentation(seed=1))) == {CAPTION}
 
 
 def test_shuffling_keeps_all_parts_and_the_first_ones_in_place() -> None:
-    found = said(Wording(seed=1, shuffled=True, kept=1))
+    found = said(CaptionAugmentation(seed=1, shuffled=True, kept=1))
     assert {tuple(sorted(each.split(", "))) for each in found} == {("blue", "green", "red", "sks")}
     assert {each.split(", ")[0] for each in found} == {"sks"}
     assert len(set(found)) == 6  # all the orders of the rest
 
 
 def test_more_parts_to_keep_than_there_are() -> None:
-    assert set(said(Wording(seed=1, shuffled=True, kept=9))) == {"sks, red, blue, green"}
+    assert set(said(CaptionAugmentation(seed=1, shuffled=True, kept=9))) == {"sks, red, blue, green"}
 
 
 def test_another_separator() -> None:
-    found = said(Wording(seed=1, shuffled=True, separator="|"), "a, b|c")
+    found = said(CaptionAugmentation(seed=1, shuffled=True, separator="|"), "a, b|c")
     assert set(found) == {"a, b| c", "c| a, b"}
 
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_captions_are_left_out_as_often_as_was_asked_for(rate: float) -> None:
-    found = said(Wording(seed=1, dropout_rate=rate))
+    found = said(CaptionAugmentation(seed=1, dropout_rate=rate))
     assert set(found) <= {CAPTION, ""}
     assert found.count("") / len(found) == pytest.approx(rate, abs=0.08)
 
 
 def test_what_is_said_depends_on_the_seed_and_the_place_alone() -> None:
-    wording = Wording(seed=1, shuffled=True, dropout_rate=0.2)
-    assert said(wording) == said(wording)
-    assert said(wording) != said(Wording(seed=2, shuffled=True, dropout_rate=0.2))
-    assert said(wording) != said(Wording(seed=1, shuffled=True, dropout_rate=0.2))[::-1]
+    augmentation = CaptionAugmentation(seed=1, shuffled=True, dropout_rate=0.2)
+    assert said(augmentation) == said(augmentation)
+    assert said(augmentation) != said(CaptionAugmentation(seed=2, shuffled=True, dropout_rate=0.2))
+    assert said(augmentation) != said(CaptionAugmentation(seed=1, shuffled=True, dropout_rate=0.2))[::-1]
 
 
 def test_class_pictures_keep_their_captions() -> None:
-    wording = Wording(seed=1, shuffled=True, dropout_rate=1.0)
-    assert {wording.draw(CAPTION, "class", *key) for key in KEYS} == {CAPTION}
+    augmentation = CaptionAugmentation(seed=1, shuffled=True, dropout_rate=1.0)
+    assert {augmentation.draw(CAPTION, "class", *key) for key in KEYS} == {CAPTION}
 
 
 def test_what_may_be_said_is_listed_if_it_can_be() -> None:
-    assert Wording().all_of(["b", "a", "b"]) == ["a", "b"]
-    assert Wording(dropout_rate=0.1).all_of(["b", "a"]) == ["", "a", "b"]
-    assert Wording(shuffled=True).all_of(["a"]) is None
+    assert CaptionAugmentation().all_of(["b", "a", "b"]) == ["a", "b"]
+    assert CaptionAugmentation(dropout_rate=0.1).all_of(["b", "a"]) == ["", "a", "b"]
+    assert CaptionAugmentation(shuffled=True).all_of(["a"]) is None

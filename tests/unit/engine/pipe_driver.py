@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from giornata.engine.engine import Engine
-from giornata.engine.workload import Workload
 from giornata.protocol import VERSION
 from giornata.protocol.pipe import TO_ENGINE, Alive, FromEngine, Hello, Start, ToEngine
+from giornata.workloads.interface import Workload
 
 M = TypeVar("M")
 PATIENCE_S = 10.0

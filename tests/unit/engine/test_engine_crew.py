@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pipe_driver import PATIENCE_S, PipeDriver
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.engine import EXIT_DEVICE_BROKEN
-from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import Done, Failed, Log, Progress, ResumePoint, Seats, Shutdown, Start, Stop
 from giornata.protocol.pipe import Stopped as StoppedMessage
+from giornata.workloads.interface import Crew, Outcome, Reporter, Stopped, Wish
 
 Body = Callable[[Crew], None]
 

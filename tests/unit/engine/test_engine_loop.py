@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from pipe_driver import PATIENCE_S, PipeDriver
 
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.engine import EXIT_AGENT_GONE, EXIT_DEVICE_BROKEN
-from giornata.engine.workload import Outcome, Reporter, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import (
     Alive,
     CacheAnswer,
@@ -31,6 +30,7 @@ from giornata.protocol.pipe import (
     WriteCheckpoint,
 )
 from giornata.protocol.pipe import Stopped as StoppedMessage
+from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 
 
 class Scripted:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from giornata.diffusion.drawings import draw_subject
-from giornata.diffusion.examine import Bounds
 from giornata.domain.errors import Unavailable
 from giornata.pictures.inspection import Inspection, PictureLimits, inspect
 
@@ -140,7 +139,7 @@ def test_every_limit_reaches_the_process(tmp_path: Path) -> None:
 def test_processor_time_is_limited_by_the_process_itself() -> None:
     code = """
         import time
-        from giornata.diffusion.inspect import allow_cpu
+        from giornata.pictures.inspector.__main__ import allow_cpu
         for picture in range(2):
             allow_cpu(1)
             end_s = time.process_time() + 0.7
@@ -152,12 +151,6 @@ def test_processor_time_is_limited_by_the_process_itself() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "two that take 0.7 s each are fine\n"
     assert done.returncode == -signal.SIGXCPU
-
-
-def test_the_limits_of_both_sides_are_the_same() -> None:
-    ours, theirs = PictureLimits(), Bounds()
-    for name in ("max_pixels", "max_side_px", "min_side_px", "max_aspect", "max_file_bytes"):
-        assert getattr(ours, name) == getattr(theirs, name)
 
 
 def test_a_module_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:

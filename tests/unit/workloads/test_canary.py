@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from giornata.agent.settings import AgentSettings
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
 from giornata.engine.engine import judge
 from giornata.engine.kinds import make_workloads
-from giornata.engine.workload import Outcome, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
-from giornata.workloads.canary.arithmetic import check_products
-from giornata.workloads.canary.training import SMALL, Run, check_twins, train
-from giornata.workloads.canary.workload import CanaryWorkload, Hardware
+from giornata.workloads.canary.training import SMALL, CanaryRun, check_twins, train
+from giornata.workloads.canary.workload import CanaryWorkload, Hardware, check_products
+from giornata.workloads.interface import Outcome, Stopped, Wish
 
 CPU = torch.device("cpu")
 
@@ -155,8 +155,8 @@ def test_a_training_that_goes_the_wrong_way_is_found() -> None:
 def test_weights_are_compared_to_the_bit() -> None:
     one = train(2, CPU, SMALL, bend=lambda _, p: p, told=lambda *_: None)
     name = next(iter(one.weights))
-    other = Run(losses=one.losses, weights=one.weights | {name: flipped(one.weights[name])})
-    check_twins(one, Run(losses=one.losses, weights=dict(one.weights)))
+    other = CanaryRun(losses=one.losses, weights=one.weights | {name: flipped(one.weights[name])})
+    check_twins(one, CanaryRun(losses=one.losses, weights=dict(one.weights)))
     with pytest.raises(WorkloadFailed, match=r"1 of .* weights of .* differ"):
         check_twins(one, other)
 

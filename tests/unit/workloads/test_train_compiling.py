@@ -11,15 +11,24 @@ from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.recompute import Recompute
 from giornata.diffusion.regional import compiler_of, kinds_of_region, regions
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import RETRY, STRIKE, Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
-from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, SPEEDS, Compiler, Kernels, Speeds, Work
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.compiling import (
+    COMPILER_FAILED,
+    KERNELS,
+    SPEEDS,
+    CompiledSteps,
+    Compiler,
+    Kernels,
+    KernelsDiffer,
+    KernelTrial,
+    Speeds,
+)
 from giornata.workloads.train.graphs import Pass
 from giornata.workloads.train.kernel_cache import READY, KernelCache, kernel_key, sealed
-from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
+from giornata.workloads.train.memory_budget import MemoryPlan
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 TABLE = Speeds(saved_s=0.001, made_s=3.0, found_s=0.5)
@@ -52,16 +61,16 @@ def base(tiny_folder: Path) -> BaseModel:
 )
 def test_kernels_pay_when_they_save_more_than_they_take(passes: int, at_hand: bool, pays: bool) -> None:
     table = Speeds(saved_s=2**-10, made_s=3000 * 2**-10, found_s=500 * 2**-10)  # exact in binary
-    assert Work(passes=passes, regions=10, kernels=10).pays(table, at_hand=at_hand) is pays
+    assert CompiledSteps(passes=passes, regions=10, kernels=10).pays(table, at_hand=at_hand) is pays
 
 
 def test_work_counts_every_pass_of_the_whole_job(base: BaseModel) -> None:
-    def work(rows: int, **changes: Any) -> Work:
+    def work(rows: int, **changes: Any) -> CompiledSteps:
         spec = spec_with(max_train_steps=100, **changes)
-        return Work.of(base, spec, Footprint(recompute=Recompute.OFF, rows=rows))
+        return CompiledSteps.of(base, spec, MemoryPlan(recompute=Recompute.OFF, rows=rows))
 
     plain = work(1)
-    assert plain == Work(passes=100, regions=len(regions(base.unet)), kernels=kinds_of_region(base.unet) + 1)
+    assert plain == CompiledSteps(passes=100, regions=len(regions(base.unet)), kernels=kinds_of_region(base.unet) + 1)
     assert plain.kernels < plain.regions
     assert work(3, gradient_accumulation_steps=4).passes == 200
     classes = {"with_prior_preservation": True, "class_prompt": "a toy"}
@@ -99,7 +108,7 @@ def kernels_of(
         compiler or Compiler(version_of=version_of, speeds={"cpu": TABLE}),
         base,
         (spec := spec_with(**changes)),
-        Footprint.asked_for(spec),
+        MemoryPlan.asked_for(spec),
         layer="slots",
         header=header,
         reporter=reporter,
@@ -158,7 +167,7 @@ def test_kernels_at_hand_pay_sooner(base: BaseModel, tmp_path: Path) -> None:
     assert entry() == {}
     spec = spec_with(max_train_steps=between)
     version = "g++ 1.2 for cpu"
-    compiler.cache.note(kernel_key(base, spec, Footprint.asked_for(spec), layer="slots", compiler=version))
+    compiler.cache.note(kernel_key(base, spec, MemoryPlan.asked_for(spec), layer="slots", compiler=version))
     assert entry() == {KERNELS: version}
 
 
@@ -297,7 +306,7 @@ def test_kernels_that_differ_are_given_up_by_a_job_that_begins_and_by_one_that_g
 def test_only_kernels_that_auto_chose_are_checked(base: BaseModel, tmp_path: Path) -> None:
     def checked(**changes: Any) -> bool:
         kernels = kernels_of(base, RecordingReporter(), tmp_path, **changes)
-        return isinstance(kernels.checked(Pass.plainly, list), Trial)
+        return isinstance(kernels.checked(Pass.plainly, list), KernelTrial)
 
     assert checked(max_train_steps=MANY)
     assert not checked(max_train_steps=FEW)  # plain
@@ -420,7 +429,7 @@ def test_a_full_disk_costs_the_kernels_and_not_the_job(tmp_path: Path) -> None:
 def test_kernels_are_looked_up_by_all_that_decides_their_shapes(base: BaseModel) -> None:
     def key(compiler: str = "g++ 1", layer: str = "slots", **changes: Any) -> str:
         spec = spec_with(**changes)
-        return kernel_key(base, spec, Footprint.asked_for(spec), layer=layer, compiler=compiler)
+        return kernel_key(base, spec, MemoryPlan.asked_for(spec), layer=layer, compiler=compiler)
 
     others = [
         key(compiler="g++ 2"),

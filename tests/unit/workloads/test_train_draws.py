@@ -8,29 +8,29 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.latents import Framing
-from giornata.diffusion.multires import Multires
-from giornata.diffusion.order import Sample, by_content
-from giornata.workloads.train.draws import Draws
-from giornata.workloads.train.material import Material
+from giornata.diffusion.latents import CropPolicy
+from giornata.diffusion.randomness import Multires
+from giornata.diffusion.sample_order import Sample, by_content
+from giornata.workloads.train.sample_set import SampleSet
+from giornata.workloads.train.sampling_plan import SamplingPlan
 
 
-def material(role: Literal["instance", "class"], count: int) -> Material:
+def sample_set(role: Literal["instance", "class"], count: int) -> SampleSet:
     samples = [
         Sample(role=role, sha256=f"{role}{number}", caption="c", name="n", path=Path("n")) for number in range(count)
     ]
-    return Material(
+    return SampleSet(
         role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)), size=lambda _: (64, 64)
     )
 
 
-def draws(*, seed: int = 1, batch: int = 2, micros: int = 2, flip: bool = True, **fields: Any) -> Draws:
-    return Draws(
+def draws(*, seed: int = 1, batch: int = 2, micros: int = 2, flip: bool = True, **fields: Any) -> SamplingPlan:
+    return SamplingPlan(
         seed=seed,
         batch=batch,
         micros=micros,
-        framing=Framing(seed=seed, resolution=64, center_crop=False, random_flip=flip),
-        materials=(material("instance", 5), material("class", 3)),
+        crop_policy=CropPolicy(seed=seed, resolution=64, center_crop=False, random_flip=flip),
+        sample_sets=(sample_set("instance", 5), sample_set("class", 3)),
         **{"timesteps": range(1000), **fields},
     )
 

@@ -10,13 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.order import Sample, by_content
 from giornata.diffusion.pixels import Undecodable
-from giornata.engine.workload import WorkloadFailed
+from giornata.diffusion.sample_order import Sample, by_content
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import Supplies, prepare
-from giornata.workloads.train.decoding_ahead import AHEAD, MOST_THREADS, ahead
-from giornata.workloads.train.material import Material
+from giornata.workloads.train.encoding import AHEAD, MOST_THREADS, CachedInputs, ahead, cache_inputs
+from giornata.workloads.train.sample_set import SampleSet
 
 SIDE = 64
 MANY = 10_000
@@ -43,7 +42,7 @@ class Album:
             Sample(role="instance", sha256=f"{number:064d}", caption="a toy", name=str(number), path=Path("n"))
             for number in range(count)
         ]
-        self.material = Material(
+        self.sample_set = SampleSet(
             role="instance", samples=by_content(samples), load=self._load, size=lambda _: (SIDE, SIDE)
         )
 
@@ -63,8 +62,8 @@ class Album:
             self.alive -= 1
 
 
-def prepared(album: Album, **fields: Any) -> Supplies:
-    count = len(album.material.samples)
+def prepared(album: Album, **fields: Any) -> CachedInputs:
+    count = len(album.sample_set.samples)
     values = {"model": "m", "dataset": "ds_1", "seed": 1, "train_text_encoder": True, "resolution": SIDE}
     spec = TrainSpec.model_validate(values | {"center_crop": True, "max_train_steps": count} | fields)
     base: Any = SimpleNamespace(
@@ -73,25 +72,25 @@ def prepared(album: Album, **fields: Any) -> Supplies:
         device=torch.device("cpu"),
         noise_scheduler=SimpleNamespace(config=SimpleNamespace(num_train_timesteps=1000)),
     )
-    return prepare(base, spec, (album.material,), seed=1, first_step=0, tick=lambda *_: None)
+    return cache_inputs(base, spec, (album.sample_set,), seed=1, first_step=0, tick=lambda *_: None)
 
 
 def test_ten_thousand_pictures_go_through_in_bounded_memory() -> None:
     album, bound_bytes = Album(MANY), 100_000
-    supplies = prepared(album, latent_memory_bytes=bound_bytes)
-    store = supplies.latents._entries
+    cached_inputs = prepared(album, latent_memory_bytes=bound_bytes)
+    store = cached_inputs.latents._entries
     entry_bytes = 2 * 4 * (SIDE // 8) ** 2 * 4
-    assert len(supplies.latents) == MANY
+    assert len(cached_inputs.latents) == MANY
     assert bound_bytes - entry_bytes < store.in_memory_bytes <= bound_bytes
     assert store.in_memory_bytes + store.on_disk_bytes == MANY * entry_bytes
     # Each thread has one under way and AHEAD begun, and one is on its way to the VAE.
     assert 0 < album.most_alive <= (AHEAD + 1) * MOST_THREADS + 1
     assert album.alive == 0
-    for sample in (album.material.samples[0], album.material.samples[-1]):
-        view = supplies.draws.framing.draw(sample.sha256, "instance", 0, 0, 0)
+    for sample in (album.sample_set.samples[0], album.sample_set.samples[-1]):
+        view = cached_inputs.draws.crop_policy.draw(sample.sha256, "instance", 0, 0, 0)
         expected = (int(sample.sha256) % 256) / 127.5 - 1
-        assert supplies.latents[view][0].mean_CHW.flatten().tolist() == pytest.approx([expected] * 4 * 64)
-    supplies.close()
+        assert cached_inputs.latents[view][0].mean_CHW.flatten().tolist() == pytest.approx([expected] * 4 * 64)
+    cached_inputs.close()
 
 
 def test_all_broken_pictures_are_named_though_nothing_is_encoded_after_the_first() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.workloads.train.faults import blamed, reason_of
 
 FAULTS: list[tuple[BaseException, Reason | None]] = [

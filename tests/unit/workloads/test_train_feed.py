@@ -8,29 +8,29 @@ import pytest
 import torch
 from PIL import Image
 
-from giornata.diffusion.captions import Wording
-from giornata.diffusion.latents import Framing, LatentCache, View
-from giornata.diffusion.order import Sample, by_content
-from giornata.workloads.train.caching import Supplies
-from giornata.workloads.train.draws import Draws
-from giornata.workloads.train.feed import Feed, Ready
-from giornata.workloads.train.material import Material
+from giornata.diffusion.captions import CaptionAugmentation
+from giornata.diffusion.latents import CropPolicy, CropView, LatentCache
+from giornata.diffusion.sample_order import Sample, by_content
+from giornata.workloads.train.encoding import CachedInputs
+from giornata.workloads.train.sample_set import SampleSet
+from giornata.workloads.train.sampling_plan import SamplingPlan
+from giornata.workloads.train.steps import PassFeed, ReadyPass
 
 
 class Latents(LatentCache):
     """Gives a picture's number in each latent; fails for pictures that are named in `broken`."""
 
-    def __init__(self, framing: Framing, broken: frozenset[str] = frozenset()) -> None:
-        super().__init__(vae=None, vae_key="", framing=framing)
-        self._frame, self._broken = framing, broken
+    def __init__(self, crop_policy: CropPolicy, broken: frozenset[str] = frozenset()) -> None:
+        super().__init__(vae=None, vae_key="", crop_policy=crop_policy)
+        self._frame, self._broken = crop_policy, broken
 
-    def __getitem__(self, view: View) -> Any:
+    def __getitem__(self, view: CropView) -> Any:
         if view.picture_sha256 in self._broken:
             raise KeyError(view.picture_sha256)
-        from giornata.diffusion.latents import Entry
+        from giornata.diffusion.latents import LatentEntry
 
         value = float(int(view.picture_sha256.rpartition("-")[2]))
-        entry = Entry(mean_CHW=torch.full((4, 2, 2), value), std_CHW=torch.zeros(4, 2, 2))
+        entry = LatentEntry(mean_CHW=torch.full((4, 2, 2), value), std_CHW=torch.zeros(4, 2, 2))
         return entry, self._frame.place(view, original=(64, 64), resized=(64, 64))
 
 
@@ -38,30 +38,36 @@ class Config:
     scaling_factor = 1.0
 
 
-def material(role: Any, count: int) -> Material:
+def sample_set(role: Any, count: int) -> SampleSet:
     samples = [
         Sample(role=role, sha256=f"{role}-{number}", caption=f"{role} {number}", name="n", path=Path("n"))
         for number in range(count)
     ]
-    return Material(
+    return SampleSet(
         role=role, samples=by_content(samples), load=lambda _: Image.new("RGB", (64, 64)), size=lambda _: (64, 64)
     )
 
 
-def supplies(*, broken: frozenset[str] = frozenset(), classes: int = 3) -> Supplies:
-    framing = Framing(seed=1, resolution=64, center_crop=True, random_flip=False)
-    materials = (material("instance", 5), *((material("class", classes),) if classes else ()))
-    draws = Draws(
-        seed=1, batch=2, micros=3, timesteps=range(1000), framing=framing, materials=materials, wording=Wording()
+def cached_inputs(*, broken: frozenset[str] = frozenset(), classes: int = 3) -> CachedInputs:
+    crop_policy = CropPolicy(seed=1, resolution=64, center_crop=True, random_flip=False)
+    sample_sets = (sample_set("instance", 5), *((sample_set("class", classes),) if classes else ()))
+    draws = SamplingPlan(
+        seed=1,
+        batch=2,
+        micros=3,
+        timesteps=range(1000),
+        crop_policy=crop_policy,
+        sample_sets=sample_sets,
+        augmentation=CaptionAugmentation(),
     )
-    return Supplies(draws=draws, latents=Latents(framing, broken), embeddings=None)
+    return CachedInputs(draws=draws, latents=Latents(crop_policy, broken), embeddings=None)
 
 
-def feed(given: Supplies, *, rows: int | None, clock: Callable[[], float] = lambda: 0.0) -> Feed:
-    return Feed(given, Config(), first_step=4, end_step=7, rows=rows, pinned=False, clock=clock)
+def feed(given: CachedInputs, *, rows: int | None, clock: Callable[[], float] = lambda: 0.0) -> PassFeed:
+    return PassFeed(given, Config(), first_step=4, end_step=7, rows=rows, pinned=False, clock=clock)
 
 
-def all_of(given: Supplies, rows: int | None) -> list[Ready]:
+def all_of(given: CachedInputs, rows: int | None) -> list[ReadyPass]:
     taken = []
     with feed(given, rows=rows) as passes, pytest.raises(IndexError):
         while True:
@@ -69,7 +75,7 @@ def all_of(given: Supplies, rows: int | None) -> list[Ready]:
     return taken
 
 
-def pictures(ready: list[Ready]) -> set[tuple[Any, ...]]:
+def pictures(ready: list[ReadyPass]) -> set[tuple[Any, ...]]:
     return {
         (one.step, caption, int(timestep), *noise.flatten().tolist(), float(latents[0, 0, 0]))
         for one in ready
@@ -81,30 +87,30 @@ def pictures(ready: list[Ready]) -> set[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(("rows", "sizes"), [(None, [12]), (6, [12]), (4, [8, 4]), (2, [4, 4, 4]), (1, [2] * 6)])
 def test_all_sizes_of_passes_see_the_same_pictures(rows: int | None, sizes: list[int]) -> None:
-    taken = all_of(supplies(), rows)
+    taken = all_of(cached_inputs(), rows)
     assert [len(one.captions) for one in taken] == sizes * 3
     assert [one.step for one in taken] == [step for step in (4, 5, 6) for _ in sizes]
-    assert pictures(taken) == pictures(all_of(supplies(), None))
+    assert pictures(taken) == pictures(all_of(cached_inputs(), None))
     assert len(pictures(taken)) == 36
     for step in (4, 5, 6):
         assert sum(one.share for one in taken if one.step == step) == pytest.approx(1.0)
 
 
 def test_instances_come_first_in_every_pass() -> None:
-    for one in all_of(supplies(), 4):
+    for one in all_of(cached_inputs(), 4):
         half = len(one.captions) // 2
         assert [caption.partition(" ")[0] for caption in one.captions] == ["instance"] * half + ["class"] * half
 
 
 def test_what_fails_in_the_thread_is_raised_where_it_is_taken() -> None:
-    with feed(supplies(broken=frozenset({"instance-3"}), classes=0), rows=1) as passes, pytest.raises(KeyError):
+    with feed(cached_inputs(broken=frozenset({"instance-3"}), classes=0), rows=1) as passes, pytest.raises(KeyError):
         for _ in range(18):
             passes.take()
 
 
 def test_it_counts_how_long_it_was_waited_for() -> None:
     times = iter(range(100))
-    with feed(supplies(), rows=None, clock=lambda: float(next(times))) as passes:
+    with feed(cached_inputs(), rows=None, clock=lambda: float(next(times))) as passes:
         passes.take()
         passes.take()
         assert passes.waited_s == 2.0

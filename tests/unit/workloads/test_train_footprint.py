@@ -7,17 +7,22 @@ import torch
 
 from giornata.diffusion.memory import GIB
 from giornata.diffusion.recompute import Recompute
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, Room, Sizes, fitted, room_of, why_not_drawn
-from giornata.workloads.train.footprint import (
-    Footprint,
+from giornata.workloads.train.memory_budget import (
+    CONTEXT_BYTES,
+    MemoryBudget,
+    MemoryPlan,
+    MemorySizes,
     below_on,
+    budget_of,
+    fallbacks,
+    fitted,
     from_fingerprint,
-    ladder,
     smaller_of,
     to_fingerprint,
+    why_not_drawn,
     without_footprint,
 )
 
@@ -28,27 +33,27 @@ def spec_with(**changes: Any) -> TrainSpec:
     return TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, **changes)
 
 
-def rung(recompute: Recompute, rows: int = 1) -> Footprint:
-    return Footprint(recompute=recompute, rows=rows)
+def rung(recompute: Recompute, rows: int = 1) -> MemoryPlan:
+    return MemoryPlan(recompute=recompute, rows=rows)
 
 
 def test_the_ladder_begins_with_what_was_asked_for_and_ends_with_single_pictures() -> None:
-    assert ladder(spec_with()) == (rung(OFF), rung(SELECTIVE), rung(FULL))
-    assert ladder(spec_with(gradient_checkpointing=True)) == (rung(FULL),)
+    assert fallbacks(spec_with()) == (rung(OFF), rung(SELECTIVE), rung(FULL))
+    assert fallbacks(spec_with(gradient_checkpointing=True)) == (rung(FULL),)
     expected = (rung(SELECTIVE, 6), rung(FULL, 6), rung(FULL, 3), rung(FULL, 2), rung(FULL, 1))
-    assert ladder(spec_with(gradient_checkpointing="selective", train_batch_size=6)) == expected
+    assert fallbacks(spec_with(gradient_checkpointing="selective", train_batch_size=6)) == expected
 
 
 def test_what_the_user_batches_is_kept_together_as_long_as_gradient_checkpointing_helps() -> None:
     spec = spec_with(train_batch_size=2, gradient_accumulation_steps=4)
     expected = (rung(OFF, 8), rung(OFF, 4), rung(OFF, 2), rung(SELECTIVE, 2), rung(FULL, 2), rung(FULL, 1))
-    assert ladder(spec) == expected
+    assert fallbacks(spec) == expected
 
 
 def test_what_is_smaller() -> None:
-    rungs = ladder(spec_with(train_batch_size=4))
-    for number, each in enumerate(rungs):
-        assert below_on(rungs, each) == list(rungs[number + 1 :])
+    plans = fallbacks(spec_with(train_batch_size=4))
+    for number, each in enumerate(plans):
+        assert below_on(plans, each) == list(plans[number + 1 :])
     assert smaller_of(rung(SELECTIVE, 2), rung(FULL, 4)) == rung(FULL, 2)
 
 
@@ -56,13 +61,13 @@ def test_a_footprint_travels_in_the_fingerprint_when_it_is_not_the_specs_own() -
     spec = spec_with(train_batch_size=2)
     assert to_fingerprint(rung(OFF, 2), spec) == {}
     assert from_fingerprint({}, spec) == rung(OFF, 2)
-    for each in ladder(spec):
+    for each in fallbacks(spec):
         said = {"torch": "1"} | to_fingerprint(each, spec)
         assert from_fingerprint(said, spec) == each
         assert without_footprint(said) == {"torch": "1"}
 
 
-def sizes(**changes: Any) -> Sizes:
+def sizes(**changes: Any) -> MemorySizes:
     """Weights 5 GiB; 7 GiB per picture, 1 + 0.5 with full gradient checkpointing."""
     fields: dict[str, Any] = {
         "weights_bytes": 5 * GIB,
@@ -70,21 +75,21 @@ def sizes(**changes: Any) -> Sizes:
         "kept_bytes": {OFF: 7 * GIB, SELECTIVE: 5 * GIB, FULL: GIB},
         "unit_bytes": {OFF: 0, SELECTIVE: GIB // 2, FULL: GIB // 2},
         "preparing_bytes": 2 * GIB,
-        "materials": 1,
+        "sample_sets": 1,
     }
-    return Sizes(**(fields | changes))
+    return MemorySizes(**(fields | changes))
 
 
-def device(gib: float, others_gib: float = 0.0) -> Room:
+def device(gib: float, others_gib: float = 0.0) -> MemoryBudget:
     """One with so much room for tensors."""
-    return Room(total_bytes=int((gib * GIB + CONTEXT_BYTES) / 0.95) + 2, others_bytes=int(others_gib * GIB))
+    return MemoryBudget(total_bytes=int((gib * GIB + CONTEXT_BYTES) / 0.95) + 2, others_bytes=int(others_gib * GIB))
 
 
 @pytest.mark.parametrize(
     ("gib", "expected"),
     [(34, rung(OFF, 4)), (33, rung(SELECTIVE, 4)), (27, rung(FULL, 4)), (11.9, rung(FULL, 2)), (7.5, rung(FULL, 1))],
 )
-def test_the_largest_that_fits_is_chosen(gib: float, expected: Footprint) -> None:
+def test_the_largest_that_fits_is_chosen(gib: float, expected: MemoryPlan) -> None:
     spec = spec_with(train_batch_size=4)
     assert fitted(spec, sizes(), device(gib), rung(OFF, 4)) == expected
     assert fitted(spec, sizes(), device(gib), rung(FULL, 4)).recompute is FULL  # never larger than before
@@ -92,7 +97,7 @@ def test_the_largest_that_fits_is_chosen(gib: float, expected: Footprint) -> Non
 
 def test_an_unbounded_device_takes_everything() -> None:
     assert fitted(spec_with(), sizes(), None, rung(OFF)) == rung(OFF)
-    assert room_of(torch.device("cpu")) is None
+    assert budget_of(torch.device("cpu")) is None
 
 
 def test_what_does_not_fit_is_refused_with_the_figures_and_no_strike() -> None:
@@ -129,5 +134,5 @@ def test_memory_that_others_hold_is_the_machines_fault_and_does_not_change_the_l
 
 
 def test_class_pictures_count() -> None:
-    assert sizes(materials=2).activation_bytes(rung(FULL, 1)) == 2 * 1.5 * GIB
-    assert sizes(materials=2).activation_bytes(rung(OFF, 4)) == 8 * 7 * GIB
+    assert sizes(sample_sets=2).activation_bytes(rung(FULL, 1)) == 2 * 1.5 * GIB
+    assert sizes(sample_sets=2).activation_bytes(rung(OFF, 4)) == 8 * 7 * GIB

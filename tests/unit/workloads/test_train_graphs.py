@@ -13,8 +13,6 @@ from tests.fixtures.rerun_graphs import RULES, RerunGraph, RerunRecorder
 from giornata.diffusion.cuda_graphs import Graph, Recorder, Tensors, recorder_of
 from giornata.diffusion.recompute import Recompute
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.fit import CONTEXT_BYTES, GRAPH_BYTES, Room, Sizes
-from giornata.workloads.train.footprint import Footprint
 from giornata.workloads.train.graph_conditions import (
     CONDITIONS,
     GRAPHS_OFF,
@@ -23,6 +21,7 @@ from giornata.workloads.train.graph_conditions import (
     together_bytes,
 )
 from giornata.workloads.train.graphs import Graphs, Pass, Rules, Watched, same_bytes
+from giornata.workloads.train.memory_budget import CONTEXT_BYTES, GRAPH_BYTES, MemoryBudget, MemoryPlan, MemorySizes
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -250,7 +249,7 @@ class Told:
 def graphs_of(spec: TrainSpec, told: Told, **changes: Any) -> Graphs:
     device = changes.pop("device", CUDA)
     of_device = {CUDA: RerunRecorder(), CPU: None}
-    facts = {"steps_left": 500, "need_bytes": 0, "room": None, **changes}
+    facts = {"steps_left": 500, "need_bytes": 0, "budget": None, **changes}
     return Capturing(recorder_of=of_device.__getitem__).graphs(
         device,
         spec,
@@ -261,7 +260,7 @@ def graphs_of(spec: TrainSpec, told: Told, **changes: Any) -> Graphs:
     )
 
 
-ROOM = Room(total_bytes=10 * 2**30)
+ROOM = MemoryBudget(total_bytes=10 * 2**30)
 REASONS: list[tuple[str, TrainSpec, dict[str, Any], str]] = [
     ("cuda_graphs", spec_with(cuda_graphs=False), {}, "cuda_graphs is off"),
     ("device", spec_with(), {"device": CPU}, "the steps run on cpu, and only cuda has graphs"),
@@ -287,7 +286,7 @@ REASONS: list[tuple[str, TrainSpec, dict[str, Any], str]] = [
     (
         "memory",
         spec_with(),
-        {"room": ROOM, "need_bytes": 9 * 2**30},
+        {"budget": ROOM, "need_bytes": 9 * 2**30},
         "memory: steps by graph are expected to take 9.0 GiB, and the device has room for 8.8 GiB",
     ),
 ]
@@ -315,7 +314,7 @@ def test_every_condition_is_tried_and_stands_in_the_docs() -> None:
 
 def test_a_job_that_fits_has_graphs_and_nothing_is_said_of_it() -> None:
     told = Told()
-    graphs = graphs_of(spec_with(), told, room=ROOM, need_bytes=ROOM.usable_bytes, steps_left=50)
+    graphs = graphs_of(spec_with(), told, budget=ROOM, need_bytes=ROOM.usable_bytes, steps_left=50)
     assert graphs.why_not is None
     assert told == Told()
 
@@ -340,16 +339,16 @@ def test_a_cpu_has_no_recorder() -> None:
 
 
 def test_what_graphs_take_is_beside_what_plain_passes_take() -> None:
-    sizes = Sizes(
+    sizes = MemorySizes(
         weights_bytes=1000,
         trained_bytes=10,
         kept_bytes=dict.fromkeys(Recompute, 100),
         unit_bytes=dict.fromkeys(Recompute, 0),
         preparing_bytes=0,
-        materials=1,
+        sample_sets=1,
         decoding_bytes=50,
     )
-    one, rules = Footprint(recompute=Recompute.OFF, rows=1), Rules(most=3)
+    one, rules = MemoryPlan(recompute=Recompute.OFF, rows=1), Rules(most=3)
     of_graphs = 100 + 2 * 10 + 3 * GRAPH_BYTES
     assert sizes.graphs_bytes(one, 3) == of_graphs
     assert alone_bytes(sizes, one, rules) == 1000 + 10 + 100 + of_graphs

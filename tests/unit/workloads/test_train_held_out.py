@@ -7,13 +7,14 @@ import pytest
 from tests.fixtures.tiny_model import tiny_folder  # noqa: F401
 from tests.fixtures.train_studio import RecordingReporter, Studio, draw_pictures, spec_for
 
-from giornata.engine.workload import Wish, WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.joint import why_solo
 from giornata.protocol.shape import shape_key_of
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
+from giornata.workloads.interface import Wish
 from giornata.workloads.train.held_out import split
-from giornata.workloads.train.material import from_files
+from giornata.workloads.train.sample_set import from_files
 from giornata.workloads.train.tracking import rows_of
 
 FIELDS: dict[str, Any] = {"validation_split": 0.4, "validate_every_n_steps": 2, "max_train_steps": 5}
@@ -32,8 +33,8 @@ def test_steps_and_pictures_are_counted() -> None:
 
 def test_pictures_are_drawn_by_the_seed_and_all_of_one_content_stay_together(tmp_path: Path) -> None:
     files = draw_pictures(tmp_path, 6, repeats=(3,))
-    material, _ = from_files([*files, files[0].model_copy(update={"caption": "again"})], "instance", "a toy")
-    found = [split(material, spec_with(validation_split=2), seed) for seed in range(8)]
+    sample_set, _ = from_files([*files, files[0].model_copy(update={"caption": "again"})], "instance", "a toy")
+    found = [split(sample_set, spec_with(validation_split=2), seed) for seed in range(8)]
     for trained, held in found:
         assert held is not None
         one, other = ({sample.sha256 for sample in each.samples} for each in (trained, held))
@@ -41,13 +42,13 @@ def test_pictures_are_drawn_by_the_seed_and_all_of_one_content_stay_together(tmp
         assert {sample.repeats for sample in held.samples} == {1}
         assert {sample.repeats for sample in trained.samples} == {3}
     assert len({tuple(sample.sha256 for sample in held.samples) for _, held in found if held is not None}) > 3
-    assert split(material, spec_with(), 1) == (material, None)
+    assert split(sample_set, spec_with(), 1) == (sample_set, None)
 
 
 def test_a_split_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
-    material, _ = from_files(draw_pictures(tmp_path, 2), "instance", "a toy")
+    sample_set, _ = from_files(draw_pictures(tmp_path, 2), "instance", "a toy")
     with pytest.raises(WorkloadFailed) as refused:
-        split(material, spec_with(validation_split=2), 1)
+        split(sample_set, spec_with(validation_split=2), 1)
     (fault,) = refused.value.faults
     assert fault.where == "spec.validation_split"
     assert "holds out 2 of 2 different pictures, and leaves none to train on" in fault.message
@@ -108,8 +109,8 @@ def test_pictures_that_are_held_out_teach_nothing(tiny_folder: Path, tmp_path: P
     """A job without them gives the same weights, and only what is held out moves the loss on it."""
     studio = studio_of(tiny_folder, tmp_path, validation_split=3, validate_every_n_steps=100, max_train_steps=2)
     spec = TrainSpec.model_validate(studio.spec)
-    material, _ = from_files(studio.inputs, "instance", spec.instance_prompt)
-    trained, _ = split(material, spec, int(spec.seed or 0))
+    sample_set, _ = from_files(studio.inputs, "instance", spec.instance_prompt)
+    trained, _ = split(sample_set, spec, int(spec.seed or 0))
     kept = {sample.sha256 for sample in trained.samples}
     whole = studio.run()
     without = Studio(

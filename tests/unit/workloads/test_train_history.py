@@ -8,7 +8,7 @@ from tests.fixtures.train_studio import RecordingReporter, spec_for
 
 from giornata.diffusion.families import SDXL
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.keeping import Keeper
+from giornata.workloads.train.checkpoint_writer import CheckpointWriter
 
 ONE, TWO = {"torch": "1"}, {"torch": "2"}
 
@@ -18,8 +18,8 @@ def entry(step: int, fingerprint: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Keeper:
-    return Keeper(
+def writer(tmp_path: Path) -> CheckpointWriter:
+    return CheckpointWriter(
         spec=TrainSpec.model_validate(spec_for(tmp_path)),
         data_hash="",
         base_sha256="",
@@ -32,18 +32,18 @@ def keeper(tmp_path: Path) -> Keeper:
     )
 
 
-def test_it_begins_empty_and_grows_by_what_is_another(keeper: Keeper) -> None:
-    assert keeper.fingerprint == {}
+def test_it_begins_empty_and_grows_by_what_is_another(writer: CheckpointWriter) -> None:
+    assert writer.fingerprint == {}
     for step, fingerprint in ((0, ONE), (1, ONE), (3, TWO), (3, ONE), (5, TWO)):
-        keeper.changed(step, fingerprint)
-        assert keeper.fingerprint == fingerprint
-    assert keeper.history == (entry(0, ONE), entry(3, TWO), entry(3, ONE), entry(5, TWO))
+        writer.changed(step, fingerprint)
+        assert writer.fingerprint == fingerprint
+    assert writer.history == (entry(0, ONE), entry(3, TWO), entry(3, ONE), entry(5, TWO))
 
 
-def test_what_was_thrown_away_leaves_no_trace(keeper: Keeper) -> None:
-    keeper.changed(0, ONE)
-    keeper.changed(2, TWO)
-    keeper.changed(2, ONE, last_counts=True)
-    assert keeper.history == (entry(0, ONE),)
-    keeper.changed(2, TWO, last_counts=True)
-    assert keeper.history == (entry(0, ONE), entry(2, TWO))
+def test_what_was_thrown_away_leaves_no_trace(writer: CheckpointWriter) -> None:
+    writer.changed(0, ONE)
+    writer.changed(2, TWO)
+    writer.changed(2, ONE, last_counts=True)
+    assert writer.history == (entry(0, ONE),)
+    writer.changed(2, TWO, last_counts=True)
+    assert writer.history == (entry(0, ONE), entry(2, TWO))

@@ -11,8 +11,8 @@ from torch import nn
 
 from giornata.diffusion.cuda_graphs import Tensors
 from giornata.diffusion.regional import plainly
+from giornata.workloads.train.compiling import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, KernelTrial
 from giornata.workloads.train.graphs import Pass
-from giornata.workloads.train.kernel_check import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, Trial
 
 
 class Layer:
@@ -37,8 +37,8 @@ class Layer:
         self.weight.grad += gradient * (1.0 + self.gradient_off * self.compiled)
         return (loss * (1.0 + self.loss_off * self.compiled)).detach()
 
-    def trial(self, mixed_precision: str = "no") -> Trial:
-        return Trial(Pass.plainly, lambda: [self.weight.grad], self.plain, mixed_precision=mixed_precision)
+    def trial(self, mixed_precision: str = "no") -> KernelTrial:
+        return KernelTrial(Pass.plainly, lambda: [self.weight.grad], self.plain, mixed_precision=mixed_precision)
 
     def one_pass(self) -> Pass:
         return Pass(inputs={"x": torch.tensor([1.0, 3.0])}, run=self.run)

@@ -10,22 +10,22 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from tests.fixtures.train_studio import spec_for
 
 from giornata.diffusion import captions
+from giornata.diffusion.batched_lora import BatchedLoraLinear
 from giornata.diffusion.dropping import UNITS
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import answer
 from giornata.diffusion.randomness import normal
-from giornata.diffusion.slot_layer import SlotLinear
 from giornata.diffusion.slot_optimizer import SlotOptimizer
-from giornata.diffusion.slots import Slots
+from giornata.diffusion.slots import AdapterSlots
 from giornata.diffusion.tokens import add_tokens, taught
-from giornata.engine.workload import WorkloadFailed
+from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Optimizer
-from giornata.workloads.train.keeping import Learner, state_of
+from giornata.workloads.train.attach_adapter import BOTH, LEAN, PEFT, attach_adapter, layer_entries, lora_layer
+from giornata.workloads.train.checkpoint_writer import JobOptimizer, state_of
 from giornata.workloads.train.steps import optimizer_of
-from giornata.workloads.train.wearing import BOTH, LEAN, PEFT, layer_entries, lora_layer, wearing
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def stirred(adapters: Adapters) -> None:
     adapters.load({name: normal(7, name, shape=tuple(old.shape)) * 0.1 for name, old in adapters.parameters.items()})
 
 
-def after_two_steps(adapters: Adapters, optimizer: Learner) -> dict[str, torch.Tensor]:
+def after_two_steps(adapters: Adapters, optimizer: JobOptimizer) -> dict[str, torch.Tensor]:
     """All that a checkpoint has, after gradients that are a function of their names."""
     stirred(adapters)
     optimizer.restore(0, {})
@@ -124,7 +124,7 @@ def test_optimizers_do_to_each_matrix_what_they_did(
     with add_tokens(base, spec) as tokens, add_adapters(base, spec) as put_on:
         adapters = replace(put_on, parameters=put_on.parameters | tokens.rows)
         wanted = after_two_steps(adapters, optimizer_of(adapters, spec, tokens))
-    with wearing(base, spec, start_of(tmp_path)) as (adapters, learner):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
         found = after_two_steps(adapters, learner)
     assert found.keys() == wanted.keys()
     assert {name: each.shape for name, each in found.items()} == {name: each.shape for name, each in wanted.items()}
@@ -146,7 +146,7 @@ def test_rows_of_layers_of_peft_are_taken_out_and_put_back(
     fields = {**rates(optimizer, adapter), "use_ema": optimizer is Optimizer.ADAMW, **adapter}
     spec = spec_of(optimizer=optimizer, lora_unet_blocks=("mid_block",), rank=4, **fields)
 
-    def stepped(adapters: Adapters, learner: Learner, steps: range) -> dict[str, torch.Tensor]:
+    def stepped(adapters: Adapters, learner: JobOptimizer, steps: range) -> dict[str, torch.Tensor]:
         for step in steps:
             for name, parameter in adapters.parameters.items():
                 assert parameter.grad is not None
@@ -154,10 +154,10 @@ def test_rows_of_layers_of_peft_are_taken_out_and_put_back(
             learner.step(step)
         return {name: tensor.clone() for name, tensor in state_of(adapters, learner).items()}
 
-    with wearing(base, spec, start_of(tmp_path)) as (adapters, learner):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
         half = stepped(adapters, learner, range(3))
         whole = stepped(adapters, learner, range(3, 6))
-    with wearing(base, spec, start_of(tmp_path)) as (adapters, learner):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
         adapters.load({name: half[f"adapter.{name}"] for name in adapters.parameters})
         learner.restore(3, half)
         resumed = stepped(adapters, learner, range(3, 6))
@@ -169,19 +169,19 @@ def test_rows_of_layers_of_peft_are_taken_out_and_put_back(
 def test_optimizers_have_rows_instead_of_tensors(base: BaseModel, tmp_path: Path) -> None:
     """What is plain LoRA in the lean layer's row, and the rest in another."""
     spec = spec_of(target_modules=CONV, train_text_encoder=True)
-    with wearing(base, spec, start_of(tmp_path)) as (adapters, learner):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
         assert isinstance(learner, SlotOptimizer)
         rows = learner._rows._parameters
         assert set(rows) == {"text_encoders", "unet", "unet_apart"}
         assert sum(row.numel() for row in rows.values()) == sum(each.numel() for each in adapters.parameters.values())
         convolutions = [each for name, each in adapters.parameters.items() if ".conv1." in name]
         assert rows["unet_apart"].numel() == sum(each.numel() for each in convolutions)
-        lean = {name for name, layer in base.unet.named_modules() if isinstance(layer, SlotLinear)}
+        lean = {name for name, layer in base.unet.named_modules() if isinstance(layer, BatchedLoraLinear)}
         assert {name.rpartition(".")[2] for name in lean} == {"to_q", "to_k", "to_v", "proj_out"}
         assert {type(layer).__name__ for layer in base.unet.modules() if isinstance(layer, BaseTunerLayer)} == {
             "Conv2d"
         }
-    assert not any(isinstance(layer, (SlotLinear, BaseTunerLayer)) for layer in base.unet.modules())
+    assert not any(isinstance(layer, (BatchedLoraLinear, BaseTunerLayer)) for layer in base.unet.modules())
 
 
 def test_all_layers_of_a_job_look_at_one_dropping(base: BaseModel, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_all_layers_of_a_job_look_at_one_dropping(base: BaseModel, tmp_path: Pat
             return answer(base.unet, latents_BCHW, torch.tensor([400]), ids_B6, embedding)
 
     bare_BCHW = answered()
-    with wearing(base, spec, start_of(tmp_path)) as (adapters, _):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, _):
         stirred(adapters)
         assert not torch.allclose(answered(), bare_BCHW, atol=1e-4)
         with adapters.dropping.during(torch.tensor([[1, 2, 0, 0, UNITS]])):
@@ -211,7 +211,7 @@ def test_the_fingerprint_says_what_rounds_otherwise_than_before() -> None:
 
 def test_a_shared_batch_refuses_convolutions_as_before(base: BaseModel) -> None:
     with pytest.raises(WorkloadFailed, match="is not a plain linear layer"):
-        Slots(base, spec_of(target_modules=CONV), count=2, rank=16)
+        AdapterSlots(base, spec_of(target_modules=CONV), count=2, rank=16)
 
 
 def gradients(base: BaseModel, adapters: Adapters) -> dict[str, torch.Tensor]:
@@ -240,7 +240,7 @@ def test_layers_have_ranks_and_alphas_of_their_own(base: BaseModel, tmp_path: Pa
     )
     with add_adapters(base, spec) as adapters:
         wanted, names = gradients(base, adapters), list(adapters.parameters)
-    with wearing(base, spec, start_of(tmp_path)) as (adapters, _):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, _):
         found = gradients(base, adapters)
         assert list(adapters.parameters) == names
     largest = max(float(each.abs().max()) for each in wanted.values())

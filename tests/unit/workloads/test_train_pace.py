@@ -7,11 +7,16 @@ import pytest
 import torch
 from tests.fixtures.train_studio import RecordingReporter
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.gauges import Gauges
-from giornata.workloads.train.pace import FIRST_COST_S, LOSSES_EVERY_STEPS, Meter, Pace
+from giornata.workloads.train.step_metrics import (
+    FIRST_COST_S,
+    LOSSES_EVERY_STEPS,
+    CheckpointCadence,
+    StepGauges,
+    StepMeter,
+)
 
 
 class Clock:
@@ -28,11 +33,11 @@ def spec_with(**changes: Any) -> TrainSpec:
     return TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, **changes)
 
 
-def pace(clock: Clock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any) -> Pace:
-    return Pace(spec_with(**changes), mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s, clock=clock)
+def pace(clock: Clock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any) -> CheckpointCadence:
+    return CheckpointCadence(spec_with(**changes), mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s, clock=clock)
 
 
-def due_after_s(pace: Pace, clock: Clock) -> float:
+def due_after_s(pace: CheckpointCadence, clock: Clock) -> float:
     """Seconds from now until a checkpoint is due, found in steps of 0.25 s."""
     began_s = clock.now_s
     while not pace.due(1):
@@ -71,15 +76,15 @@ def test_no_more_is_at_risk_than_was_asked_for() -> None:
     assert due_after_s(pace(clock, mtbi_s=1e6, max_at_risk_s=60.0), clock) == pytest.approx(60.0, abs=0.25)
 
 
-def meter(clock: Clock, device: str) -> tuple[Meter, RecordingReporter]:
+def meter(clock: Clock, device: str) -> tuple[StepMeter, RecordingReporter]:
     reporter = RecordingReporter()
-    made = Meter(
+    made = StepMeter(
         reporter,
         spec=spec_with(max_train_steps=99),
         images_per_step=4,
         device=torch.device(device),
         clock=clock,
-        gauges=Gauges(waited_s=lambda: 0.0),
+        gauges=StepGauges(waited_s=lambda: 0.0),
         losses=[],
     )
     return made, reporter

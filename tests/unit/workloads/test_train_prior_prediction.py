@@ -8,16 +8,15 @@ import torch
 from tests.fixtures.train_studio import draw_pictures, spec_for
 from torch.nn import functional
 
-from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.lora import Adapters, add_adapters
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.objective import Objective
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.caching import Supplies, prepare
-from giornata.workloads.train.draws import assemble
-from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.material import gather
-from giornata.workloads.train.steps import Stepper, optimizer_of
+from giornata.workloads.train.encoding import CachedInputs, cache_inputs
+from giornata.workloads.train.sample_set import load_samples
+from giornata.workloads.train.sampling_plan import assemble
+from giornata.workloads.train.steps import PassFeed, Stepper, optimizer_of
 
 PRIOR = {
     "with_prior_preservation": True,
@@ -33,13 +32,13 @@ def base(tiny_folder: Path) -> BaseModel:
     return load_base(TrainSpec.model_validate(spec_for(tiny_folder)), device="cpu", dtype=torch.float32)
 
 
-def supplies_of(base: BaseModel, spec: TrainSpec, tmp_path: Path) -> Supplies:
-    instances, classes = gather(draw_pictures(tmp_path / "pictures", 3), spec)
+def supplies_of(base: BaseModel, spec: TrainSpec, tmp_path: Path) -> CachedInputs:
+    instances, classes = load_samples(draw_pictures(tmp_path / "pictures", 3), spec)
     assert classes is None
-    return prepare(base, spec, (instances,), seed=42, first_step=0, tick=lambda *_: None)
+    return cache_inputs(base, spec, (instances,), seed=42, first_step=0, tick=lambda *_: None)
 
 
-def first_loss(base: BaseModel, spec: TrainSpec, supplies: Supplies, adapters: Adapters) -> torch.Tensor:
+def first_loss(base: BaseModel, spec: TrainSpec, cached_inputs: CachedInputs, adapters: Adapters) -> torch.Tensor:
     """Of the first step, which moves the adapters."""
     objective = Objective.of(spec, base.noise_scheduler, prediction_type="epsilon")
     stepper = Stepper(
@@ -47,11 +46,11 @@ def first_loss(base: BaseModel, spec: TrainSpec, supplies: Supplies, adapters: A
         spec=spec,
         learning=adapters.learning,
         objective=objective,
-        embeddings=supplies.embeddings,
+        embeddings=cached_inputs.embeddings,
         optimizer=optimizer_of(adapters, spec),
     )
     passes = {"first_step": 0, "end_step": 1, "rows": None, "pinned": False, "clock": lambda: 0.0}
-    with Feed(supplies, base.vae.config, **passes) as feed:
+    with PassFeed(cached_inputs, base.vae.config, **passes) as feed:
         return stepper.step(0, feed)[0]
 
 
@@ -69,9 +68,9 @@ def test_the_loss_is_what_it_says(
 ) -> None:
     """Against a plain computation: the base without any adapter is asked before the adapters are put on."""
     spec = TrainSpec.model_validate(spec_for(tiny_folder, train_text_encoder=train_text_encoder, **PRIOR))
-    supplies = supplies_of(base, spec, tmp_path)
-    drawn = supplies.draws.micro_batch(0, 0)
-    batch = assemble(supplies.draws, drawn, supplies.latents, base.vae.config)
+    cached_inputs = supplies_of(base, spec, tmp_path)
+    drawn = cached_inputs.draws.micro_batch(0, 0)
+    batch = assemble(cached_inputs.draws, drawn, cached_inputs.latents, base.vae.config)
     noisy_BCHW = base.noise_scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
 
     def answer(texts: list[str]) -> torch.Tensor:
@@ -86,12 +85,14 @@ def test_the_loss_is_what_it_says(
         wanted_BCHW = answer(["a toy"] * 2)
         with add_adapters(base, spec) as adapters:
             moved(adapters)
-            instance = functional.mse_loss(answer([supplies.draws.caption(draw) for draw in drawn]), batch.noise_BCHW)
+            instance = functional.mse_loss(
+                answer([cached_inputs.draws.caption(draw) for draw in drawn]), batch.noise_BCHW
+            )
             prior = functional.mse_loss(answer(["a toy"] * 2), wanted_BCHW)
     assert float(prior) > 1e-6
     with add_adapters(base, spec) as adapters:
         moved(adapters)
-        loss = first_loss(base, spec, supplies, adapters)
+        loss = first_loss(base, spec, cached_inputs, adapters)
     torch.testing.assert_close(loss, instance + 0.7 * prior, rtol=1e-4, atol=1e-6)
 
 
@@ -100,9 +101,9 @@ def test_at_the_start_there_is_nothing_to_hold_back(base: BaseModel, tiny_folder
     losses: list[Any] = []
     for weight in (0.0, 100.0):
         spec = TrainSpec.model_validate(spec_for(tiny_folder, **PRIOR | {"prior_loss_weight": weight}))
-        supplies = supplies_of(base, spec, tmp_path)
+        cached_inputs = supplies_of(base, spec, tmp_path)
         with add_adapters(base, spec) as adapters:
-            losses.append(first_loss(base, spec, supplies, adapters))
+            losses.append(first_loss(base, spec, cached_inputs, adapters))
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=1e-6)
 
 

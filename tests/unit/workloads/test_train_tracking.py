@@ -11,8 +11,8 @@ from pydantic import SecretStr, ValidationError
 from tensorboardX.proto.event_pb2 import Event
 from tests.fixtures.train_studio import RecordingReporter
 
-from giornata.engine.workload import Stopped
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Stopped
 from giornata.workloads.train.tracking import TrackerContext, losses_to_keep, report, rows_of, wandb_run
 
 

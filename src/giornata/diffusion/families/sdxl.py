@@ -1,7 +1,87 @@
 """Stable Diffusion XL (Podell et al., 2023, arXiv 2307.01952): two text encoders, pooled text, micro-conditioning."""
 
+import re
+from collections.abc import Iterable
+
 from giornata.diffusion.families.family import Family, TextEncoder
-from giornata.diffusion.kohya_names import kohya_name
+
+# ---- How kohya's trainer, and with it most tools that load SDXL LoRAs, names the layers of SDXL
+#
+# Its UNet is built as in Stability's own code: `input_blocks`, `middle_block` and `output_blocks`, numbered through
+# over all levels. With n resnets per level on the way down, diffusers' `down_blocks.b.resnets.l` is
+# `input_blocks.(1 + b(n+1) + l).0`, and `up_blocks.b.resnets.l` is `output_blocks.(b(n+1) + l).0`, as there are n+1
+# on the way up. Attention is the second entry of a block, upsampling the third.
+
+SDXL_LAYERS_PER_BLOCK = 2
+PREFIXES = {"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}
+
+RESNET_LAYERS = {
+    "conv1": "in_layers.2",
+    "conv2": "out_layers.3",
+    "time_emb_proj": "emb_layers.1",
+    "conv_shortcut": "skip_connection",
+}
+SINGLE_LAYERS = {
+    "conv_in": "input_blocks.0.0",
+    "conv_out": "out.2",
+    "time_embedding.linear_1": "time_embed.0",
+    "time_embedding.linear_2": "time_embed.2",
+    "add_embedding.linear_1": "label_emb.0.0",
+    "add_embedding.linear_2": "label_emb.0.2",
+}
+_BLOCK = re.compile(r"(down_blocks|up_blocks)\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.+)")
+_MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d+)\.(.+)")
+
+
+def kohya_name(layer: str, *, layers_per_block: int = SDXL_LAYERS_PER_BLOCK) -> str:
+    """`unet.mid_block.attentions.0.proj_in` → `lora_unet_middle_block_1_proj_in`; text encoders likewise.
+
+    Raises KeyError for a layer that SDXL does not have.
+    """
+    prefix, _, name = layer.partition(".")
+    if prefix == "unet":
+        name = _stability_name(name, layers_per_block)
+    return f"{PREFIXES[prefix]}_{name.replace('.', '_')}"
+
+
+def layers_per_block_of(layers: Iterable[str]) -> int | None:
+    """Resnets per level on the way down, read off the names of some UNet's layers: each level has attentions and
+    resnets numbered from 0, and one more of them on the way up. None when no name tells.
+    """
+    found = []
+    for layer in layers:
+        match = _BLOCK.fullmatch(layer.removeprefix("unet."))
+        if match is not None and match[3] in {"resnets", "attentions"}:
+            found.append(int(match[4]) + (match[1] == "down_blocks"))
+    return max(found, default=None)
+
+
+def _stability_name(name: str, layers_per_block: int) -> str:
+    if name in SINGLE_LAYERS:
+        return SINGLE_LAYERS[name]
+    if match := _MIDDLE.fullmatch(name):
+        kind, number, rest = match.groups()
+        place = 1 if kind == "attentions" else 2 * int(number)
+        return f"middle_block.{place}.{_inner(kind, rest)}"
+    match = _BLOCK.fullmatch(name)
+    if match is None:
+        raise KeyError(f"SDXL's UNet has no layer {name}")
+    side, block, kind, number, rest = match.groups()
+    first = int(block) * (layers_per_block + 1)
+    if kind == "downsamplers":
+        return f"input_blocks.{first + layers_per_block + 1}.0.op"
+    if kind == "upsamplers":
+        return f"output_blocks.{first + layers_per_block}.2.conv"
+    place = 0 if kind == "resnets" else 1
+    inner = _inner(kind, rest)
+    if side == "down_blocks":
+        return f"input_blocks.{1 + first + int(number)}.{place}.{inner}"
+    return f"output_blocks.{first + int(number)}.{place}.{inner}"
+
+
+def _inner(kind: str, rest: str) -> str:
+    return RESNET_LAYERS[rest] if kind == "resnets" else rest
+
 
 SDXL = Family(
     name="sdxl",

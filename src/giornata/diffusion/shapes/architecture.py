@@ -17,8 +17,7 @@ from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from giornata.diffusion.shapes.pictures import SIZE_PX
-from giornata.diffusion.tiny_model import WORDS
-from giornata.diffusion.tiny_parts import PAD_TOKENS, scheduler, text_config, tokenizer
+from giornata.diffusion.tiny_model import PAD_TOKENS, WORDS, scheduler, text_config, tokenizer
 from giornata.diffusion.tiny_weights import draw_weights
 
 PURPOSE = "drawing-model"

@@ -17,7 +17,7 @@ from giornata.diffusion.shapes.architecture import PREDICTION_TYPE, TextParts
 from giornata.diffusion.shapes.peers import Peers
 from giornata.diffusion.shapes.plan import Plan, Ramp
 from giornata.diffusion.shapes.stage import Course
-from giornata.diffusion.tiny_parts import scheduler
+from giornata.diffusion.tiny_model import scheduler
 
 L1_WEIGHT, EDGE_WEIGHT, KL_WEIGHT = 0.3, 0.2, 2e-5
 # How often a picture is shown without its caption: as the pipeline does it without a negative prompt (all zeros),

@@ -20,7 +20,6 @@ import transformers
 from torch import multiprocessing
 
 from giornata.diffusion.determinism import fix_determinism
-from giornata.diffusion.safefile import write_durably
 from giornata.diffusion.shapes.architecture import new_unet, new_vae, pipeline, text_parts
 from giornata.diffusion.shapes.card import model_card
 from giornata.diffusion.shapes.courses import Words, encode_pictures, unet_course, vae_course
@@ -28,7 +27,8 @@ from giornata.diffusion.shapes.evaluate import SEEDS, evaluate
 from giornata.diffusion.shapes.peers import Peers
 from giornata.diffusion.shapes.plan import Plan
 from giornata.diffusion.shapes.stage import Stage, Surroundings
-from giornata.diffusion.tiny_parts import place_model
+from giornata.diffusion.tensor_file import write_durably
+from giornata.diffusion.tiny_model import place_model
 from giornata.domain.errors import InvalidInput
 from giornata.engine.parentage import die_with_parent
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from giornata.diffusion.model_folder import check_model_folder
-from giornata.diffusion.tiny_parts import place_model
+from giornata.diffusion.tiny_model import place_model
 from giornata.domain.errors import Fault, InvalidInput
 
 WEIGHTS = Path(__file__).parent / "weights"

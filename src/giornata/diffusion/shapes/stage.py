@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from giornata.diffusion.checkpoint import METADATA_KEY, canonical_json
 from giornata.diffusion.determinism import fingerprint
-from giornata.diffusion.ema import WeightAverage
-from giornata.diffusion.safefile import safetensors_bytes, write_durably
+from giornata.diffusion.optimizer import WeightAverage
 from giornata.diffusion.shapes.peers import Peers
 from giornata.diffusion.shapes.plan import Plan, Ramp
+from giornata.diffusion.tensor_file import METADATA_KEY, canonical_json, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault, InvalidInput
 
 BETAS = (0.9, 0.99)

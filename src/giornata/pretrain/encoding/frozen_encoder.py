@@ -9,7 +9,6 @@ the precision of the weights (a few units in the last place of float16). With on
 bits. Bits differ between kinds of devices, library versions and, on a CPU, numbers of threads.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,8 @@ import numpy as np
 import torch
 
 from giornata.diffusion.captions import encode
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import off_the_file
+from giornata.diffusion.tensor_file import json_sha256
 from giornata.diffusion.weights_digest import weights_digest
 from giornata.pretrain.encoding.encoder import Posterior, Text
 from giornata.pretrain.encoding.frozen import Frozen
@@ -47,7 +46,7 @@ class FrozenEncoder:
             parts = {} if self._vae is None else {"vae": weights_digest(self._vae)}
             for each, module in zip(self._family.text_encoders, self._text_encoders, strict=False):
                 parts[each.folder] = weights_digest(module)
-            self._digest = hashlib.sha256(canonical_json(parts).encode("ascii")).hexdigest()
+            self._digest = json_sha256(parts)
         return self._digest
 
     @property

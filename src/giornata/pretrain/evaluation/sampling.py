@@ -10,8 +10,7 @@ from PIL import Image
 
 from giornata.diffusion.randomness import normal
 from giornata.diffusion.shapes.shipped import WEIGHTS
-from giornata.diffusion.tiny_model import tiny_pipeline
-from giornata.diffusion.tiny_parts import SCHEDULE
+from giornata.diffusion.tiny_model import SCHEDULE, tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.encoding.frozen import FIELD
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Model

@@ -15,10 +15,9 @@ from diffusers import DDPMScheduler, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 
 from giornata.diffusion import randomness
-from giornata.diffusion.flops import matmul_flops_per_s
 from giornata.diffusion.shapes.architecture import new_unet as shapes_unet
-from giornata.diffusion.tiny_model import HIDDEN, UNET_SHAPE
-from giornata.diffusion.tiny_parts import SCHEDULE
+from giornata.diffusion.tiny_model import HIDDEN, SCHEDULE, UNET_SHAPE
+from giornata.diffusion.unet_layers import matmul_flops_per_s
 from giornata.pretrain.planning.measured import OTHER_BOARDS
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture
 

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from giornata.diffusion.randomness import normal
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import WorkloadFailed
 from giornata.workloads.canary.model import SEED, build, learnt
 
 LEARNING_RATE = 5e-3
@@ -20,7 +20,7 @@ Bend = Callable[[int, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class CanarySize:
     """How large the small training is."""
 
     channels: int
@@ -28,19 +28,21 @@ class Size:
     side: int
 
 
-SMALL = Size(channels=32, pictures=2, side=16)
-LARGE = Size(channels=128, pictures=4, side=64)
+SMALL = CanarySize(channels=32, pictures=2, side=16)
+LARGE = CanarySize(channels=128, pictures=4, side=64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CanaryRun:
     """What came of a training: the loss of each step, and the weights after the last."""
 
     losses: tuple[float, ...]
     weights: dict[str, torch.Tensor]
 
 
-def train(steps: int, device: torch.device, size: Size, *, bend: Bend, told: Callable[[int, float], None]) -> Run:
+def train(
+    steps: int, device: torch.device, size: CanarySize, *, bend: Bend, told: Callable[[int, float], None]
+) -> CanaryRun:
     """The adapters learn what other adapters on the same base answer. `told` gets each step's number, from 1, and
     its loss, and may raise to end it."""
     student = build(size.channels, device, adapters="student")
@@ -55,10 +57,10 @@ def train(steps: int, device: torch.device, size: Size, *, bend: Bend, told: Cal
         optimizer.zero_grad()
         losses.append(loss.item())
         told(step, losses[-1])
-    return Run(losses=tuple(losses), weights=learnt(student))
+    return CanaryRun(losses=tuple(losses), weights=learnt(student))
 
 
-def check_twins(one: Run, other: Run) -> None:
+def check_twins(one: CanaryRun, other: CanaryRun) -> None:
     """Raise WorkloadFailed (NODE_DRIVER) unless both are equal to the bit, finite, and have learnt something."""
     for step, (first, second) in enumerate(zip(one.losses, other.losses, strict=True), start=1):
         if not (math.isfinite(first) and math.isfinite(second)):
@@ -73,7 +75,7 @@ def check_twins(one: Run, other: Run) -> None:
         raise _failed(f"the loss goes from {one.losses[0]:.6g} to {one.losses[-1]:.6g}; elsewhere it falls")
 
 
-def _batches(steps: int, device: torch.device, size: Size) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _batches(steps: int, device: torch.device, size: CanarySize) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Always the same inputs, and what the teacher makes of them."""
     shape = (size.pictures, 4, size.side, size.side)
     inputs = normal(SEED, "canary", "inputs", shape=shape).to(device)

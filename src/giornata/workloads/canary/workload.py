@@ -6,12 +6,130 @@ from dataclasses import dataclass, field
 
 import torch
 
-from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
+from giornata.diffusion.randomness import integer
+from giornata.domain.errors import WorkloadFailed
+from giornata.domain.reasons import Reason
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import CanarySpec
-from giornata.workloads.canary.arithmetic import Matmul, check_products, tflops
-from giornata.workloads.canary.memory import Touch, bytes_to_check, check_memory
-from giornata.workloads.canary.training import LARGE, SMALL, Bend, Run, check_twins, train
+from giornata.workloads.canary.training import LARGE, SMALL, Bend, CanaryRun, check_twins, train
+from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
+
+# ---- Bits that are written to the device's memory have to come back
+
+SHARE = 0.5  # of what is free: a model that is warm on the card stays there
+CHUNK_BYTES = 2**28
+ON_CPU_BYTES = 2**26
+WORD_BYTES = 8
+ODD = 0x2545F4914F6CDD1D  # neighbouring words differ in about half of their bits
+
+Touch = Callable[[torch.Tensor], None]
+"""What a test does to a piece of memory after it was written. On a sound device: nothing."""
+
+
+def bytes_to_check(device: torch.device) -> int:
+    """How much of the memory is looked at: half of what is free, in whole chunks."""
+    if device.type != "cuda":
+        return ON_CPU_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(CHUNK_BYTES, int(free * SHARE) // CHUNK_BYTES * CHUNK_BYTES)
+
+
+def check_memory(device: torch.device, size_bytes: int, *, attend: Callable[[], None], touch: Touch) -> int:
+    """Write a pattern over all of it, read it back, and the same with every bit turned over.
+
+    `attend` is called between chunks, and may raise. Returns how many bytes were checked. Raises WorkloadFailed
+    (NODE_DRIVER) when bits come back wrong, and torch's OutOfMemoryError when the memory is not there.
+    """
+    try:
+        return _written_and_read(device, size_bytes, attend, touch)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _written_and_read(device: torch.device, size_bytes: int, attend: Callable[[], None], touch: Touch) -> int:
+    chunk_bytes = min(CHUNK_BYTES, size_bytes)
+    words = chunk_bytes // WORD_BYTES
+    pieces = [torch.empty(words, dtype=torch.int64, device=device) for _ in range(size_bytes // chunk_bytes)]
+    for inverted in (False, True):
+        for number, piece in enumerate(pieces):
+            attend()
+            piece.copy_(_pattern(number, piece, inverted=inverted))
+            touch(piece)
+        for number, piece in enumerate(pieces):
+            attend()
+            _compare(number, piece, _pattern(number, piece, inverted=inverted))
+    return len(pieces) * words * WORD_BYTES
+
+
+def _pattern(number: int, piece: torch.Tensor, *, inverted: bool) -> torch.Tensor:
+    """Each word tells its own place."""
+    first = number * piece.numel()
+    words = torch.arange(first, first + piece.numel(), dtype=torch.int64, device=piece.device) * ODD
+    return ~words if inverted else words
+
+
+def _compare(number: int, piece: torch.Tensor, written: torch.Tensor) -> None:
+    if torch.equal(piece, written):
+        return
+    wrong = piece != written
+    one = int(wrong.to(torch.uint8).argmax())
+    bits = int(piece[one] ^ written[one]) & (2**64 - 1)
+    message = (
+        f"{int(wrong.sum())} words of the device's memory came back with other bits than were written; "
+        f"one of them at byte {(number * piece.numel() + one) * WORD_BYTES}, bits {bits:#018x}"
+    )
+    raise WorkloadFailed(Reason.NODE_DRIVER, message)
+
+
+# ---- Products that must be exact, and how fast they are made
+
+Matmul = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+DEEP = 256  # sums of so many products of -1, 0 and 1 are exact in bfloat16, in whatever order they are added
+MEASURED_S = 0.25
+MOST_ROUNDS = 10_000
+
+
+def check_products(device: torch.device, side: int, matmul: Matmul) -> None:
+    """Raise WorkloadFailed (NODE_DRIVER) unless each number of a product is the one that the CPU finds."""
+    a_ND, b_DN = _signs(side, DEEP, "a"), _signs(DEEP, side, "b")
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    found = matmul(a_ND.to(device, kind), b_DN.to(device, kind)).float().cpu()
+    wrong = int((found != a_ND @ b_DN).sum())
+    if wrong:
+        message = f"{wrong} of {found.numel()} numbers of a product of matrices are wrong on this device"
+        raise WorkloadFailed(Reason.NODE_DRIVER, message)
+
+
+def tflops(
+    device: torch.device, side: int, matmul: Matmul, *, now_s: Callable[[], float] = time.perf_counter
+) -> float:
+    """Square products for a quarter of a second, in bfloat16 on CUDA: 2·side³ operations each, in 10¹² a second."""
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a, b = (_signs(side, side, name).to(device, kind) for name in "ab")
+    matmul(a, b)
+    _wait(device)
+    begun_s, rounds = now_s(), 0
+    while now_s() - begun_s < MEASURED_S and rounds < MOST_ROUNDS:
+        for _ in range(10):
+            matmul(a, b)
+        rounds += 10
+        _wait(device)
+    return 2 * side**3 * rounds / (now_s() - begun_s) / 1e12
+
+
+def _signs(rows: int, columns: int, name: str) -> torch.Tensor:
+    """-1, 0 and 1 in an order that looks like none; fp32 on the CPU."""
+    step = 2 * integer(0, "canary-signs", name, low=2**19, high=2**20) + 1
+    mixed = torch.arange(rows * columns, dtype=torch.int64) * step
+    return ((mixed ^ (mixed >> 7)) % 3 - 1).float().reshape(rows, columns)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
 
 CHECKED_SIDE = {"cuda": 2048, "cpu": 256}
 MEASURED_SIDE = {"cuda": 4096, "cpu": 256}
@@ -85,7 +203,7 @@ class CanaryWorkload:
         check_twins(one, other)
         return {"bit_equal": True, "first_loss": one.losses[0], "last_loss": one.losses[-1]}
 
-    def _train(self, steps: int, told: Callable[[int, float], None]) -> Run:
+    def _train(self, steps: int, told: Callable[[int, float], None]) -> CanaryRun:
         size = LARGE if self._device.type == "cuda" else SMALL
         return train(steps, self._device, size, bend=self._hardware.bend, told=told)
 

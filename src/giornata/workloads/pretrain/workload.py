@@ -14,10 +14,11 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from giornata.domain.errors import WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Outcome, Reporter, Stopped, Wish, WorkloadFailed
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
+from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 from giornata.workloads.pretrain.ray_jobs import STOP_S, Cluster, RayJobs, RunState
 from giornata.workloads.pretrain.tail import Listening
 

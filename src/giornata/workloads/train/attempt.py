@@ -6,41 +6,43 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from giornata.diffusion.checkpoint import ADAPTER, data_sha256, read_checkpoint
+from giornata.diffusion.checkpoint import data_sha256
 from giornata.diffusion.determinism import differences, fingerprint
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.objective import Objective, scheduler_of
 from giornata.diffusion.optimizer_kinds import optimizer_fingerprint
 from giornata.diffusion.recompute import recomputing
-from giornata.engine.workload import Outcome, Reporter, Stopped, Wish
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Outcome, Reporter, Stopped, Wish
 from giornata.workloads.train import class_images
-from giornata.workloads.train.album import to_keep
-from giornata.workloads.train.caching import Supplies, prepare, together_on
-from giornata.workloads.train.checks import check, header_of, prediction_type_of
+from giornata.workloads.train.attach_adapter import attach_adapter, layer_entries, lora_layer
+from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer, state_of
 from giornata.workloads.train.compiling import KERNELS, NO_CACHE, Compiler, Kernels, begin_again
-from giornata.workloads.train.exactness import exactness_of
-from giornata.workloads.train.exporting import export, write_page
-from giornata.workloads.train.feed import Feed
-from giornata.workloads.train.fit import RoomOf, room_of, unbounded, why_not_drawn
-from giornata.workloads.train.footprint import Footprint, to_fingerprint, without_footprint
-from giornata.workloads.train.gauges import gauges_of
+from giornata.workloads.train.encoding import CachedInputs, cache_inputs, together_on
+from giornata.workloads.train.encoding_cache import WORTH_PIXELS, EncodingCache
+from giornata.workloads.train.exporting import exactness_of, export, write_page
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.graphs import Graphs, Watched
-from giornata.workloads.train.held_out import Examiner, HeldOut, split, validation_of
-from giornata.workloads.train.keeping import Keeper, Learner, state_of
+from giornata.workloads.train.held_out import HeldOut, HeldOutEvaluator, split, validation_of
 from giornata.workloads.train.layout import lay_out
-from giornata.workloads.train.material import Material, gather
-from giornata.workloads.train.pace import Clock, Meter, Pace, images_per_step
-from giornata.workloads.train.packs import WORTH_PIXELS, Shelf
-from giornata.workloads.train.prepared import Prepared
-from giornata.workloads.train.relief import Relief
-from giornata.workloads.train.sampling import Easel
-from giornata.workloads.train.steps import Stepper
-from giornata.workloads.train.tracking import TrackerContext, live_curves, losses_before, report
-from giornata.workloads.train.wearing import layer_entries, lora_layer, wearing
+from giornata.workloads.train.memory_budget import (
+    BudgetOf,
+    MemoryPlan,
+    budget_of,
+    to_fingerprint,
+    unbounded,
+    why_not_drawn,
+    without_footprint,
+)
+from giornata.workloads.train.oom_retry import OomRetry
+from giornata.workloads.train.preparation import Prepared, check, header_of, prediction_type_of
+from giornata.workloads.train.sample_set import SampleSet, load_samples
+from giornata.workloads.train.sampling import SampleRenderer
+from giornata.workloads.train.step_metrics import CheckpointCadence, Clock, StepMeter, gauges_of, images_per_step
+from giornata.workloads.train.steps import PassFeed, Stepper
+from giornata.workloads.train.tracking import TrackerContext, live_curves, report
 
 RESUMED_ELSEWHERE = "resumed-under-another-fingerprint"
 
@@ -50,7 +52,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TrainingAttempt:
     """Everything that is fixed for one attempt. `between` is called after each item of the caching phase."""
 
     start: Start
@@ -59,7 +61,7 @@ class Attempt:
     base_sha256: str
     reporter: Reporter
     clock: Clock
-    room_of: RoomOf = room_of
+    budget_of: BudgetOf = budget_of
     peak_flops_per_s: float | None = None
     pack_worth_pixels: int = WORTH_PIXELS
     compiler: Compiler = NO_CACHE
@@ -73,28 +75,35 @@ class Attempt:
         kernels = self._kernels(ready, layer)
         with (
             closing(ready),
-            wearing(self.base, self.spec, self.start) as (adapters, optimizer),
-            self.keeper(ready) as keeper,
+            attach_adapter(self.base, self.spec, self.start) as (adapters, optimizer),
+            self.writer(ready) as writer,
         ):
-            self.restore(adapters, optimizer, keeper)
+            self.restore(adapters, optimizer, writer)
             watched = Watched.of(optimizer.gradients, partial(state_of, adapters, optimizer), self.base.device)
             left = self.spec.max_train_steps - ready.first_step
             graphs = self.capturing.alone(self.base, self.spec, ready.layout, watched, self.reporter, steps_left=left)
-            if ready.supplies is not None:
-                self.begin(ready, keeper, **kernels.entry, **layer_entries(layer, self.spec))
+            if ready.cached_inputs is not None:
+                self.begin(ready, writer, **kernels.entry, **layer_entries(layer, self.spec))
                 steps = partial(
-                    self._train, ready, ready.supplies, adapters, optimizer, keeper, kernels=kernels, graphs=graphs
+                    self._train,
+                    ready,
+                    ready.cached_inputs,
+                    adapters,
+                    optimizer,
+                    writer,
+                    kernels=kernels,
+                    graphs=graphs,
                 )
-                undo = partial(begin_again, optimizer, keeper, kernels, ready.first_step)
-                with self.live(keeper):
+                undo = partial(begin_again, optimizer, writer, kernels, ready.first_step)
+                with self.live(writer):
                     kernels.carry_out(steps, undo=undo)
             graphs.forget()
-            keeper.settle()
-            return self.finish(adapters, optimizer, keeper, ready, graphs)
+            writer.settle()
+            return self.finish(adapters, optimizer, writer, ready, graphs)
 
     def prepare(self) -> Prepared:
         """Everything that can be done before there is an adapter."""
-        instances, classes = gather(self.start.inputs, self.spec)
+        instances, classes = load_samples(self.start.inputs, self.spec)
         check(self.base, self.spec, self.start, instances, classes)
         data_hash = data_sha256(
             tuple(sample for one in (instances, classes) if one is not None for sample in one.samples)
@@ -103,13 +112,13 @@ class Attempt:
         first_step = 0 if header is None else header.step
         left = first_step < self.spec.max_train_steps
         instances, held = split(instances, self.spec, self._seed)
-        layout = lay_out(self.base, self.spec, self.room_of if left else unbounded, self.reporter, header)
-        supplies, ours = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
-        ours |= to_fingerprint(layout.footprint, self.spec)
+        layout = lay_out(self.base, self.spec, self.budget_of if left else unbounded, self.reporter, header)
+        cached_inputs, ours = None, fingerprint(self.base.device) | optimizer_fingerprint(self.spec.optimizer)
+        ours |= to_fingerprint(layout.memory_plan, self.spec)
         if header is not None and KERNELS in header.fingerprint:
             ours[KERNELS] = header.fingerprint[KERNELS]  # how it was, and will be, when it is alone
         if left:
-            materials, extra = class_images.materials_of(
+            sample_sets, extra = class_images.sample_sets_of(
                 self.base,
                 self.spec,
                 instances,
@@ -120,27 +129,35 @@ class Attempt:
                 tick=self._tick,
             )
             ours |= extra | together_on(self.base, self.spec)
-            supplies = self._supplies(materials, first_step)
+            cached_inputs = self._cached_inputs(sample_sets, first_step)
         return Prepared(
             instances=instances,
             data_hash=data_hash,
             header=header,
             first_step=first_step,
             layout=layout,
-            supplies=supplies,
+            cached_inputs=cached_inputs,
             fingerprint=ours,
             held_out=self._held_out(held) if left and held is not None else None,
         )
 
     # ---- before the steps
 
-    def _supplies(self, materials: tuple[Material, ...], first_step: int) -> Supplies:
-        shelf = Shelf(reporter=self.reporter, directory=self.start.directory, worth_pixels=self.pack_worth_pixels)
-        return prepare(
-            self.base, self.spec, materials, seed=self._seed, first_step=first_step, tick=self._tick, shelf=shelf
+    def _cached_inputs(self, sample_sets: tuple[SampleSet, ...], first_step: int) -> CachedInputs:
+        encoding_cache = EncodingCache(
+            reporter=self.reporter, directory=self.start.directory, worth_pixels=self.pack_worth_pixels
+        )
+        return cache_inputs(
+            self.base,
+            self.spec,
+            sample_sets,
+            seed=self._seed,
+            first_step=first_step,
+            tick=self._tick,
+            encoding_cache=encoding_cache,
         )
 
-    def _held_out(self, held: Material) -> HeldOut:
+    def _held_out(self, held: SampleSet) -> HeldOut:
         return HeldOut.encoded(self.base, self.spec, held, self.objective(), seed=self._seed, tick=self._tick)
 
     def _kernels(self, ready: Prepared, layer: str) -> Kernels:
@@ -148,7 +165,7 @@ class Attempt:
             self.compiler,
             self.base,
             self.spec,
-            ready.layout.footprint,
+            ready.layout.memory_plan,
             layer=layer,
             header=ready.header,
             reporter=self.reporter,
@@ -171,27 +188,15 @@ class Attempt:
         if wish in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
             raise Stopped(self.start.resume.step if self.start.resume else None)
 
-    def restore(self, adapters: Adapters, optimizer: Learner, keeper: Keeper) -> None:
+    def restore(self, adapters: Adapters, optimizer: JobOptimizer, writer: CheckpointWriter) -> None:
         """Take over weights, state and losses of the checkpoint that the attempt resumes from, if it does."""
-        if (resume := self.start.resume) is None:
-            return
-        wanted = state_of(adapters, optimizer) | losses_before(self.spec, resume.step)
-        checkpoint = read_checkpoint(
-            resume.path,
-            step=resume.step,
-            spec=self.spec,
-            data_hash=keeper.data_hash,
-            wanted=wanted,
-            welcome=to_keep({}, self.spec, resume.step),
-        )
-        adapters.load({name: checkpoint.tensors[ADAPTER + name] for name in adapters.parameters})
-        optimizer.restore(resume.step, checkpoint.tensors)
-        keeper.take_up(checkpoint.tensors)
+        if (resume := self.start.resume) is not None:
+            writer.restore(resume.path, resume.step, adapters, optimizer)
 
-    def keeper(self, ready: Prepared) -> Keeper:
+    def writer(self, ready: Prepared) -> CheckpointWriter:
         """Who writes the checkpoints, once `begin` has said what their bits depend on."""
         header = ready.header
-        return Keeper(
+        return CheckpointWriter(
             spec=self.spec,
             data_hash=ready.data_hash,
             base_sha256=self.base_sha256,
@@ -203,7 +208,7 @@ class Attempt:
             family=self.base.family,
         )
 
-    def begin(self, ready: Prepared, keeper: Keeper, **extra: Any) -> None:
+    def begin(self, ready: Prepared, writer: CheckpointWriter, **extra: Any) -> None:
         """Before the first step of the attempt: write down what its bits depend on, and say so where that is
         something else than before. `extra` goes into the fingerprint.
 
@@ -212,17 +217,17 @@ class Attempt:
         ours = ready.fingerprint | extra
         if ready.header is not None and (changed := differences(ready.header.fingerprint, ours)):
             self.reporter.notice(RESUMED_ELSEWHERE, {"step": ready.first_step, "differences": changed})
-        keeper.changed(ready.first_step, ours)
+        writer.changed(ready.first_step, ours)
 
     # ---- the steps
 
     def _train(
         self,
         ready: Prepared,
-        supplies: Supplies,
+        cached_inputs: CachedInputs,
         adapters: Adapters,
-        optimizer: Learner,
-        keeper: Keeper,
+        optimizer: JobOptimizer,
+        writer: CheckpointWriter,
         *,
         kernels: Kernels,
         graphs: Graphs,
@@ -233,34 +238,34 @@ class Attempt:
             spec=spec,
             learning=adapters.learning,
             objective=self.objective(),
-            embeddings=supplies.embeddings,
+            embeddings=cached_inputs.embeddings,
             optimizer=optimizer,
             dropping=adapters.dropping,
             make=kernels.checked(graphs.run, optimizer.gradients),
         )
-        pace, meter = self.instruments(keeper, lambda: relief.waited_s, graphs)
+        pace, meter = self.instruments(writer, lambda: oom_retry.waited_s, graphs)
 
         def save(step: int) -> None:
             meter.flush()
-            pace.begun(keeper.write(step, adapters, optimizer))
+            pace.begun(writer.write(step, adapters, optimizer))
             meter.resume()
 
-        def changed(step: int, footprint: Footprint) -> None:
-            ours = without_footprint(keeper.fingerprint) | to_fingerprint(footprint, spec)
-            keeper.changed(step, ours, last_counts=True)
+        def changed(step: int, memory_plan: MemoryPlan) -> None:
+            ours = without_footprint(writer.fingerprint) | to_fingerprint(memory_plan, spec)
+            writer.changed(step, ours, last_counts=True)
             pace.hasten()  # so that all later attempts hear of it
 
-        first, feeds = ready.first_step, partial(self.feed, supplies)
+        first, feeds = ready.first_step, partial(self.feed, cached_inputs)
         self.reporter.phase("training", first, total)
-        relief = Relief(
+        oom_retry = OomRetry(
             stepper, ready.layout, feeds, first_step=first, reporter=self.reporter, changed=changed, graphs=graphs
         )
-        easel = self._easel(ready, adapters, keeper)
-        examiner = Examiner(
+        renderer = self._renderer(ready, adapters, writer)
+        evaluator = HeldOutEvaluator(
             held_out=ready.held_out,
             adapters=adapters,
             optimizer=optimizer,
-            keeper=keeper,
+            writer=writer,
             meter=meter,
             reporter=self.reporter,
             clock=self.clock,
@@ -268,21 +273,21 @@ class Attempt:
 
         def show(step: int) -> None:
             meter.flush()
-            while (wish := easel.after(step, optimizer.result())) is not Wish.GO_ON:
-                self._follow(wish, step, save, due=False, keeper=keeper)
+            while (wish := renderer.after(step, optimizer.result())) is not Wish.GO_ON:
+                self._follow(wish, step, save, due=False, writer=writer)
             self.reporter.phase("training", step, total)
             meter.resume()
 
-        with recomputing(self.base.unet, ready.layout.footprint.recompute), relief:
+        with recomputing(self.base.unet, ready.layout.memory_plan.recompute), oom_retry:
             for step in range(first + 1, total + 1):
-                if easel.is_time(step - 1):
+                if renderer.is_time(step - 1):
                     show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
-                loss, rate = relief.step(step - 1)
-                more = examiner.after(step, loss)
+                loss, rate = oom_retry.step(step - 1)
+                more = evaluator.after(step, loss)
                 meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=more)
                 kernels.settle()
-                pace.written(keeper.look())
-                self.obey(step, save, due=step == total or pace.due(step), keeper=keeper)
+                pace.written(writer.look())
+                self.obey(step, save, due=step == total or pace.due(step), writer=writer)
 
     def objective(self) -> Objective:
         """What the job minimises on this base."""
@@ -290,10 +295,10 @@ class Attempt:
         prediction_type = prediction_type_of(self.base, self.spec)
         return Objective.of(self.spec, scheduler, prediction_type=prediction_type, dtype=self.base.dtype)
 
-    def feed(self, supplies: Supplies, first_step: int, rows: int) -> Feed:
-        """The passes of the steps from `first_step` on, `rows` pictures of each material at a time."""
-        return Feed(
-            supplies,
+    def feed(self, cached_inputs: CachedInputs, first_step: int, rows: int) -> PassFeed:
+        """The passes of the steps from `first_step` on, `rows` pictures of each sample set at a time."""
+        return PassFeed(
+            cached_inputs,
             self.base.vae.config,
             first_step=first_step,
             end_step=self.spec.max_train_steps,
@@ -302,10 +307,14 @@ class Attempt:
             clock=self.clock,
         )
 
-    def instruments(self, keeper: Keeper, waited_s: Callable[[], float], graphs: Graphs) -> tuple[Pace, Meter]:
+    def instruments(
+        self, writer: CheckpointWriter, waited_s: Callable[[], float], graphs: Graphs
+    ) -> tuple[CheckpointCadence, StepMeter]:
         """What says when a checkpoint is due, and what reports the steps; for `waited_s` see Gauges."""
-        pace = Pace(self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock)
-        meter = Meter(
+        pace = CheckpointCadence(
+            self.spec, mtbi_s=self.start.mtbi_s, max_at_risk_s=self.start.max_at_risk_s, clock=self.clock
+        )
+        meter = StepMeter(
             self.reporter,
             spec=self.spec,
             images_per_step=images_per_step(self.spec),
@@ -318,43 +327,50 @@ class Attempt:
                 peak_flops_per_s=self.peak_flops_per_s,
                 by_graph=lambda: graphs.by_graph,
             ),
-            losses=keeper.losses,
+            losses=writer.losses,
         )
         return pace, meter
 
-    def live(self, keeper: Keeper) -> AbstractContextManager[object]:
+    def live(self, writer: CheckpointWriter) -> AbstractContextManager[object]:
         """While the steps go on, trackers hear of them."""
         return live_curves(
             self.start,
             self.spec,
-            keeper.losses,
-            keeper.validated,
-            origin=keeper.origin,
+            writer.losses,
+            writer.validated,
+            origin=writer.origin,
             reporter=self.reporter,
             clock=self.clock,
         )
 
-    def obey(self, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
+    def obey(self, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter) -> None:
         """Between two steps: save if it is time or wished for, and stop if that is wished for."""
-        self._follow(self.reporter.wish(), step, save, due=due, keeper=keeper)
+        self._follow(self.reporter.wish(), step, save, due=due, writer=writer)
 
-    def _follow(self, wish: Wish, step: int, save: Callable[[int], None], *, due: bool, keeper: Keeper) -> None:
+    def _follow(
+        self, wish: Wish, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter
+    ) -> None:
         if wish is Wish.STOP:
-            raise Stopped(keeper.announced)
+            raise Stopped(writer.announced)
         wished = wish in {Wish.CHECKPOINT, Wish.CHECKPOINT_AND_STOP}
-        if due or (wished and keeper.newest != step):
+        if due or (wished and writer.newest != step):
             save(step)
         if wish is Wish.CHECKPOINT_AND_STOP:
-            keeper.settle()
+            writer.settle()
             raise Stopped(step)
 
-    def attend(self, keeper: Keeper) -> None:
+    def attend(self, writer: CheckpointWriter) -> None:
         """Raises Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
         if self.reporter.wish() in {Wish.STOP, Wish.CHECKPOINT_AND_STOP}:
-            raise Stopped(keeper.announced)
+            raise Stopped(writer.announced)
 
     def finish(
-        self, adapters: Adapters, optimizer: Learner, keeper: Keeper, ready: Prepared, graphs: Graphs | None
+        self,
+        adapters: Adapters,
+        optimizer: JobOptimizer,
+        writer: CheckpointWriter,
+        ready: Prepared,
+        graphs: Graphs | None,
     ) -> Outcome:
         """Write the files of a job whose steps are done."""
         captions = [sample.caption for sample in ready.instances.samples]
@@ -366,12 +382,12 @@ class Attempt:
             captions=captions,
             directory=self.start.directory,
             reporter=self.reporter,
-            history=keeper.history,
-            data_sha256=keeper.data_hash,
+            history=writer.history,
+            data_sha256=writer.data_hash,
             base_sha256=self.base_sha256,
         )
-        attend = partial(self.attend, keeper)
-        samples = self._easel(ready, adapters, keeper).at_the_end(result, attend=attend)
+        attend = partial(self.attend, writer)
+        samples = self._renderer(ready, adapters, writer).at_the_end(result, attend=attend)
         write_page(exported, samples=samples, directory=self.start.directory, reporter=self.reporter)
         context = TrackerContext(
             job=self.start.job,
@@ -381,28 +397,28 @@ class Attempt:
             clock=self.clock,
             attend=attend,
         )
-        report(self.spec, keeper.losses, context, self.reporter, validated=keeper.validated)
+        report(self.spec, writer.losses, context, self.reporter, validated=writer.validated)
         summary = {
             "adapter_parameters": sum(parameter.numel() for parameter in adapters.parameters.values()),
             "base_sha256": self.base_sha256,
             "cuda_graphs": None if graphs is None else graphs.facts(),
-            "data_sha256": keeper.data_hash,
-            "exactness": exactness_of(keeper.history),
-            "fingerprints": list(keeper.history),
+            "data_sha256": writer.data_hash,
+            "exactness": exactness_of(writer.history),
+            "fingerprints": list(writer.history),
             "images": images_per_step(self.spec) * self.spec.max_train_steps,
             "pictures": len(captions),
             "seed": self._seed,
-            **validation_of(self.spec, keeper.validated),
+            **validation_of(self.spec, writer.validated),
         }
         return Outcome(step=self.spec.max_train_steps, summary=summary)
 
-    def _easel(self, ready: Prepared, adapters: Adapters, keeper: Keeper) -> Easel:
-        return Easel(
+    def _renderer(self, ready: Prepared, adapters: Adapters, writer: CheckpointWriter) -> SampleRenderer:
+        return SampleRenderer(
             base=self.base,
             spec=self.spec,
             adapters=adapters,
             directory=self.start.directory,
             reporter=self.reporter,
-            album=keeper.album,
-            too_large=why_not_drawn(ready.layout.sizes, self.room_of(self.base.device)),
+            album=writer.album,
+            too_large=why_not_drawn(ready.layout.sizes, self.budget_of(self.base.device)),
         )

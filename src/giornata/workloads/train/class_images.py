@@ -16,17 +16,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.order import Sample, by_content
-from giornata.diffusion.painting import Brush, initial_noise, paint
+from giornata.diffusion.sample_order import Sample, by_content
+from giornata.diffusion.samples import SamplerConfig, initial_noise, sample_image
+from giornata.diffusion.tensor_file import (
+    NOT_AS_WRITTEN,
+    UnreadableTensorFile,
+    json_sha256,
+    read_tensor_file,
+    write_tensor_file,
+)
 from giornata.domain.caption_length import CHUNK
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.material import Material
+from giornata.workloads.interface import Reporter
+from giornata.workloads.train.sample_set import SampleSet
 
 INFERENCE_STEPS = 30
 FORMAT = 1
@@ -34,11 +38,6 @@ PORTION = 10
 """Pictures in a pack, unless the job has no more: about a minute of a fast GPU."""
 
 _TENSOR = "pictures"
-_METADATA_KEY = "giornata"
-
-
-class UnusablePack(ValueError):
-    """The file is not the pack that its key promises."""
 
 
 def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range | None = None) -> str:
@@ -58,20 +57,20 @@ def cache_key(base: BaseModel, base_sha256: str, spec: TrainSpec, portion: range
     }
     depends |= {} if portion is None else {"first": portion.start}
     depends |= {} if spec.max_token_length == CHUNK else {"max_token_length": spec.max_token_length}
-    return "class-images-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+    return "class-images-" + json_sha256(depends)
 
 
-def materials_of(
+def sample_sets_of(
     base: BaseModel,
     spec: TrainSpec,
-    instances: Material,
-    classes: Material | None,
+    instances: SampleSet,
+    classes: SampleSet | None,
     *,
     base_sha256: str,
     directory: Path,
     reporter: Reporter,
     tick: Callable[[int, int], None],
-) -> tuple[tuple[Material, ...], dict[str, str]]:
+) -> tuple[tuple[SampleSet, ...], dict[str, str]]:
     """Instances and, if wanted, class pictures; and the latter's hash when the base model drew them."""
     if not spec.with_prior_preservation or spec.prior_prediction:
         return (instances,), {}
@@ -91,7 +90,7 @@ def obtain(
     reporter: Reporter,
     tick: Callable[[int, int], None],
     portion: int = PORTION,
-) -> Material:
+) -> SampleSet:
     """The class pictures of a job: from the platform's cache, or drawn now and offered to it.
 
     A cached pack, of `portion` pictures, that is missing, damaged or of another shape is drawn again.
@@ -102,7 +101,7 @@ def obtain(
     packs = [everything]
     if total > portion:
         if (kept := _kept(everything, spec, reporter)) is not None:  # as they were before there were portions
-            return material(kept, spec)
+            return sample_set(kept, spec)
         portions = [range(first, min(first + portion, total)) for first in range(0, total, portion)]
         packs = [_Pack(key=cache_key(base, base_sha256, spec, each), numbers=each) for each in portions]
     pictures: list[torch.Tensor] = []
@@ -116,7 +115,7 @@ def obtain(
             reporter.cache_put(pack.key, path)
         pictures.append(pictures_NHWC)
         tick(pack.numbers.stop, total)
-    return material(torch.cat(pictures), spec)
+    return sample_set(torch.cat(pictures), spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,7 @@ def _kept(pack: _Pack, spec: TrainSpec, reporter: Reporter) -> torch.Tensor | No
         return None
     try:
         return read_pack(path, pack.key, spec, count=len(pack.numbers))
-    except UnusablePack as error:
+    except UnreadableTensorFile as error:
         reporter.log(f"the cached class pictures cannot be used, and are drawn again: {error}")
         return None
 
@@ -148,48 +147,46 @@ def _drawn(
 
 def draw(base: BaseModel, spec: TrainSpec, number: int) -> torch.Tensor:
     """Class picture number `number`: pixels_HWC, uint8."""
-    brush = Brush(
+    sampler = SamplerConfig(
         side_px=spec.resolution,
         steps=INFERENCE_STEPS,
         guidance_scale=base.family.guidance_scale,
         max_token_length=spec.max_token_length,
     )
     noise_BCHW = initial_noise(base, 0, "class-image", number, side_px=spec.resolution)
-    return paint(base, str(spec.class_prompt), noise_BCHW, brush)
+    return sample_image(base, str(spec.class_prompt), noise_BCHW, sampler)
 
 
 def write_pack(path: Path, key: str, pictures_NHWC: torch.Tensor) -> None:
     """One uncompressed file with deterministic bytes; written aside and renamed."""
-    header = canonical_json({"key": key, "sha256": _digest(pictures_NHWC)})
-    aside = path.with_name(path.name + ".part")
-    save_file({_TENSOR: pictures_NHWC}, aside, metadata={_METADATA_KEY: header})
-    aside.replace(path)
+    write_tensor_file(path, {"key": key, "sha256": _digest(pictures_NHWC)}, {_TENSOR: pictures_NHWC})
 
 
 def read_pack(path: Path, key: str, spec: TrainSpec, *, count: int | None = None) -> torch.Tensor:
-    """pictures_NHWC of the pack under `key`, `count` of them, by default all of the job's. Raises UnusablePack."""
-    try:
-        with safe_open(path, framework="pt") as opened:
-            header = (opened.metadata() or {}).get(_METADATA_KEY)
-            pictures_NHWC = opened.get_tensor(_TENSOR)
-    except (SafetensorError, OSError) as error:
-        raise UnusablePack(f"cannot be read ({error})") from error
+    """Read pictures_NHWC of the pack under `key`: `count` of them, by default all of the job's.
+
+    Raises UnreadableTensorFile.
+    """
+    header, tensors = read_tensor_file(path, key)
+    pictures_NHWC = tensors.get(_TENSOR, torch.empty(0))
     shape = (count or spec.num_class_images, spec.resolution, spec.resolution, 3)
     if pictures_NHWC.dtype != torch.uint8 or tuple(pictures_NHWC.shape) != shape:
-        raise UnusablePack(f"holds {tuple(pictures_NHWC.shape)} of {pictures_NHWC.dtype}, not {shape} of torch.uint8")
-    if header != canonical_json({"key": key, "sha256": _digest(pictures_NHWC)}):
-        raise UnusablePack("its bytes are not those that were written under this key")
+        raise UnreadableTensorFile(
+            f"holds {tuple(pictures_NHWC.shape)} of {pictures_NHWC.dtype}, not {shape} of torch.uint8"
+        )
+    if header.get("sha256") != _digest(pictures_NHWC):
+        raise UnreadableTensorFile(NOT_AS_WRITTEN)
     return pictures_NHWC
 
 
-def material(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> Material:
+def sample_set(pictures_NHWC: torch.Tensor, spec: TrainSpec) -> SampleSet:
     """The pack as samples, sorted by the hash of their pixels like any other picture."""
     arrays = {_digest(picture): picture.numpy() for picture in pictures_NHWC}
     samples = [
         Sample(role="class", sha256=_digest(picture), caption=str(spec.class_prompt), name=name, path=Path(name))
         for name, picture in ((f"class picture {number}", picture) for number, picture in enumerate(pictures_NHWC))
     ]
-    return Material(
+    return SampleSet(
         role="class",
         samples=by_content(samples),
         load=lambda sample: Image.fromarray(arrays[sample.sha256]),

@@ -10,6 +10,7 @@ equal bits there too says on or off.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,17 +22,16 @@ import torch
 from giornata.diffusion.checkpoint import Header
 from giornata.diffusion.models import BaseModel
 from giornata.diffusion.regional import compiled, compiler_of, kinds_of_region, plainly, regions
-from giornata.domain.errors import Fault
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter, WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import Compile
 from giornata.protocol.training.regularisation import has_dropout
-from giornata.workloads.train.footprint import Footprint
-from giornata.workloads.train.graphs import Pass
-from giornata.workloads.train.keeping import Keeper, Learner
+from giornata.workloads.interface import Reporter
+from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer
+from giornata.workloads.train.graphs import Pass, copies_of, put_back
 from giornata.workloads.train.kernel_cache import KernelCache, kernel_key
-from giornata.workloads.train.kernel_check import KernelsDiffer, Trial
+from giornata.workloads.train.memory_budget import MemoryPlan
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -57,7 +57,7 @@ CUDA has no row, and auto is off there, until somebody has measured this code on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class CompiledSteps:
     """A job as the compiler sees it: `passes` through the UNet in all its steps, `regions` in each, and how many
     `kernels` have to be made: one for each kind of region and size of picture, and one more for the first region, to
     whose input no gradient goes back."""
@@ -67,11 +67,11 @@ class Work:
     kernels: int
 
     @classmethod
-    def of(cls, base: BaseModel, spec: TrainSpec, footprint: Footprint) -> "Work":
+    def of(cls, base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan) -> "CompiledSteps":
         """All steps of a job: it decides at its start."""
         pictures = spec.train_batch_size * spec.gradient_accumulation_steps
-        materials = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
-        per_step = materials * -(-pictures // footprint.rows)
+        sample_sets = 2 if spec.with_prior_preservation and not spec.prior_prediction else 1
+        per_step = sample_sets * -(-pictures // memory_plan.rows)
         sizes = SIZES_IN_BUCKETS if spec.enable_bucket else 1
         return cls(
             passes=spec.max_train_steps * per_step,
@@ -118,14 +118,14 @@ class Kernels:
         compiler: Compiler,
         base: BaseModel,
         spec: TrainSpec,
-        footprint: Footprint,
+        memory_plan: MemoryPlan,
         *,
         layer: str,
         header: Header | None,
         reporter: Reporter,
         directory: Path,
     ) -> None:
-        self._compiler, self._base, self._spec, self._footprint = compiler, base, spec, footprint
+        self._compiler, self._base, self._spec, self._footprint = compiler, base, spec, memory_plan
         self._layer = layer
         self._reporter, self._directory = reporter, directory
         self._had = header is not None and KERNELS in header.fingerprint
@@ -166,7 +166,7 @@ class Kernels:
         if self._version is None or self._spec.compile is Compile.ON:
             return make
         plain = partial(plainly, self._base.unet)
-        return Trial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
+        return KernelTrial(make, gradients, plain, mixed_precision=self._spec.mixed_precision)
 
     def _compiled(self, steps: Callable[[], None]) -> str | None:
         """None, or what the compiler said of a failure that can be undone."""
@@ -203,7 +203,7 @@ class Kernels:
             return None
         if wanted is Compile.ON:
             return self._compiler.version_of(device) or self._refuse()
-        work = Work.of(self._base, self._spec, self._footprint)
+        work = CompiledSteps.of(self._base, self._spec, self._footprint)
         if speeds is None or not work.pays(speeds, at_hand=True):
             return None  # nothing to weigh, so nothing to say
         version = self._compiler.version_of(device)
@@ -248,13 +248,87 @@ class Kernels:
         self._reporter.log(f"compile auto: {what}")
 
 
-def _in_words(work: Work, speeds: Speeds, *, at_hand: bool) -> str:
+def _in_words(work: CompiledSteps, speeds: Speeds, *, at_hand: bool) -> str:
     spent = f"{work.ready_s(speeds, at_hand=at_hand):.0f} s to {'load' if at_hand else 'make'}"
     return f"compiled kernels are expected to save {work.saved_s(speeds):.0f} s, and to take {spent}"
 
 
-def begin_again(optimizer: Learner, keeper: Keeper, kernels: Kernels, first_step: int) -> None:
+def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
     """Back to before the attempt's first step, which failed before its update, and from there on without kernels."""
     optimizer.forget_gradients()
-    without = {name: value for name, value in keeper.fingerprint.items() if name != KERNELS}
-    keeper.changed(first_step, without | kernels.entry, last_counts=True)
+    without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
+    writer.changed(first_step, without | kernels.entry, last_counts=True)
+
+
+# ---- Compiled kernels against plain ones, in the first pass of an attempt
+#
+# Compiled kernels round differently, so bytes cannot be compared. What is compared is the loss, and the length of
+# the difference of all gradients against the length of the plain gradients. When both agree, the pass by kernels
+# counts, and the job has the bits of a job with kernels. Otherwise the attempt begins anew without kernels, and the
+# job has the bits of a job without. So the check changes no result.
+
+LOSS_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-4, "bf16": 1e-2})
+GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 1e-1})
+"""By the spec's mixed_precision, relative; docs/training.md promises them."""
+
+
+class KernelsDiffer(Exception):
+    """Compiled kernels gave something else than plain ones."""
+
+
+class KernelTrial:
+    """Makes passes by `make`; the first one also with plain kernels, which `plain` switches on.
+
+    The first pass raises KernelsDiffer when the two differ by more than the tolerances.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Pass], torch.Tensor],
+        gradients: Callable[[], Sequence[torch.Tensor]],
+        plain: Callable[[], AbstractContextManager[None]],
+        *,
+        mixed_precision: str,
+    ) -> None:
+        self._make, self._gradients, self._plain = make, gradients, plain
+        self._loss, self._gradient = LOSS_TOLERANCE[mixed_precision], GRADIENT_TOLERANCE[mixed_precision]
+        self._done = False
+
+    def __call__(self, one: Pass) -> torch.Tensor:
+        """The loss of the pass."""
+        if self._done:
+            return self._make(one)
+        gradients = self._gradients()
+        before = copies_of(gradients)
+        loss = self._make(one)
+        after = copies_of(gradients)
+        put_back(gradients, before)
+        with self._plain():
+            plain_loss = one.plainly()
+        self._compare(before, after, gradients, loss, plain_loss)
+        put_back(gradients, after)
+        self._done = True
+        return loss
+
+    def _compare(
+        self,
+        before: Sequence[torch.Tensor],
+        after: Sequence[torch.Tensor],
+        plain: Sequence[torch.Tensor],
+        loss: torch.Tensor,
+        plain_loss: torch.Tensor,
+    ) -> None:
+        ours = _flat(after) - _flat(before)
+        theirs = _flat(plain) - _flat(before)
+        apart = {
+            "the loss": (float((loss - plain_loss).abs()), float(plain_loss.abs()), self._loss),
+            "gradients": (float((ours - theirs).norm()), float(theirs.norm()), self._gradient),
+        }
+        for what, (distance, size, tolerance) in apart.items():
+            if not distance <= tolerance * size:  # a NaN is no agreement
+                message = f"{what} of the first pass by compiled kernels differ by {distance:.3g} from those of plain"
+                raise KernelsDiffer(f"{message} ones, which are {size:.3g}; at most {tolerance:g} of that is allowed")
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().flatten().float() for tensor in tensors])

@@ -1,20 +1,36 @@
 """Encoding what a job's caches lack: captions, and views of pictures that threads decode meanwhile."""
 
+import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from giornata.diffusion import pixels
-from giornata.diffusion.captions import EmbeddingCache
-from giornata.diffusion.latents import Crop, LatentCache, View
-from giornata.diffusion.order import Sample
+from giornata.diffusion.captions import CaptionAugmentation, EmbeddingCache
+from giornata.diffusion.dropping import ticket
+from giornata.diffusion.latent_batches import RowsOf, rows_on
+from giornata.diffusion.latent_store import LatentStore
+from giornata.diffusion.latents import CroppedPixels, CropPolicy, CropView, LatentCache
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.randomness import Multires
+from giornata.diffusion.sample_order import Sample
 from giornata.domain.errors import Fault
-from giornata.workloads.train.decoding_ahead import ahead, threads_here
-from giornata.workloads.train.material import Material, refuse_if
-from giornata.workloads.train.packs import Offering
-from giornata.workloads.train.portions import Portion
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.regularisation import has_dropout
+from giornata.workloads.train.encoding_cache import (
+    PORTION_PIXELS,
+    CacheWriter,
+    EncodingCache,
+    ShardContents,
+    ShardKeys,
+    shard_contents,
+)
+from giornata.workloads.train.sample_set import SampleSet, refuse_if
+from giornata.workloads.train.sampling_plan import SamplingPlan
 
 EMPTY_MASK = "its mask leaves nothing to learn: it is empty, or wherever the picture is cropped"
 MEND_MASK = "mend the mask (its alpha channel), set enable_bucket, which crops less, or leave the picture out"
@@ -24,31 +40,31 @@ Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PictureToEncode:
     """A picture to look at, the samples that show it, and the views of it that are to be encoded."""
 
-    material: Material
+    sample_set: SampleSet
     samples: tuple[Sample, ...]
-    views: tuple[View, ...]
+    views: tuple[CropView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class DecodedPicture:
     """What came of it: the crops, or what is wrong with the picture."""
 
-    crops: tuple[Crop, ...] = ()
+    crops: tuple[CroppedPixels, ...] = ()
     faults: tuple[Fault, ...] = ()
 
 
 def encode_missing(
     latents: LatentCache,
     embeddings: EmbeddingCache | None,
-    portions: Sequence[Portion],
-    views: Collection[View],
+    portions: Sequence[ShardContents],
+    views: Collection[CropView],
     *,
     look_at_all: bool,
     tick: Tick,
-    offering: Offering | None,
+    cache_writer: CacheWriter | None,
 ) -> None:
     """Whatever of the portions' captions, and of `views`, the caches do not hold yet. `look_at_all`: also look for
     faults of pictures that nothing is encoded of, unless they were encoded before and so are fine."""
@@ -61,7 +77,7 @@ def encode_missing(
     wanted = [tuple(_wanted(portion, missing, skipped=fine)) for portion in portions]
     count = _Count(total=len(missing) + sum(map(len, unsaid)), tick=tick)
     faults: list[Fault] = []
-    offers = _Offers(offering, latents, missing)
+    offers = _Offers(cache_writer, latents, missing)
     each = (one for of_portion in wanted for one in of_portion)
     with closing(ahead(each, partial(_look, latents), threads=threads_here())) as looked_at:
         for portion, texts, of_portion in zip(portions, unsaid, wanted, strict=True):
@@ -99,11 +115,11 @@ class _Count:
 class _Offers:
     """Portions are offered in their order, each when all that is missing of it is encoded."""
 
-    def __init__(self, offering: Offering | None, latents: LatentCache, missing: Collection[View]) -> None:
-        self._offering, self._latents, self._missing = offering, latents, missing
-        self._begun: deque[Portion] = deque()
+    def __init__(self, cache_writer: CacheWriter | None, latents: LatentCache, missing: Collection[CropView]) -> None:
+        self._offering, self._latents, self._missing = cache_writer, latents, missing
+        self._begun: deque[ShardContents] = deque()
 
-    def add(self, portion: Portion) -> None:
+    def add(self, portion: ShardContents) -> None:
         """All pictures of the portion were handed to the cache."""
         if self._offering is not None:
             self._begun.append(portion)
@@ -114,31 +130,214 @@ class _Offers:
         while self._offering is not None and self._begun and self._is_encoded(self._begun[0]):
             self._offering.offer(self._begun.popleft())
 
-    def _is_encoded(self, portion: Portion) -> bool:
+    def _is_encoded(self, portion: ShardContents) -> bool:
         return all(view in self._latents for view in portion.views if view in self._missing)
 
 
-def _wanted(portion: Portion, missing: Collection[View], *, skipped: Collection[str] | None) -> Iterator[Wanted]:
+def _wanted(
+    portion: ShardContents, missing: Collection[CropView], *, skipped: Collection[str] | None
+) -> Iterator[PictureToEncode]:
     """The portion's pictures with those views that are missing. Pictures without any are looked at nonetheless, save
     those that are `skipped`; None stands for all of these."""
-    views: dict[str, list[View]] = defaultdict(list)
+    views: dict[str, list[CropView]] = defaultdict(list)
     for view in portion.views:
         if view in missing:
             views[view.picture_sha256].append(view)
-    for material, same in portion.pictures:
+    for sample_set, same in portion.pictures:
         needed = tuple(views[same[0].sha256])
         if needed or (skipped is not None and same[0].sha256 not in skipped):
-            yield Wanted(material=material, samples=same, views=needed)
+            yield PictureToEncode(sample_set=sample_set, samples=same, views=needed)
 
 
-def _look(latents: LatentCache, wanted: Wanted) -> Looked:
+def _look(latents: LatentCache, wanted: PictureToEncode) -> DecodedPicture:
     """Decode a picture and cut the views out of it. Run by a thread: changes nothing."""
     first = wanted.samples[0]
     try:
-        image = wanted.material.load(first)
+        image = wanted.sample_set.load(first)
     except pixels.Undecodable as error:
-        return Looked(faults=tuple(undecodable(sample, error) for sample in wanted.samples))
+        return DecodedPicture(faults=tuple(undecodable(sample, error) for sample in wanted.samples))
     if latents.shows_nothing(image, first.sha256, {sample.resolution for sample in wanted.samples}):
         empty = [Fault(where=sample.name, message=EMPTY_MASK, hint=MEND_MASK) for sample in wanted.samples]
-        return Looked(faults=tuple(empty))
-    return Looked(crops=tuple(latents.crops(image, wanted.views)))
+        return DecodedPicture(faults=tuple(empty))
+    return DecodedPicture(crops=tuple(latents.crops(image, wanted.views)))
+
+
+# ---- The phase before the first step: whatever would be computed again and again is computed once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedInputs:
+    """What the steps live on. `embeddings` is None when the text encoders must run at every step: they learn, or what
+    is said changes all the time.
+    """
+
+    draws: SamplingPlan
+    latents: LatentCache
+    embeddings: EmbeddingCache | None
+
+    def close(self) -> None:
+        """Give back what the latents take, on the disk too. Nothing may be drawn afterwards."""
+        self.latents.close()
+
+
+def cache_inputs(
+    base: BaseModel,
+    spec: TrainSpec,
+    sample_sets: tuple[SampleSet, ...],
+    *,
+    seed: int,
+    first_step: int,
+    tick: Tick,
+    encoding_cache: EncodingCache | None = None,
+    rows_of: RowsOf | None = None,
+) -> CachedInputs:
+    """Encode pictures and captions for the steps from `first_step` on, or take them from `encoding_cache`.
+
+    `rows_of` says how many pictures of a size are encoded together (None: what suits the base's device). Encodings
+    that exceed `latent_memory_bytes` lie in the folder of the cache.
+
+    Raises WorkloadFailed(BAD_DATA) naming every picture that cannot be decoded, or has an empty mask. A job that
+    starts looks at all of its pictures; one that resumes only at those that it still needs, for they were looked at
+    before.
+    """
+    crop_policy = CropPolicy.of(spec, seed=seed)
+    if spec.enable_bucket:
+        sample_sets = _in_buckets(sample_sets, crop_policy)
+    draws = SamplingPlan(
+        seed=seed,
+        batch=spec.train_batch_size,
+        micros=spec.gradient_accumulation_steps,
+        timesteps=range(spec.min_timestep, min(spec.max_timestep, base.noise_scheduler.config.num_train_timesteps)),
+        crop_policy=crop_policy,
+        sample_sets=sample_sets,
+        noise_offset=spec.noise_offset,
+        multires=Multires.of(spec),
+        ip_noise_gamma=spec.ip_noise_gamma,
+        ticket=partial(ticket, spec) if has_dropout(spec) else None,
+        augmentation=CaptionAugmentation(
+            seed=seed,
+            shuffled=spec.shuffle_caption,
+            kept=spec.keep_tokens,
+            separator=spec.caption_separator,
+            dropout_rate=spec.caption_dropout_rate,
+        ),
+    )
+    rows_of = rows_on(base.vae, base.device) if rows_of is None else rows_of
+    folder = None if encoding_cache is None else encoding_cache.directory
+    entries = LatentStore(memory_bytes=spec.latent_memory_bytes, directory=folder)
+    vae_key = f"{base.key}|{base.vae.dtype}"
+    latents = LatentCache(vae=base.vae, vae_key=vae_key, crop_policy=crop_policy, entries=entries, rows_of=rows_of)
+    texts, embeddings = _texts(spec, draws), None
+    if texts is not None:
+        embeddings = EmbeddingCache(
+            tokenizers=base.tokenizers,
+            text_encoders=base.text_encoders,
+            encoder_key=f"{base.key}|{base.dtype}",
+            family=base.family,
+            max_token_length=spec.max_token_length,
+            truncation=spec.truncate_captions,
+        )
+    views = draws.views(first_step, spec.max_train_steps)
+    if encoding_cache is not None and len(views) * spec.resolution**2 < encoding_cache.worth_pixels:
+        encoding_cache = None
+    portions = shard_contents(
+        sample_sets,
+        draws.views(0, spec.max_train_steps) if encoding_cache is not None and first_step > 0 else views,
+        texts or (),
+        view_pixels=spec.resolution**2,
+        pixels=PORTION_PIXELS if encoding_cache is None else encoding_cache.portion_pixels,
+    )
+    cache_writer: CacheWriter | None = None
+    if encoding_cache is not None:
+        keys = ShardKeys(
+            base=base,
+            crop_policy=crop_policy,
+            with_captions=texts is not None,
+            max_token_length=spec.max_token_length,
+            rows_of=rows_of,
+        )
+        cache_writer = encoding_cache.opened(keys, portions, views.keys(), latents, embeddings)
+    encode_missing(
+        latents, embeddings, portions, views, look_at_all=first_step == 0, tick=tick, cache_writer=cache_writer
+    )
+    return CachedInputs(draws=draws, latents=latents, embeddings=embeddings)
+
+
+def together_on(base: BaseModel, spec: TrainSpec) -> dict[str, int]:
+    """What goes into the fingerprint where pictures are encoded together: how many of the job's square."""
+    rows = rows_on(base.vae, base.device)((spec.resolution, spec.resolution))
+    return {"encoded_together": rows} if rows > 1 else {}
+
+
+def _texts(spec: TrainSpec, draws: SamplingPlan) -> list[str] | None:
+    """All that will be said; None when text encoders have to run at every step."""
+    if spec.train_text_encoder or spec.train_text_encoder_ti:
+        return None
+    captions = [sample.caption for sample_set in draws.sample_sets for sample in sample_set.samples]
+    texts = draws.augmentation.all_of(captions)
+    if texts is not None and spec.prior_prediction:
+        texts = sorted({*texts, str(spec.class_prompt)})
+    return texts
+
+
+def _in_buckets(sample_sets: tuple[SampleSet, ...], crop_policy: CropPolicy) -> tuple[SampleSet, ...]:
+    """Sort the pictures of each sample set into buckets, by their headers.
+
+    Raises WorkloadFailed(BAD_DATA) naming every picture that cannot be decoded.
+    """
+    sorted_in: list[SampleSet] = []
+    for sample_set in sample_sets:
+        try:
+            buckets = {
+                (sample.sha256, sample.resolution): crop_policy.target(sample_set.size(sample), sample.resolution)
+                for sample in sample_set.samples
+            }
+        except pixels.Undecodable:
+            refuse_if([fault for each in sample_sets for fault in _undecodables(each)])
+            raise
+        sorted_in.append(replace(sample_set, buckets=buckets))
+    return tuple(sorted_in)
+
+
+def _undecodables(sample_set: SampleSet) -> list[Fault]:
+    faults = []
+    for sample in sample_set.samples:
+        try:
+            sample_set.load(sample)
+        except pixels.Undecodable as error:
+            faults.append(undecodable(sample, error))
+    return faults
+
+
+# ---- Pictures are decoded by threads while the device encodes those before them
+
+MOST_THREADS = 4
+AHEAD = 2
+"""Pictures for each thread that are begun, or done and not taken yet."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def threads_here() -> int:
+    """One for each processor that is left beside the main thread."""
+    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
+
+
+def ahead(items: Iterable[Item], look: Callable[[Item], Result], *, threads: int) -> Generator[Result, None, None]:
+    """`look` of each item, in their order. At most AHEAD * `threads` are begun and not taken.
+
+    Close the iterator to end its threads. Raises what `look` raises, when that item's turn has come.
+    """
+    begun: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+        try:
+            for item in items:
+                begun.append(pool.submit(look, item))
+                if len(begun) >= AHEAD * threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()

@@ -10,14 +10,12 @@ from giornata.diffusion import cuda_graphs
 from giornata.diffusion.cuda_graphs import Recorder
 from giornata.diffusion.memory import in_gib
 from giornata.diffusion.models import BaseModel
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimisation import CudaGraphs
-from giornata.workloads.train.fit import GRAPH_BYTES, Room, Sizes
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.graphs import RULES, Graphs, Rules, Watched
-from giornata.workloads.train.layout import Layout
-from giornata.workloads.train.places import needed_bytes
+from giornata.workloads.train.layout import MemoryLayout, needed_bytes
+from giornata.workloads.train.memory_budget import GRAPH_BYTES, MemoryBudget, MemoryPlan, MemorySizes
 
 GRAPHS_OFF = "cuda-graphs-off"
 """The notice that goes into a job's events when it asks for graphs, or has had some, and goes on without."""
@@ -26,8 +24,8 @@ DROPOUTS = ("network_dropout", "rank_dropout", "module_dropout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A job before its steps. `need_bytes` is what its steps take by graph, at the most; `room` is None where memory
-    is not bounded."""
+    """A job before its steps. Its steps take at most `need_bytes` by graph. `budget` is None where memory has no
+    bound."""
 
     spec: TrainSpec
     device: torch.device
@@ -35,7 +33,7 @@ class Case:
     steps_left: int
     rules: Rules
     need_bytes: int
-    room: Room | None
+    budget: MemoryBudget | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +70,9 @@ def _steps(case: Case) -> str | None:
 
 
 def _memory(case: Case) -> str | None:
-    if case.room is None or case.need_bytes <= case.room.usable_bytes:
+    if case.budget is None or case.need_bytes <= case.budget.usable_bytes:
         return None
-    needs, has = in_gib(case.need_bytes), in_gib(case.room.usable_bytes)
+    needs, has = in_gib(case.need_bytes), in_gib(case.budget.usable_bytes)
     return f"memory: steps by graph are expected to take {needs}, and the device has room for {has}"
 
 
@@ -100,7 +98,7 @@ class Capturing:
         self,
         base: BaseModel,
         spec: TrainSpec,
-        layout: Layout,
+        layout: MemoryLayout,
         watched: Watched,
         reporter: Reporter,
         *,
@@ -114,8 +112,8 @@ class Capturing:
             notice=reporter.notice,
             log=reporter.log,
             steps_left=steps_left,
-            need_bytes=alone_bytes(layout.sizes, layout.footprint),
-            room=layout.room_now(),
+            need_bytes=alone_bytes(layout.sizes, layout.memory_plan),
+            budget=layout.budget_now(),
         )
 
     def graphs(
@@ -128,7 +126,7 @@ class Capturing:
         log: Callable[[str], None],
         steps_left: int,
         need_bytes: int,
-        room: Room | None,
+        budget: MemoryBudget | None,
     ) -> Graphs:
         """The graphs of an attempt. Why there are none is told, where the user could not know it."""
         recorder = None if spec.cuda_graphs is CudaGraphs.OFF else self.recorder_of(device)
@@ -139,7 +137,7 @@ class Capturing:
             steps_left=steps_left,
             rules=self.rules,
             need_bytes=need_bytes,
-            room=room,
+            budget=budget,
         )
         found = next(((each, why) for each in CONDITIONS if (why := each.why_not(case))), None)
 
@@ -159,16 +157,18 @@ def off(why: str) -> dict[str, Any]:
     return {"message": f"passes go on without CUDA graphs: {why}"}
 
 
-def alone_bytes(sizes: Sizes, footprint: Footprint, rules: Rules = RULES) -> int:
+def alone_bytes(sizes: MemorySizes, memory_plan: MemoryPlan, rules: Rules = RULES) -> int:
     """The most that a job takes by graph when it trains alone: plain passes are made between those by graph, and
     pictures are drawn."""
-    beside_bytes = max(sizes.activation_bytes(footprint), sizes.decoding_bytes)
-    return sizes.weights_bytes + sizes.trained_bytes + beside_bytes + sizes.graphs_bytes(footprint, rules.most)
+    beside_bytes = max(sizes.activation_bytes(memory_plan), sizes.decoding_bytes)
+    return sizes.weights_bytes + sizes.trained_bytes + beside_bytes + sizes.graphs_bytes(memory_plan, rules.most)
 
 
-def together_bytes(sizes: Sizes, spec: TrainSpec, footprint: Footprint, places: int, rules: Rules = RULES) -> int:
+def together_bytes(
+    sizes: MemorySizes, spec: TrainSpec, memory_plan: MemoryPlan, places: int, rules: Rules = RULES
+) -> int:
     """The same for a shared batch of so many places."""
-    of_places_bytes = places * sizes.graphs_bytes(footprint, 0)
+    of_places_bytes = places * sizes.graphs_bytes(memory_plan, 0)
     return needed_bytes(sizes, spec, places) + of_places_bytes + rules.most * GRAPH_BYTES
 
 

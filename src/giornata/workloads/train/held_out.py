@@ -19,15 +19,14 @@ from giornata.diffusion.randomness import key_of, permutation
 from giornata.diffusion.samples import showing
 from giornata.domain.errors import Fault
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import held_count, validated_steps
-from giornata.workloads.train.caching import Supplies, prepare
-from giornata.workloads.train.draws import assemble
-from giornata.workloads.train.encoding import Tick
-from giornata.workloads.train.keeping import Keeper, Learner
-from giornata.workloads.train.material import Material, refuse_if
-from giornata.workloads.train.pace import Clock, Meter, diverged
+from giornata.workloads.interface import Reporter
+from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer
+from giornata.workloads.train.encoding import CachedInputs, Tick, cache_inputs
+from giornata.workloads.train.sample_set import SampleSet, refuse_if
+from giornata.workloads.train.sampling_plan import assemble
+from giornata.workloads.train.step_metrics import Clock, StepMeter, diverged
 from giornata.workloads.train.steps import encoded
 
 LOOKS = 4
@@ -37,23 +36,23 @@ VALIDATION_LOSS = "validation_loss"
 """The metric."""
 
 
-def split(material: Material, spec: TrainSpec, seed: int) -> tuple[Material, Material | None]:
+def split(sample_set: SampleSet, spec: TrainSpec, seed: int) -> tuple[SampleSet, SampleSet | None]:
     """What is trained on, and what is held out, if anything. Pictures of the same content stay together.
 
     Raises WorkloadFailed(BAD_SPEC) when no picture would be left to train on.
     """
     if spec.validation_split == 0:
-        return material, None
-    contents = sorted({sample.sha256 for sample in material.samples})
+        return sample_set, None
+    contents = sorted({sample.sha256 for sample in sample_set.samples})
     count = held_count(spec, len(contents))
     if count >= len(contents):
         message = f"holds out {count} of {len(contents)} different pictures, and leaves none to train on"
         fault = Fault(where="spec.validation_split", message=message, hint="hold out fewer, or upload more pictures")
         refuse_if([fault], Reason.BAD_SPEC)
     held = {contents[place] for place in permutation(seed, PURPOSE, n=len(contents))[:count]}
-    trained = tuple(sample for sample in material.samples if sample.sha256 not in held)
-    looked_at = tuple(replace(sample, repeats=1) for sample in material.samples if sample.sha256 in held)
-    return replace(material, samples=trained), replace(material, samples=looked_at)
+    trained = tuple(sample for sample in sample_set.samples if sample.sha256 not in held)
+    looked_at = tuple(replace(sample, repeats=1) for sample in sample_set.samples if sample.sha256 in held)
+    return replace(sample_set, samples=trained), replace(sample_set, samples=looked_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +61,15 @@ class HeldOut:
 
     base: BaseModel
     spec: TrainSpec
-    supplies: Supplies
+    cached_inputs: CachedInputs
     objective: Objective
     count: int
 
     @classmethod
     def encoded(
-        cls, base: BaseModel, spec: TrainSpec, held: Material, objective: Objective, *, seed: int, tick: Tick
+        cls, base: BaseModel, spec: TrainSpec, held: SampleSet, objective: Objective, *, seed: int, tick: Tick
     ) -> "HeldOut":
-        """Raises WorkloadFailed as `giornata.workloads.train.caching.prepare`."""
+        """Raises WorkloadFailed as `giornata.workloads.train.encoding.cache_inputs`."""
         count = len(held.samples)
         plain = spec.model_copy(
             update={
@@ -80,8 +79,8 @@ class HeldOut:
             }
         )
         own_seed = key_of("integer", seed, PURPOSE, ()) % 2**63
-        supplies = prepare(base, plain, (held,), seed=own_seed, first_step=0, tick=tick)
-        return cls(base=base, spec=spec, supplies=supplies, objective=objective, count=count)
+        cached_inputs = cache_inputs(base, plain, (held,), seed=own_seed, first_step=0, tick=tick)
+        return cls(base=base, spec=spec, cached_inputs=cached_inputs, objective=objective, count=count)
 
     @torch.no_grad()
     def loss(self, step: int, adapters: Adapters, result: Mapping[str, torch.Tensor], reporter: Reporter) -> float:
@@ -92,7 +91,7 @@ class HeldOut:
         """
         total, losses = LOOKS * self.count, []
         # Kernels of the steps are for other shapes.
-        with showing(adapters, result), adapters.worn(), torch.compiler.set_stance("force_eager"):
+        with showing(adapters, result), adapters.swapped_in(), torch.compiler.set_stance("force_eager"):
             for number in range(total):
                 reporter.phase("validating", number, total)
                 losses.append(self._one(number))
@@ -104,31 +103,31 @@ class HeldOut:
 
     def _one(self, number: int) -> torch.Tensor:
         """loss_B of the look of this number."""
-        draws, base = self.supplies.draws, self.base
+        draws, base = self.cached_inputs.draws, self.base
         whole, quarter = draws.timesteps, number // self.count
         start, end = (whole.start + len(whole) * (quarter + part) // LOOKS for part in (0, 1))
         drawn = draws.micro_batch(number, 0)
         within = replace(draws, timesteps=range(start, max(end, start + 1)))
-        batch = assemble(within, drawn, self.supplies.latents, base.vae.config)
+        batch = assemble(within, drawn, self.cached_inputs.latents, base.vae.config)
         return self.objective.each(
             base.unet, batch.to(base.device), self._embedding([draw.sample.caption for draw in drawn])
         )
 
     def _embedding(self, texts: list[str]) -> Embedding:
-        if self.supplies.embeddings is not None:
-            return self.supplies.embeddings.batch(texts)
+        if self.cached_inputs.embeddings is not None:
+            return self.cached_inputs.embeddings.batch(texts)
         return encoded(self.base, self.spec, texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examiner:
+class HeldOutEvaluator:
     """Looks at the held-out pictures after the steps that want it. `held_out` is None in jobs without any."""
 
     held_out: HeldOut | None
     adapters: Adapters
-    optimizer: Learner
-    keeper: Keeper
-    meter: Meter
+    optimizer: JobOptimizer
+    writer: CheckpointWriter
+    meter: StepMeter
     reporter: Reporter
     clock: Clock
 
@@ -140,7 +139,7 @@ class Examiner:
         loss.item()  # what is under way is the step's
         began_s = self.clock()
         found = self.held_out.loss(step, self.adapters, self.optimizer.result(), self.reporter)
-        self.keeper.validated.append(found)
+        self.writer.validated.append(found)
         self.meter.leave_out(self.clock() - began_s)
         return {VALIDATION_LOSS: found}
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from giornata.diffusion.checkpoint import canonical_json
 from giornata.diffusion.determinism import fingerprint
 from giornata.diffusion.models import BaseModel
+from giornata.diffusion.tensor_file import json_sha256
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter
 from giornata.protocol.specs import TrainSpec
+from giornata.workloads.interface import Reporter
 from giornata.workloads.train.faults import reason_of
-from giornata.workloads.train.footprint import Footprint
+from giornata.workloads.train.memory_budget import MemoryPlan
 
 SEAL = b"giornata kernels 1\n"
 MAC_BYTES = 32
@@ -138,7 +138,7 @@ def _mac(content: bytes, key: str, secret: bytes) -> bytes:
     return hmac.new(secret, message, hashlib.sha256).digest()
 
 
-def kernel_key(base: BaseModel, spec: TrainSpec, footprint: Footprint, *, layer: str, compiler: str) -> str:
+def kernel_key(base: BaseModel, spec: TrainSpec, memory_plan: MemoryPlan, *, layer: str, compiler: str) -> str:
     """Hash of what decides which kernels a job needs. It only says where to look: torch finds each kernel by a hash
     of what it computes, and what is missing is compiled."""
     given = spec.model_dump(mode="json")
@@ -146,8 +146,8 @@ def kernel_key(base: BaseModel, spec: TrainSpec, footprint: Footprint, *, layer:
         "compiler": compiler,
         "fields": {name: given[name] for name in SHAPES},
         "fingerprint": fingerprint(base.device),
-        "footprint": asdict(footprint),
+        "footprint": asdict(memory_plan),
         "layer": layer,
         "unet": dict(sorted((name, str(value)) for name, value in base.unet.config.items() if name[0] != "_")),
     }
-    return "kernels-" + hashlib.sha256(canonical_json(depends).encode("ascii")).hexdigest()
+    return "kernels-" + json_sha256(depends)

@@ -9,20 +9,74 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
 
 from giornata.diffusion.grid_layout import cell_side_px
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.samples import Sample, by_step_sheet, draw_learned, draw_samples, sheet, step_sheet
+from giornata.diffusion.samples import PromptImages, by_step_sheet, draw_learned, draw_samples, sheet, step_sheet
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Reporter, Stopped, Wish
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import by_step_file, samples_file, sheet_file
-from giornata.protocol.training.samples import steps_with_sheets
-from giornata.workloads.train.album import MOST_SIDE_PX, Album, columns, drawn, put, small
+from giornata.protocol.training.samples import steps_beside_each_other, steps_with_sheets
+from giornata.workloads.interface import Reporter, Stopped, Wish
 from giornata.workloads.train.faults import reason_of
+
+# ---- The small pictures of the steps so far, for the sheet on which all steps stand beside each other
+#
+# They travel in the checkpoints: the attempt that makes the sheet may have drawn none of them itself.
+#
+# Shapes: S steps, P prompts; T pixels of a side.
+
+PICTURES = "log.samples"
+"""The tensor of a checkpoint: pictures_SPTT3, uint8; what could not be drawn is black."""
+MOST_SIDE_PX = 192
+
+Album = dict[int, torch.Tensor]
+"""pictures_PTT3 by step."""
+
+
+def columns(spec: TrainSpec) -> tuple[int, ...]:
+    """The steps that are kept."""
+    return steps_beside_each_other(spec.validation_steps, spec.max_train_steps)
+
+
+def small(picture: Image.Image) -> Image.Image:
+    """A picture as the sheet has it."""
+    side = min(*picture.size, MOST_SIDE_PX)
+    return picture if picture.size == (side, side) else picture.resize((side, side), Image.Resampling.LANCZOS)
+
+
+def put(album: Album, spec: TrainSpec, step: int, pictures: Sequence[Image.Image]) -> None:
+    """Keep the pictures of this step, if the sheet has a column for it."""
+    if step in columns(spec):
+        drawn = [np.asarray(small(picture).convert("RGB")) for picture in pictures]
+        album[step] = torch.from_numpy(np.stack(drawn))
+
+
+def to_keep(album: Mapping[int, torch.Tensor], spec: TrainSpec, step: int) -> dict[str, torch.Tensor]:
+    """What goes into the checkpoint of this step: the columns before it, for those of the step itself are drawn by
+    whoever goes on from there. Nothing before the first column."""
+    side = min(spec.resolution, MOST_SIDE_PX)
+    nothing = torch.zeros((len(spec.sample_prompts), side, side, 3), dtype=torch.uint8)
+    kept = [album.get(each, nothing) for each in columns(spec) if each < step]
+    return {PICTURES: torch.stack(kept)} if kept else {}
+
+
+def taken_up(tensors: Mapping[str, torch.Tensor], spec: TrainSpec) -> Album:
+    """The album of a checkpoint; empty for one of a version that kept none."""
+    pictures = tensors.get(PICTURES)
+    if pictures is None:
+        return {}
+    return {step: each for step, each in zip(columns(spec), pictures, strict=False) if bool(each.any())}
+
+
+def drawn(album: Mapping[int, torch.Tensor], step: int) -> list[Image.Image]:
+    """The pictures of a step; none when they could not be drawn."""
+    return [Image.fromarray(each.numpy()) for each in album[step]] if step in album else []
+
 
 NOT_DRAWN = "samples-not-drawn"
 
@@ -36,7 +90,7 @@ class _Wished(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Easel:
+class SampleRenderer:
     """Draws what `spec.sample_prompts` ask for, and hands it over.
 
     With `too_large`, see `fit.why_not_drawn`, nothing is tried: some drivers spill rather than say so. A driver's
@@ -58,7 +112,7 @@ class Easel:
         if not self.spec.sample_prompts:
             return None
 
-        samples: list[Sample] = []
+        samples: list[PromptImages] = []
 
         def draw() -> Image.Image:
             samples.extend(draw_samples(self.base, self.spec, self.adapters, result, tick=self._tick(attend)))
@@ -72,7 +126,7 @@ class Easel:
             self._hand_over(beside, lambda: self._of_all_steps(samples), pictures=2 * count)
         return name
 
-    def _of_all_steps(self, samples: Sequence[Sample]) -> Image.Image:
+    def _of_all_steps(self, samples: Sequence[PromptImages]) -> Image.Image:
         """The base model's pictures, those of the steps in between, and those of the end."""
         base, last = [small(each.base) for each in samples], [small(each.lora) for each in samples]
         between = [(str(step), drawn(self.album, step)) for step in columns(self.spec)]

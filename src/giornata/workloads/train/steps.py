@@ -3,29 +3,114 @@
 Shapes: B captions; L, D, P as in giornata.diffusion.captions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
 from giornata.diffusion import captions
-from giornata.diffusion.adapters_off import adapters_off
+from giornata.diffusion.adapter_plan import TOKENS, by_rate
+from giornata.diffusion.batched_lora import adapters_off
 from giornata.diffusion.captions import Embedding, EmbeddingCache
 from giornata.diffusion.dropping import Dropping
 from giornata.diffusion.lora import Adapters
 from giornata.diffusion.models import BaseModel
-from giornata.diffusion.norm_limit import norm_limit
 from giornata.diffusion.objective import NoisyBatch, Objective
-from giornata.diffusion.optimizer import AdapterOptimizer, Group
-from giornata.diffusion.rates import TOKENS, by_rate
+from giornata.diffusion.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
+from giornata.diffusion.sample_order import Role
 from giornata.diffusion.tokens import NewTokens, learning_steps
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.new_tokens import spoken
-from giornata.workloads.train.feed import Feed, Ready
+from giornata.workloads.train.checkpoint_writer import JobOptimizer
+from giornata.workloads.train.encoding import CachedInputs
 from giornata.workloads.train.graphs import Pass, named_tensors, part_of
-from giornata.workloads.train.keeping import Learner
+from giornata.workloads.train.sampling_plan import assemble
+from giornata.workloads.train.step_metrics import Clock
+
+# ---- The batches of the coming passes, made ready by a thread while the device is busy with the present one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyPass:
+    """One forward and backward pass: its batch, on the CPU, and what is said of each picture.
+
+    `share` is its part of the step's pictures; the shares of a step add up to 1. For `role` see `Draws.role_of`.
+    """
+
+    step: int
+    batch: NoisyBatch
+    captions: tuple[str, ...]
+    share: float
+    role: Role | None = None
+
+
+class PassFeed:
+    """The passes from `first_step` to before `end_step`, in order; each is begun when the one before is taken.
+
+    `rows` pictures of each sample set make a pass (None: all of a step). `waited_s` is how long `take` has waited in
+    all. As a context manager it ends its thread.
+    """
+
+    def __init__(
+        self,
+        cached_inputs: CachedInputs,
+        vae_config: Any,
+        *,
+        first_step: int,
+        end_step: int,
+        rows: int | None,
+        pinned: bool,
+        clock: Clock,
+    ) -> None:
+        self._cached_inputs, self._vae_config, self._pinned, self._clock = cached_inputs, vae_config, pinned, clock
+        self._rows, self._steps = rows, range(first_step, end_step)
+        self.waited_s = 0.0
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="feed")
+        self._passes = self._make()
+        self._next = self._begin()
+
+    def take(self) -> ReadyPass:
+        """The next pass. Raises what its making raised, and IndexError when there is none left."""
+        began_s = self._clock()
+        ready = self._next.result()
+        self.waited_s += self._clock() - began_s
+        if ready is None:
+            raise IndexError("all passes were taken")
+        self._next = self._begin()
+        return ready
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _begin(self) -> Future[ReadyPass | None]:
+        return self._thread.submit(next, self._passes, None)
+
+    @torch.no_grad()
+    def _make(self) -> Iterator[ReadyPass]:
+        draws = self._cached_inputs.draws
+        for step in self._steps:
+            passes = draws.passes(step, self._rows)
+            pictures = sum(map(len, passes))
+            for drawn in passes:
+                batch = assemble(draws, drawn, self._cached_inputs.latents, self._vae_config)
+                yield ReadyPass(
+                    step=step,
+                    batch=batch.pinned() if self._pinned else batch,
+                    captions=tuple(draws.caption(draw) for draw in drawn),
+                    share=len(drawn) / pictures,
+                    role=draws.role_of(drawn),
+                )
+
 
 WHOLE = 1.0 - 1e-9  # of a step; the shares are rounded
 BATCH = "batch."
@@ -37,7 +122,7 @@ def optimizer_of(adapters: Adapters, spec: TrainSpec, tokens: NewTokens | None =
     """The job's optimizer over the adapter and, among its parameters, the new tokens; what belongs to the text
     encoders has its own learning rate, and so may blocks of the UNet."""
     groups = [
-        Group(
+        ParameterGroup(
             learning_rate=rate.learning_rate,
             parameters={name: adapters.parameters[name] for name in names},
             stop_step=rate.stop_step,
@@ -70,16 +155,16 @@ class Stepper:
     learning: Callable[[], AbstractContextManager[None]]
     objective: Objective
     embeddings: EmbeddingCache | None
-    optimizer: Learner
+    optimizer: JobOptimizer
     dropping: Dropping = field(default_factory=Dropping)
     make: Callable[[Pass], torch.Tensor] = Pass.plainly
 
-    def step(self, step: int, feed: Feed) -> tuple[torch.Tensor, float]:
+    def step(self, step: int, feed: PassFeed) -> tuple[torch.Tensor, float]:
         """Optimizer step number `step`, from 0, on the next passes of `feed`. Returns its mean loss (float32 scalar,
         on the device, not waited for) and its learning rate."""
         return self.gradients(step, feed), self.update(step)
 
-    def gradients(self, step: int, feed: Feed) -> torch.Tensor:
+    def gradients(self, step: int, feed: PassFeed) -> torch.Tensor:
         """The first part of a step: adds up gradients, and leaves weights and moments as they are. Returns the mean
         loss."""
         losses, shares = [], 0.0
@@ -89,7 +174,7 @@ class Stepper:
             shares += ready.share
         return torch.stack(losses).sum()
 
-    def one_pass(self, ready: Ready, step: int) -> Pass:
+    def one_pass(self, ready: ReadyPass, step: int) -> Pass:
         """A forward and backward pass. Embeddings are among its inputs where the text encoders are frozen."""
         inputs = named_tensors(BATCH, ready.batch.to(self.base.device))
         if self.spec.train_text_encoder or self.spec.train_text_encoder_ti:
@@ -98,7 +183,7 @@ class Stepper:
             inputs |= named_tensors(name, self._embedding(texts, step))
         return Pass(inputs=inputs, run=partial(self._run, ready, None), fixed=(ready.share, ready.role))
 
-    def _texts(self, ready: Ready) -> dict[tuple[str, ...], str]:
+    def _texts(self, ready: ReadyPass) -> dict[tuple[str, ...], str]:
         """What a pass is conditioned on, and the name of its embedding among the inputs. With prior_prediction the
         base alone is asked before."""
         if not self.spec.prior_prediction:
@@ -106,7 +191,7 @@ class Stepper:
         prior = (str(self.spec.class_prompt),) * len(ready.captions)
         return {prior: "prior.", (*ready.captions, *prior): "said."}
 
-    def _run(self, ready: Ready, embed: Embed | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _run(self, ready: ReadyPass, embed: Embed | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Forward and backward; see Pass. Without `embed` the embeddings are those among the inputs."""
         given = {} if embed else {t: part_of(Embedding, name, inputs) for t, name in self._texts(ready).items()}
         batch = part_of(NoisyBatch, BATCH, inputs)
@@ -131,7 +216,7 @@ class Stepper:
             return tickets_B5
         return torch.cat([tickets_B5, tickets_B5])
 
-    def _loss(self, batch: NoisyBatch, ready: Ready, embed: Embed) -> torch.Tensor:
+    def _loss(self, batch: NoisyBatch, ready: ReadyPass, embed: Embed) -> torch.Tensor:
         """With prior_prediction each picture is looked at once more, under the class prompt."""
         texts, prior_BCHW = ready.captions, None
         if self.spec.prior_prediction:

@@ -21,14 +21,14 @@ from pydantic import SecretStr
 from giornata.diffusion.lora_facts import public_name
 from giornata.diffusion.model_card import MODEL_NAMES
 from giornata.diffusion.schedule import learning_rate_factor
-from giornata.engine.workload import Reporter, Stopped
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.held_out import validated_steps
 from giornata.protocol.training.tracking import WANDB
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_run import Row, TrackerFailed, WandbRun, WandbStream, deliver, upload, waiting
-from giornata.workloads.train.pace import Clock
+from giornata.workloads.interface import Reporter, Stopped
+from giornata.workloads.train.step_metrics import Clock
 
 FAILED = "tracker-failed"
 LOSSES = "log.loss"

@@ -9,30 +9,27 @@ from functools import partial
 import torch
 from pydantic import SecretStr, ValidationError
 
-from giornata.diffusion.base_digest import base_sha256
 from giornata.diffusion.eight_bits import held_base
-from giornata.diffusion.hub import HuggingFaceHub
-from giornata.diffusion.hub_arrival import arriving
-from giornata.diffusion.hub_cache import HubCache
+from giornata.diffusion.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.models import BaseModel, load_base
 from giornata.diffusion.tokens import taught
-from giornata.domain.errors import Fault
+from giornata.diffusion.weights_digest import base_sha256
+from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.reasons import Reason
-from giornata.engine.workload import Crew, Outcome, Reporter, Stopped, WorkloadFailed
 from giornata.protocol.joint import joint_key
 from giornata.protocol.pipe import Start
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.train.attempt import Attempt
+from giornata.workloads.interface import Crew, Outcome, Reporter, Stopped
+from giornata.workloads.train.attempt import TrainingAttempt
+from giornata.workloads.train.batching import BatchTrainer
 from giornata.workloads.train.compiling import NO_CACHE, Compiler
+from giornata.workloads.train.encoding_cache import WORTH_PIXELS
 from giornata.workloads.train.faults import blamed
-from giornata.workloads.train.fit import RoomOf, room_of
-from giornata.workloads.train.gauges import peak_of
 from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
-from giornata.workloads.train.joint import Joint
-from giornata.workloads.train.pace import Clock
-from giornata.workloads.train.packs import WORTH_PIXELS
-from giornata.workloads.train.places import places_within, sizes_in_a_place
+from giornata.workloads.train.layout import places_within, sizes_in_a_place
+from giornata.workloads.train.memory_budget import BudgetOf, budget_of
+from giornata.workloads.train.step_metrics import Clock, peak_of
 
 Loader = Callable[..., BaseModel]
 
@@ -41,11 +38,11 @@ class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
     `load` has the signature of giornata.diffusion.models.load_base; `clock` gives seconds that only ever grow;
-    `room_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.packs.
+    `budget_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.encoding_cache.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk.
     `compiler` is what a job that trains alone compiles kernels with, and `capturing` what graphs are made with.
     Of jobs that may share a batch up to `places` train together, as far as the device has room for them; see
-    engine.workload.JointWorkload.
+    workloads.interface.JointWorkload.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class TrainWorkload:
         device: torch.device | str | None = None,
         clock: Clock = time.monotonic,
         load: Loader = load_base,
-        room_of: RoomOf = room_of,
+        budget_of: BudgetOf = budget_of,
         pack_worth_pixels: int = WORTH_PIXELS,
         model_cache_bytes: int | None = None,
         places: int = 1,
@@ -63,7 +60,7 @@ class TrainWorkload:
     ) -> None:
         self._model_cache_bytes = model_cache_bytes
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._device, self._clock, self._load, self._room_of = torch.device(chosen), clock, load, room_of
+        self._device, self._clock, self._load, self._budget_of = torch.device(chosen), clock, load, budget_of
         self._pack_worth_pixels = pack_worth_pixels
         self._base: BaseModel | None = None
         self._peaks: dict[torch.dtype, float | None] = {}
@@ -77,19 +74,19 @@ class TrainWorkload:
         return () if self._base is None else (self._base.key,)
 
     def run(self, start: Start, reporter: Reporter) -> Outcome:
-        """Train, from the start or from `start.resume`, and hand over the files. See engine.workload.Workload."""
+        """Train, from the start or from `start.resume`, and hand over the files. See workloads.interface.Workload."""
         spec = parse(start)
         with self._kept(), blamed():
             reporter.phase("loading")
             base = taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
-            return Attempt(
+            return TrainingAttempt(
                 start=start,
                 spec=spec,
                 base=base,
                 base_sha256=self._base_sha256,
                 reporter=reporter,
                 clock=self._clock,
-                room_of=self._room_of,
+                budget_of=self._budget_of,
                 peak_flops_per_s=self._peak(base.dtype),
                 pack_worth_pixels=self._pack_worth_pixels,
                 compiler=self._compiler,
@@ -104,7 +101,7 @@ class TrainWorkload:
             return None
 
     def run_many(self, crew: Crew) -> None:
-        """Train the crew's jobs together until it has no more. See engine.workload.JointWorkload.
+        """Train the crew's jobs together until it has no more. See workloads.interface.JointWorkload.
 
         Where the device has room for one only, that one trains as it would alone: refused, or made smaller to fit.
         """
@@ -116,9 +113,9 @@ class TrainWorkload:
             spec = parse(start)
             reporter.phase("loading")
             base = self._warm(spec, start.hub_token, lambda: reporter.phase("loading"))
-            room = self._room_of(base.device)
-            places = places_within(sizes_in_a_place(base, spec), spec, room, most=self.places)
-            if room is not None:
+            budget = self._budget_of(base.device)
+            places = places_within(sizes_in_a_place(base, spec), spec, budget, most=self.places)
+            if budget is not None:
                 reporter.log(f"up to {places} jobs may share the batch on this device")
             if places > 1:
                 crew.offer(places)
@@ -126,8 +123,8 @@ class TrainWorkload:
                 return
         crew.ended(start, self._end_of(start, reporter))
 
-    def _joint(self, base: BaseModel, spec: TrainSpec, places: int) -> Joint:
-        return Joint(
+    def _joint(self, base: BaseModel, spec: TrainSpec, places: int) -> BatchTrainer:
+        return BatchTrainer(
             base,
             spec,
             base_sha256=self._base_sha256,
@@ -137,7 +134,7 @@ class TrainWorkload:
             peak_flops_per_s=self._peak(base.dtype),
             pack_worth_pixels=self._pack_worth_pixels,
             capturing=self._capturing,
-            room_now=partial(self._room_of, base.device),
+            budget_now=partial(self._budget_of, base.device),
         )
 
     def _end_of(self, start: Start, reporter: Reporter) -> Outcome | Exception:

@@ -1,0 +1,94 @@
+"""What a workload is, and what it may ask of the engine that runs it. Loads no torch."""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from giornata.protocol.pipe import Start
+
+
+class Wish(Enum):
+    """What the agent wants of a running attempt; asked for between steps."""
+
+    GO_ON = "go_on"
+    CHECKPOINT = "checkpoint"  # write one, then go on
+    CHECKPOINT_AND_STOP = "checkpoint_and_stop"
+    STOP = "stop"  # write nothing more
+
+
+class Stopped(Exception):
+    """Raised by a workload that has obeyed a wish to stop."""
+
+    def __init__(self, step: int | None = None) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished workload has to say besides its artifacts."""
+
+    step: int
+    summary: dict[str, Any]
+
+
+class Reporter(Protocol):
+    """The engine's side of one attempt. Every path handed over is complete on disk."""
+
+    def wish(self) -> Wish:
+        """What the agent wants now. CHECKPOINT is given out once per request."""
+
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
+
+    def progress(self, step: int, total: int, metrics: dict[str, float]) -> None: ...
+
+    def checkpoint(self, step: int, path: Path, cost_s: float) -> None: ...
+
+    def artifact(self, name: str, path: Path, media_type: str = "application/octet-stream") -> None: ...
+
+    def cache_get(self, key: str) -> Path | None:
+        """A file that an earlier job of the project made under this key, or None. Blocks."""
+
+    def cache_put(self, key: str, path: Path) -> None: ...
+
+    def log(self, line: str) -> None: ...
+
+    def notice(self, name: str, data: dict[str, Any]) -> None: ...
+
+
+class Workload(Protocol):
+    """One kind of work. An instance lives as long as the engine and keeps its models warm."""
+
+    def run(self, start: Start, reporter: Reporter) -> Outcome:
+        """Do the whole attempt. Raises Stopped or WorkloadFailed; anything else counts as a crash."""
+
+    def held(self) -> tuple[str, ...]:
+        """Keys of the models that are warm."""
+
+
+class Crew(Protocol):
+    """The attempts that a workload carries out at the same time, as the engine hands them over."""
+
+    def next(self) -> tuple[Start, Reporter] | None:
+        """Another attempt that may join in, if one waits. Never blocks."""
+
+    def ended(self, start: Start, end: "Outcome | Exception") -> None:
+        """This attempt has ended so (Stopped is an end, too), whatever becomes of the others."""
+
+    def offer(self, places: int) -> None:
+        """Up to so many may be at work at once from now on; the agent is told how many more could come."""
+
+
+class JointWorkload(Workload, Protocol):
+    """A workload that can carry out several attempts at once."""
+
+    @property
+    def places(self) -> int:
+        """How many at most. With 1 it is a plain workload."""
+
+    def joins(self, start: Start) -> str | None:
+        """Attempts of equal keys may run together; None for one that has to run alone."""
+
+    def run_many(self, crew: Crew) -> None:
+        """Carry out attempts until the crew has no more and all have ended. An exception ends all that are left."""

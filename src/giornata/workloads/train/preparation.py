@@ -1,0 +1,112 @@
+"""What can be told of a job, its pictures and its checkpoint before anything is computed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from giornata.diffusion.adapter_plan import plan_faults
+from giornata.diffusion.captions import token_count, too_long
+from giornata.diffusion.checkpoint import Header, base_faults, header_faults, read_header, refuse
+from giornata.diffusion.determinism import Fingerprint
+from giornata.diffusion.models import BaseModel
+from giornata.diffusion.tokens import unsaid
+from giornata.domain.errors import Fault
+from giornata.domain.reasons import Reason
+from giornata.protocol.pipe import Start
+from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.new_tokens import longest_spoken, spoken
+from giornata.workloads.train.attach_adapter import check_init_lora, starts_from_file
+from giornata.workloads.train.encoding import CachedInputs
+from giornata.workloads.train.held_out import HeldOut
+from giornata.workloads.train.layout import MemoryLayout
+from giornata.workloads.train.sample_set import SampleSet, refuse_if
+
+
+def check(base: BaseModel, spec: TrainSpec, start: Start, instances: SampleSet, classes: SampleSet | None) -> None:
+    """Raises WorkloadFailed: BAD_SPEC or BAD_DATA with every fault of a kind."""
+    refuse_if(_objective_faults(base, spec), Reason.BAD_SPEC)
+    refuse_if(plan_faults(base.unet, base.text_encoders, spec), Reason.BAD_SPEC)
+    prompts = (("spec.class_prompt", spec.class_prompt), ("spec.instance_prompt", spec.instance_prompt))
+    fields = [(where, prompt) for where, prompt in prompts if prompt is not None]
+    fields += [(f"spec.sample_prompts.{number}", prompt) for number, prompt in enumerate(spec.sample_prompts)]
+    refuse_if(unsaid(spec, [sample.caption for sample in instances.samples]), Reason.BAD_SPEC)
+    refuse_if(_length_faults(base, spec, fields, instances, classes))
+    if starts_from_file(spec, start):
+        check_init_lora(base, spec, start.inputs)
+
+
+def _length_faults(
+    base: BaseModel,
+    spec: TrainSpec,
+    prompts: Sequence[tuple[str, str]],
+    instances: SampleSet,
+    classes: SampleSet | None,
+) -> list[Fault]:
+    """Captions and prompts with more tokens than fit. Whatever order a shuffled caption gets, it has to fit."""
+    if spec.truncate_captions:
+        return []
+    heard = [(where, spoken(spec, prompt)) for where, prompt in prompts]
+    count = partial(token_count, tokenizers=base.tokenizers)
+    heard += [(sample.name, longest_spoken(spec, sample.caption, count)) for sample in instances.samples]
+    heard += [(sample.name, spoken(spec, sample.caption)) for sample in (classes.samples if classes else ())]
+    return too_long(heard, base.tokenizers, max_token_length=spec.max_token_length)
+
+
+def header_of(start: Start, spec: TrainSpec, *, data_hash: str, base_sha256: str) -> Header | None:
+    """The header of the checkpoint that the attempt resumes from, checked before hours are spent on caching."""
+    resume = start.resume
+    if resume is None:
+        return None
+    header = read_header(resume.path)
+    # Blamed on nobody yet: it may be this node's copy, or the hub's branch. A second machine should have a look.
+    refuse(resume.path, base_faults(header, base_sha256), Reason.CRASHED)
+    refuse(resume.path, header_faults(header, step=resume.step, spec=spec, data_hash=data_hash))
+    return header
+
+
+def prediction_type_of(base: BaseModel, spec: TrainSpec) -> str:
+    """What the UNet is to predict."""
+    return spec.prediction_type or base.prediction_type
+
+
+def _objective_faults(base: BaseModel, spec: TrainSpec) -> list[Fault]:
+    """What only the base model could tell."""
+    faults = []
+    if spec.rescale_betas_zero_snr and prediction_type_of(base, spec) == "epsilon":
+        message = "the base model predicts epsilon, and of pure noise there is nothing to tell"
+        hint = "set prediction_type v_prediction, or leave it out"
+        faults.append(Fault(where="spec.rescale_betas_zero_snr", message=message, hint=hint))
+    if spec.prior_prediction and prediction_type_of(base, spec) != base.prediction_type:
+        message = f"the base model predicts {base.prediction_type}, which is what it could be held to"
+        hint = "leave prediction_type out, or choose class pictures instead of prior_prediction"
+        faults.append(Fault(where="spec.prior_prediction", message=message, hint=hint))
+    count = base.noise_scheduler.config.num_train_timesteps
+    if spec.min_timestep >= count:
+        message = f"the base model has only {count} timesteps"
+        faults.append(Fault(where="spec.min_timestep", message=message, hint=f"choose one below {count}"))
+    return faults
+
+
+# ---- What comes out of an attempt's preparation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Everything about an attempt that is known before its first step. `cached_inputs` is None when no step is left;
+    `held_out` is None then, and when nothing is held out."""
+
+    instances: SampleSet
+    data_hash: str
+    header: Header | None
+    first_step: int
+    layout: MemoryLayout
+    cached_inputs: CachedInputs | None
+    fingerprint: Fingerprint
+    held_out: HeldOut | None = None
+
+    def close(self) -> None:
+        """Give the cached inputs back."""
+        if self.cached_inputs is not None:
+            self.cached_inputs.close()
+        if self.held_out is not None:
+            self.held_out.cached_inputs.close()
